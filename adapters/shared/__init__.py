@@ -1,0 +1,1 @@
+"""What several adapters need; nothing here knows a port's adapter."""

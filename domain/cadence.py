@@ -1,0 +1,16 @@
+"""How often something happens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Due at each multiple of ``steps`` above 0; never due if ``steps`` is 0."""
+
+    steps: int
+
+    def is_due(self, step: int) -> bool:
+        """Return whether it happens after ``step`` complete steps."""
+        return self.steps > 0 and step > 0 and step % self.steps == 0

@@ -1,0 +1,27 @@
+"""What can go wrong, as types that the loop, the handlers and the command line tell apart."""
+
+from __future__ import annotations
+
+
+class TrainingError(Exception):
+    """Anything that stops a run; its message is one sentence for a person: what is wrong, where, what to do."""
+
+
+class ConfigurationError(TrainingError):
+    """The settings cannot be obeyed."""
+
+
+class DataError(TrainingError):
+    """A data source or a document cannot be used."""
+
+
+class StateError(TrainingError):
+    """A checkpoint or a run folder cannot be written, read or trusted."""
+
+
+class OutOfMemory(TrainingError):
+    """A step did not fit into memory; parameters and optimizer are still those of the last complete step."""
+
+
+class NonFiniteGradients(TrainingError):
+    """A gradient was infinite or not a number; nothing was updated."""

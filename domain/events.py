@@ -1,0 +1,122 @@
+"""What happens in a run, as past-tense facts; each may have many handlers, and none can stop the loop.
+
+    RunStarted
+    while budget is left:
+        batch = next(feed)                     -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
+        one optimizer step                     -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
+        obey commands
+            SplitBatch                         -> BatchSplit
+            Evaluate                           -> EvaluationCompleted
+            SaveCheckpoint                     -> CheckpointSaved
+            StopRun                            -> StopRequested     (handlers may answer SaveCheckpoint)
+    RunFinished, or RunFailed                  (its handlers make the last complete step durable)
+
+``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that was set aside.
+``HandlerFailed`` tells that a handler raised; the bus publishes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from domain.outcome import Evaluation, StepOutcome
+    from domain.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fact about the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted(Event):
+    """The loop begins, from nothing (step 0) or from a restored checkpoint."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted(Event):
+    """One optimizer step was applied."""
+
+    progress: Progress
+    outcome: StepOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryExhausted(Event):
+    """A step did not fit into memory; nothing was changed, and ``micro_batch`` rows were tried at a time."""
+
+    progress: Progress
+    micro_batch: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSplit(Event):
+    """Micro-batches have another size from now on; the effective batch is the same."""
+
+    progress: Progress
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationCompleted(Event):
+    """The held-out documents were measured."""
+
+    progress: Progress
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved(Event):
+    """A checkpoint is durable at ``location``."""
+
+    progress: Progress
+    location: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRejected(Event):
+    """A checkpoint failed verification and was set aside at ``location``; an older one is used."""
+
+    name: str
+    reason: str
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested(Event):
+    """Somebody asked the run to end at this step boundary."""
+
+    progress: Progress
+    reason: str
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed(Event):
+    """An exception ends the run; ``progress`` is the last complete step."""
+
+    progress: Progress
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class RunFinished(Event):
+    """The loop ended without an error."""
+
+    progress: Progress
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFailed(Event):
+    """A handler of ``event`` raised; training went on."""
+
+    event: str
+    handler: str
+    error: Exception

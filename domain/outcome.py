@@ -1,0 +1,52 @@
+"""What a step or an evaluation came to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, SupportsFloat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """The figures of one optimizer step; nothing is read from the device before somebody asks for ``loss``.
+
+    ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds``
+    is the time inside the engine, ``data_wait_seconds`` the time the loop waited for the batch.
+    """
+
+    losses: Sequence[SupportsFloat]
+    num_targets: int
+    num_tokens: int
+    grad_norm: SupportsFloat
+    learning_rate: float
+    micro_batch: int
+    step_seconds: float
+    data_wait_seconds: float = 0.0
+
+    @property
+    def loss(self) -> float:
+        """Return the mean loss in nats a target token."""
+        return math.fsum(float(loss) for loss in self.losses) / self.num_targets
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How well the model predicts the held-out documents: ``nats`` over ``num_targets`` tokens, ``num_bytes`` of text."""
+
+    nats: float
+    num_targets: int
+    num_bytes: int
+
+    @property
+    def loss(self) -> float:
+        """Return the mean loss in nats a target token."""
+        return self.nats / self.num_targets
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Return bits a byte of UTF-8 text: comparable between tokenizers, unlike ``loss``."""
+        return self.nats / math.log(2) / self.num_bytes

@@ -1,0 +1,16 @@
+"""How text is generated from a trained model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen: ``temperature`` 0 takes the likeliest, ``top_k`` 0 and ``top_p`` 1 keep all."""
+
+    max_new_tokens: int = 128
+    temperature: float = 0.8
+    top_k: int = 50
+    top_p: float = 1.0
+    seed: int = 0

@@ -1,0 +1,32 @@
+"""The learning rate over a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from domain.budget import Budget
+    from domain.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupCosine:
+    """Linear warm-up to ``peak`` over ``warmup_steps``, then a half cosine to ``floor`` at the end of the budget.
+
+    The shape is that of SGDR without restarts (Loshchilov and Hutter, 2017). A pure function of progress: it has no
+    state to save, and a resumed run cannot leave the curve.
+    """
+
+    peak: float
+    warmup_steps: int
+    floor: float
+    budget: Budget
+
+    def at(self, progress: Progress) -> float:
+        """Return the learning rate of the step that follows ``progress``."""
+        if progress.step < self.warmup_steps:
+            return self.peak * (progress.step + 1) / self.warmup_steps
+        cosine = 0.5 * (1.0 + math.cos(math.pi * self.budget.fraction_spent_by(progress)))
+        return self.floor + (self.peak - self.floor) * cosine

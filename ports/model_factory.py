@@ -1,0 +1,27 @@
+"""What is trained."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+Model = TypeVar("Model")
+
+
+class ModelFactory(ABC, Generic[Model]):
+    """Builds a bare language model that knows its own loss.
+
+    ``Model`` is whatever the optimizer adapter beside it trains; for torch it is
+    ``adapters.shared.causal_language_model.CausalLanguageModel``, whose forward maps a batch to the summed loss of its
+    targets.
+
+    - Two builds with one seed are equal, bit for bit, also in another process; another seed gives another model,
+      unless weights are loaded.
+    - The model knows nothing of devices, ranks or precision: fp32 weights in host memory, in training mode.
+    - A model that cannot embed ``vocabulary_size`` ids raises ``ConfigurationError``.
+    - Building leaves the process's random state as it was.
+    """
+
+    @abstractmethod
+    def build(self, *, vocabulary_size: int, seed: int) -> Model:
+        """Return the model, with weights drawn by ``seed`` or loaded."""

@@ -1,0 +1,114 @@
+"""How a model is trained: device, precision, wrapping, backward and step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Self, SupportsFloat
+
+from ports.model_factory import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from domain.batch import Batch
+    from domain.sampling import Sampling
+    from ports.state_store import StatePart
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Where and how a model trains: for people, and for the share of the device's peak that is used (MFU).
+
+    ``flops_per_token`` counts forward and backward; ``peak_flops`` is None where the device's peak is not known.
+    """
+
+    device: str
+    precision: str
+    num_parameters: int
+    flops_per_token: float
+    peak_flops: float | None = None
+
+
+class Update(ABC):
+    """One optimizer step as a unit of work, entered with ``with``.
+
+    - ``accumulate`` adds the gradient of ``weight`` times the part's summed loss and returns that summed loss, unweighted
+      and not yet read from the device. Parts whose targets add up to the batch, each with weight one over the batch's
+      number of targets, give the gradient of the whole batch within rounding. ``last`` marks the last part.
+    - Nothing changes before ``apply``. ``apply`` clips, steps and returns the gradient's norm before clipping, once.
+    - Leaving without ``apply`` drops the gradients and leaves no trace.
+    - Non-finite gradients make ``apply`` raise ``NonFiniteGradients`` and change nothing.
+    - A shortage of memory raises ``OutOfMemory``, never the library's own error, and holds no tensors alive.
+    """
+
+    @abstractmethod
+    def accumulate(self, part: Batch, *, weight: float, last: bool) -> SupportsFloat:
+        """Add the gradient of ``part``; return its summed loss in nats."""
+
+    @abstractmethod
+    def apply(self) -> SupportsFloat:
+        """Take the step; return the gradient's norm."""
+
+    @abstractmethod
+    def __enter__(self) -> Self:
+        """Begin with no gradients."""
+
+    @abstractmethod
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop whatever was not applied."""
+
+
+class Trainable(ABC):
+    """A model wrapped for its device, with its optimizer.
+
+    - ``update`` begins the step numbered ``step`` (the first is 1). All randomness of a step (dropout) is a function of
+      the seed and ``step``, so a step that is repeated or resumed draws the same, and no random state is saved.
+    - ``evaluate`` returns the summed loss of a batch's targets in nats, without dropout and without a trace.
+    - ``capture`` returns model, optimizer and description by value: later steps do not touch it. It raises
+      ``StateError`` while a failed ``apply`` may have left a step half taken.
+    - ``restore`` continues bit for bit from a captured folder; ``weights_only`` reads the model alone. A folder that
+      does not fit raises ``StateError`` and says what differs.
+    - ``evaluate`` raises ``OutOfMemory`` as ``Update`` does.
+    """
+
+    @property
+    @abstractmethod
+    def hardware(self) -> Hardware:
+        """Return where and how the model trains."""
+
+    @abstractmethod
+    def memory_bytes(self) -> int:
+        """Return the memory in use: the device's peak if it has its own, else the process's resident size."""
+
+    @abstractmethod
+    def update(self, *, step: int, learning_rate: float) -> Update:
+        """Begin an optimizer step."""
+
+    @abstractmethod
+    def evaluate(self, batch: Batch) -> SupportsFloat:
+        """Return the summed loss of ``batch`` in nats."""
+
+    @abstractmethod
+    def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
+        """Return new token ids after ``prompt``, which has at least one, up to ``end_of_text`` (left out)."""
+
+    @abstractmethod
+    def capture(self) -> Sequence[StatePart]:
+        """Return the state by value."""
+
+    @abstractmethod
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        """Continue from what ``capture`` wrote into ``folder``."""
+
+
+class Optimizer(ABC, Generic[Model]):
+    """Wraps a bare model for training; the model belongs to the result from then on."""
+
+    @abstractmethod
+    def prepare(self, model: Model) -> Trainable:
+        """Return ``model`` on its device with its optimizer."""

@@ -1,0 +1,46 @@
+"""The processes that train together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from domain.commands import Command
+
+
+class ProcessGroup(ABC):
+    """One or more processes ("ranks") of one run.
+
+    - ``rank`` lies in ``[0, size)`` and differs in each process.
+    - ``agree`` returns the same commands in the same order on every rank: all that any rank gave, by rank, each
+      once. An adapter may return them at the next call instead, to spare the device a wait. Size 1 is the identity.
+    - ``barrier`` returns once every rank has called it.
+    - ``agree`` and ``barrier`` are collective: every rank calls them, in the same order. A rank that is gone raises
+      ``TrainingError`` on the others within the group's time-out; it never hangs for good.
+    - ``close`` may be called twice and is not collective.
+    """
+
+    @property
+    @abstractmethod
+    def rank(self) -> int:
+        """Return the number of this process."""
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Return the number of processes."""
+
+    @abstractmethod
+    def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
+        """Return what every rank is to obey."""
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait for every rank."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group."""
