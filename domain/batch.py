@@ -50,11 +50,10 @@ class Batch:
     def split(self, rows: int) -> Iterator[Batch]:
         """Yield the batch in order as micro-batches of at most ``rows`` rows."""
         for start in range(0, self.num_rows, rows):
-            part = slice(start, start + rows)
-            yield Batch(
-                self.input_ids[part],
-                self.position_ids[part],
-                self.document_ids[part],
-                self.loss_mask[part],
-                self.cursor,
-            )
+            yield self.select(slice(start, start + rows), self.cursor)
+
+    def select(self, rows: slice | NDArray[np.int64], cursor: Cursor) -> Batch:
+        """Return the chosen ``rows`` as a batch that ends at ``cursor``."""
+        return Batch(
+            self.input_ids[rows], self.position_ids[rows], self.document_ids[rows], self.loss_mask[rows], cursor
+        )

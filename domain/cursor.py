@@ -15,13 +15,15 @@ class Cursor:
 
     The packer's held-back tokens follow from it by reading the document again, so no buffer is ever saved.
     ``unit`` counts in the epoch's shuffled order; ``position`` is the data source's own, 0 being the unit's start;
-    ``skip`` is how many tokens of that document earlier batches carried.
+    ``skip`` is how many tokens of that document earlier rows carried. Rows are packed and shuffled in windows:
+    the place is that of the window's first token, and ``taken`` counts the window's rows that batches carried.
     """
 
     epoch: int = 0
     unit: int = 0
     position: int = 0
     skip: int = 0
+    taken: int = 0
 
     def to_json(self) -> dict[str, int]:
         """Return the cursor as JSON."""

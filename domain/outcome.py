@@ -35,7 +35,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How well the model predicts the held-out documents: ``nats`` over ``num_targets`` tokens, ``num_bytes`` of text."""
+    """How well the model predicts the held-out documents: ``nats`` over ``num_targets`` tokens of ``num_bytes``."""
 
     nats: float
     num_targets: int

@@ -23,5 +23,5 @@ class ModelFactory(ABC, Generic[Model]):
     """
 
     @abstractmethod
-    def build(self, *, vocabulary_size: int, seed: int) -> Model:
-        """Return the model, with weights drawn by ``seed`` or loaded."""
+    def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
+        """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document."""

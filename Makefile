@@ -1,0 +1,34 @@
+# Every target uses the tools of the active environment: pip install -e '.[dev]'
+PYTHON ?= python
+HERE := not gpu and not network
+
+.DEFAULT_GOAL := help
+.PHONY: help check format lint types contracts test faults bench
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+check: lint types contracts test ## everything a change must pass
+
+format: ## rewrite the code as ruff formats it
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
+lint: ## whether the code is formatted, and what ruff finds in it
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+
+types: ## mypy, strict
+	$(PYTHON) -m mypy
+
+contracts: ## who may import whom
+	lint-imports
+
+test: ## the default suite
+	$(PYTHON) -m pytest
+
+faults: ## crashes, full disks, damaged files and signals, the slow ones too
+	$(PYTHON) -m pytest tests/faults -m "$(HERE)"
+
+bench: ## measure what docs/benchmarks.md says
+	@for script in benchmarks/*.py; do echo "$$script"; $(PYTHON) "$$script" || exit 1; done

@@ -1,0 +1,166 @@
+"""Which files a path leads to, on whatever file system it names."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import glob_translate
+
+from domain.errors import ConfigurationError, DataError
+from ports.data_source import Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fsspec import AbstractFileSystem
+
+_MAGIC = re.compile(r"[*?\[]")
+_PACKAGES = {
+    **dict.fromkeys(("s3", "s3a"), "s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "gcsfs"),
+    **dict.fromkeys(("az", "abfs", "abfss", "adl"), "adlfs"),
+    **dict.fromkeys(("http", "https"), "aiohttp requests"),
+    **dict.fromkeys(("sftp", "ssh"), "paramiko"),
+}
+# what file systems call the mark of a version of a file, the surest first
+_VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "LastModified", "last_modified", "created")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that a path led to.
+
+    ``path`` is what its file system calls it; ``is_chosen`` is false for one that was merely found in a folder.
+    """
+
+    unit: Unit
+    path: str
+    file_system: AbstractFileSystem
+    is_chosen: bool
+
+
+def list_files(url: str, exclude: Sequence[str] = ()) -> Iterator[StoredFile]:
+    """Yield the files that ``url`` names: itself, those below a folder, or those that a glob matches.
+
+    Hidden files and folders (``.git``) are left out unless a glob spells the dot, and so is what ``exclude`` matches:
+    a pattern without a slash any file's or folder's name below ``url``, one with a slash the path below ``url``.
+    Links to folders are followed. Raises ``DataError`` if the place cannot be listed, ``ConfigurationError`` if a
+    package for it is missing.
+    """
+    file_system, root = _open(url)
+    try:
+        info = _info(file_system, root)
+        if info.get("type") == "file":
+            yield StoredFile(_unit(file_system, root, info), root, file_system, is_chosen=True)
+            return
+        is_folder = info.get("type") == "directory"
+        search = _Search(file_system, root, root if is_folder else _fixed_part(root), is_folder, exclude)
+        for path, info in search.hits():
+            yield StoredFile(_unit(file_system, path, info), path, file_system, is_chosen=not is_folder)
+    except Exception as error:  # each file system has its own errors
+        msg = f"{without_secrets(url)} cannot be listed ({describe(error)}): check data.path and your access to it"
+        raise DataError(msg) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    file_system: AbstractFileSystem
+    root: str
+    base: str
+    is_folder: bool
+    exclude: Sequence[str]
+
+    def hits(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        if isinstance(self.file_system, LocalFileSystem):
+            matches = (lambda _: True) if self.is_folder else re.compile(glob_translate(self.root)).match
+            depth = None if self.is_folder or "**" in self.root else self.root.removeprefix(self.base).count("/")
+            if self.file_system.isdir(self.base or "/"):
+                yield from ((path, {}) for path in self._walk(self.base, depth) if matches(path))
+            return
+        listed = (self.file_system.find if self.is_folder else self.file_system.glob)(self.root, detail=True)
+        for path, info in listed.items():
+            if info["type"] != "directory" and not self._skips(path):
+                yield path, info
+
+    def _walk(self, folder: str, depth: int | None, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
+        status = Path(folder or "/").stat()
+        identity = (status.st_dev, status.st_ino)
+        if identity in above or depth == 0:  # a link may lead back to a folder above it
+            return
+        with os.scandir(folder or "/") as entries:
+            found = [
+                (f"{folder}/{entry.name}", entry.is_dir(), entry.is_file() or entry.is_symlink()) for entry in entries
+            ]
+        for path, is_folder, is_file in found:
+            if self._skips(path):
+                continue
+            if is_folder:
+                yield from self._walk(path, None if depth is None else depth - 1, (*above, identity))
+            elif is_file:
+                yield path
+
+    def _skips(self, path: str) -> bool:
+        relative = path.removeprefix(self.base).lstrip("/")
+        names = relative.split("/")
+        spells_the_dot = "/." in self.root.removeprefix(self.base)
+        if not spells_the_dot and any(name.startswith(".") for name in names):
+            return True
+        return any(
+            fnmatchcase(relative, pattern) if "/" in pattern else any(fnmatchcase(name, pattern) for name in names)
+            for pattern in self.exclude
+        )
+
+
+def without_secrets(url: str) -> str:
+    """Return ``url`` with the password or key that it may carry left out."""
+    return re.sub(r"(?<=://)[^/@]*@", "***@", url)
+
+
+def describe(error: Exception) -> str:
+    """Return what went wrong, for the middle of a sentence."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(without_secrets(text).split())
+
+
+def _open(url: str) -> tuple[AbstractFileSystem, str]:
+    scheme = url.partition("://")[0]
+    try:
+        file_system, root = url_to_fs(url)
+    except ImportError as error:
+        install = f"run: pip install {_PACKAGES[scheme]}" if scheme in _PACKAGES else describe(error)
+        msg = f"{without_secrets(url)} needs a package that is not installed: {install}"
+        raise ConfigurationError(msg) from error
+    except Exception as error:  # each file system has its own errors
+        msg = f"{without_secrets(url)} cannot be opened ({describe(error)}): check data.path"
+        raise DataError(msg) from error
+    return file_system, root.rstrip("/") or root
+
+
+def _info(file_system: AbstractFileSystem, root: str) -> dict[str, Any]:
+    try:
+        return dict(file_system.info(root))
+    except FileNotFoundError:
+        return {}
+
+
+def _fixed_part(root: str) -> str:
+    magic = _MAGIC.search(root)
+    return root[: magic.start() if magic else None].rpartition("/")[0]
+
+
+def _unit(file_system: AbstractFileSystem, path: str, info: dict[str, Any]) -> Unit:
+    if isinstance(file_system, LocalFileSystem):
+        status = Path(path).stat()
+        return Unit(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
+    size = int(info.get("size") or 0)
+    version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
+    return Unit(file_system.unstrip_protocol(path), size, f"{version}-{size}")

@@ -1,0 +1,50 @@
+"""Documents that are already in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from adapters.data_source.formats import fingerprint_of
+from domain.errors import DataError
+from ports.data_source import DataSource, Document, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+@final
+class MemoryDataSource(DataSource):
+    """Serves documents from a mapping of unit names to texts, copied; a position is the index in its unit."""
+
+    def __init__(self, units: Mapping[str, Sequence[str]]) -> None:
+        self._texts = {name: tuple(units[name]) for name in sorted(units)}
+
+    @override
+    def units(self) -> Sequence[Unit]:
+        if not self._texts:
+            msg = "the data source in memory has no units: give it at least one"
+            raise DataError(msg)
+        return [_unit_of(name, texts) for name, texts in self._texts.items()]
+
+    @override
+    def read(self, unit: Unit, start: int = 0) -> Iterator[Document]:
+        texts = self._texts.get(unit.name)
+        if texts is None:
+            msg = f"the data source in memory has no unit {unit.name!r}"
+            raise DataError(msg)
+        for index in range(start, len(texts)):
+            if not isinstance(texts[index], str):
+                msg = f"{unit.name}: document {index} is {type(texts[index]).__name__}, not text"
+                raise DataError(msg)
+            yield Document(texts[index], index, index + 1)
+
+    @override
+    def fingerprint(self) -> str:
+        return fingerprint_of([[unit.name, unit.etag] for unit in self.units()])
+
+
+def _unit_of(name: str, texts: Sequence[str]) -> Unit:
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
+    return Unit(name, size, etag=fingerprint_of(texts))

@@ -1,0 +1,72 @@
+"""The Python standard library's own source: text that every machine has."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from functools import cached_property
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from adapters.data_source.files import FilesDataSource
+from adapters.data_source.formats import DOCUMENT_BYTES, fingerprint_of
+from domain.errors import DataError
+from ports.data_source import DataSource, Document, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_NOT_THE_LIBRARY = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
+
+
+@final
+class PythonLibraryDataSource(DataSource):
+    """Serves the source files of the running Python's standard library, its tests left out; a unit is a file.
+
+    Names are relative to ``root``, the folder of the library. A file that is not UTF-8 (Python allows others) holds
+    no documents here, so a first run never stops at one.
+    """
+
+    def __init__(self, root: str | None = None) -> None:
+        self._root = root if root is not None else sysconfig.get_paths()["stdlib"]
+        self._source = FilesDataSource([f"{escape(self._root)}/**/*.py"], exclude=_NOT_THE_LIBRARY)
+
+    @override
+    def units(self) -> Sequence[Unit]:
+        return [Unit(name, file.size, file.etag) for name, file in self._files.items()]
+
+    @override
+    def read(self, unit: Unit, start: int = 0) -> Iterator[Document]:
+        file = self._files.get(unit.name)
+        if file is None:
+            msg = f"{unit.name} is not a file of the Python library in {self._root}"
+            raise DataError(msg)
+        if _is_utf8(file.name):
+            yield from self._source.read(file, start)
+
+    @override
+    def fingerprint(self) -> str:
+        return fingerprint_of(DOCUMENT_BYTES, [[name, file.etag] for name, file in self._files.items()])
+
+    @cached_property
+    def _files(self) -> Mapping[str, Unit]:
+        try:
+            files = self._source.units()
+        except DataError as error:
+            msg = (
+                f"this Python has no source files of its library in {self._root}: set data.kind=files and data.path to "
+                "text of your own"
+            )
+            raise DataError(msg) from error
+        return {os.path.relpath(file.name, self._root).replace(os.sep, "/"): file for file in files}
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

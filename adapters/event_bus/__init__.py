@@ -1,0 +1,1 @@
+"""Event buses: how facts reach those who handle them."""

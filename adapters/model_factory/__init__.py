@@ -1,0 +1,1 @@
+"""What is trained: answers to ``ports.model_factory``."""

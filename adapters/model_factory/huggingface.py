@@ -1,0 +1,101 @@
+"""Any causal model of Hugging Face transformers, from its configuration or from weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+from typing_extensions import override
+
+from adapters.shared.causal_language_model import CausalLanguageModel
+from domain.errors import ConfigurationError
+from ports.model_factory import ModelFactory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+
+@final
+class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
+    """Builds ``AutoModelForCausalLM`` from a local folder or hub name, or from a configuration.
+
+    ``path`` with ``pretrained`` loads safetensors weights, without it only the configuration there; with no path,
+    ``config`` (``model_type`` and its fields) describes a new model. Code from model folders is never run.
+    ``sequence_length`` is the longest row that the model will see.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | None = None,
+        revision: str | None = None,
+        pretrained: bool = True,
+        config: Mapping[str, Any] | None = None,
+        attention: str = "auto",
+        sequence_length: int | None = None,
+    ) -> None:
+        self._path = path
+        self._revision = revision
+        self._pretrained = pretrained and path is not None
+        self._config = dict(config or {})
+        self._attention = "sdpa" if attention == "auto" else attention
+        self._sequence_length = sequence_length
+
+    @override
+    def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> CausalLanguageModel:
+        try:
+            config = self._load_config(vocabulary_size, end_of_text)
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                network = self._load_weights(config) if self._pretrained else self._from_scratch(config)
+        except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+            msg = f"model {self._path or self._config.get('model_type')} cannot be built: {_first_line(error)}"
+            raise ConfigurationError(msg) from error
+        self._check(network, vocabulary_size)
+        network.config.architectures = [type(network).__name__]
+        return CausalLanguageModel(network.train())
+
+    def _load_config(self, vocabulary_size: int, end_of_text: int) -> PreTrainedConfig:
+        if self._path is not None:
+            config = AutoConfig.from_pretrained(self._path, revision=self._revision, trust_remote_code=False)
+            if self._pretrained:
+                return config
+            config.vocab_size = vocabulary_size
+        else:
+            fields = {"vocab_size": vocabulary_size, **self._config}
+            config = AutoConfig.for_model(**fields)
+        config.bos_token_id = config.eos_token_id = end_of_text
+        return config
+
+    def _from_scratch(self, config: PreTrainedConfig) -> PreTrainedModel:
+        return AutoModelForCausalLM.from_config(
+            config, dtype=torch.float32, attn_implementation=self._attention, trust_remote_code=False
+        )
+
+    def _load_weights(self, config: PreTrainedConfig) -> PreTrainedModel:
+        return AutoModelForCausalLM.from_pretrained(
+            self._path,
+            config=config,
+            revision=self._revision,
+            dtype=torch.float32,
+            attn_implementation=self._attention,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+
+    def _check(self, network: PreTrainedModel, vocabulary_size: int) -> None:
+        rows = network.get_input_embeddings().num_embeddings
+        if rows < vocabulary_size:
+            msg = f"the tokenizer has {vocabulary_size} ids but the model embeds {rows}: use the model's own tokenizer"
+            raise ConfigurationError(msg)
+        longest = getattr(network.config, "max_position_embeddings", None)
+        if longest is not None and self._sequence_length is not None and self._sequence_length > longest:
+            msg = f"data.sequence_length is {self._sequence_length} but the model has {longest} positions"
+            raise ConfigurationError(msg)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

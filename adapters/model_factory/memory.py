@@ -1,0 +1,21 @@
+"""A model for tests and tours, in numpy."""
+
+from __future__ import annotations
+
+from typing import final
+
+import numpy as np
+from typing_extensions import override
+
+from adapters.shared.bigram import BigramModel
+from ports.model_factory import ModelFactory
+
+
+@final
+class MemoryModelFactory(ModelFactory[BigramModel]):
+    """Builds a bigram model with normally distributed logits."""
+
+    @override
+    def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> BigramModel:
+        generator = np.random.default_rng(seed)
+        return BigramModel(generator.normal(scale=0.1, size=(vocabulary_size, vocabulary_size)))

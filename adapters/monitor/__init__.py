@@ -1,0 +1,1 @@
+"""Monitors: where the figures of a run go."""

@@ -1,0 +1,57 @@
+"""Figures in a file, one JSON object a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+
+from adapters.shared.json_lines import JsonLines
+from ports.monitor import Monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@final
+class JsonlMonitor(Monitor):
+    """Writes each record as ``{"step": 100, "loss": 3.41, ...}`` into a file that any tool reads, also while it grows.
+
+    A record is with the operating system when ``record`` returns, so it survives ``kill -9``; nothing is buffered, so a
+    disk that hangs makes ``record`` hang too. Not-a-number and the infinities are the strings "NaN", "Infinity" and
+    "-Infinity". A metric that is itself called ``step`` is written as ``step_`` (and ``step_`` as ``step__``).
+    ``rewind`` leaves the earlier lines as they are, byte for byte, and the file whole if it is interrupted.
+    What the disk refuses raises ``StateError``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lines = JsonLines(path)
+        self._closed = False
+
+    @override
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not self._closed:
+            self._lines.append({"step": step} | {_key(name): _number(value) for name, value in metrics.items()})
+
+    @override
+    def rewind(self, step: int) -> None:
+        self._lines.cut(lambda record: _stays(record, step))
+
+    @override
+    def close(self) -> None:
+        self._closed = True
+        self._lines.close()
+
+
+def _key(name: str) -> str:
+    return f"{name}_" if name.rstrip("_") == "step" else name
+
+
+def _number(value: float) -> float:
+    return value if isinstance(value, int) else float(value)
+
+
+def _stays(record: Mapping[str, Any], step: int) -> bool:
+    recorded = record.get("step")
+    return not isinstance(recorded, int) or (step > 0 and recorded <= step)

@@ -1,0 +1,34 @@
+"""Figures in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from ports.monitor import Monitor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@final
+class MemoryMonitor(Monitor):
+    """Keeps the figures in ``records``, in the order in which they came, for tests and for hosts that read them."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, dict[str, float]]] = []
+        self._closed = False
+
+    @override
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not self._closed:
+            self.records.append((step, dict(metrics)))
+
+    @override
+    def rewind(self, step: int) -> None:
+        self.records[:] = [record for record in self.records if step > 0 and record[0] <= step]
+
+    @override
+    def close(self) -> None:
+        self._closed = True

@@ -1,0 +1,1 @@
+"""Process groups: the processes that train together."""

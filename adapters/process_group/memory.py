@@ -1,0 +1,98 @@
+"""Ranks that are threads of one process."""
+
+from __future__ import annotations
+
+from threading import Condition
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from domain.errors import TrainingError
+from ports.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from domain.commands import Command
+
+
+@final
+class MemoryProcessGroup(ProcessGroup):
+    """One member of a group whose ranks are threads, made by ``linked``; without arguments, a group of one.
+
+    A member that was closed is gone: the others fail at once, those that only do not come, after the time-out.
+    """
+
+    def __init__(self, rank: int = 0, table: _Table | None = None) -> None:
+        self._rank = rank
+        self._table = table or _Table(1, timeout_seconds=0.0)
+        self._round = 0
+
+    @classmethod
+    def linked(cls, size: int, *, timeout_seconds: float = 30.0) -> list[MemoryProcessGroup]:
+        """Return the members of one group, by rank, one for each thread."""
+        table = _Table(size, timeout_seconds=timeout_seconds)
+        return [cls(rank, table) for rank in range(size)]
+
+    @property
+    @override
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    @override
+    def size(self) -> int:
+        return self._table.size
+
+    @override
+    def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
+        self._round += 1
+        brought = self._table.meet(self._round, self._rank, tuple(commands))
+        return tuple(command for rank in range(self.size) for command in brought[rank])
+
+    @override
+    def barrier(self) -> None:
+        self.agree(())
+
+    @override
+    def close(self) -> None:
+        self._table.leave(self._rank)
+
+
+@final
+class _Table:
+    """Where the ranks of a group lay down what they bring, round by round."""
+
+    def __init__(self, size: int, *, timeout_seconds: float) -> None:
+        self.size = size
+        self._timeout_seconds = timeout_seconds
+        self._changed = Condition()
+        self._rounds: dict[int, dict[int, tuple[Command, ...]]] = {}
+        self._gone: set[int] = set()
+
+    def meet(self, number: int, rank: int, commands: tuple[Command, ...]) -> dict[int, tuple[Command, ...]]:
+        with self._changed:
+            brought = self._rounds.setdefault(number, {})
+            brought[rank] = commands
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_settled(brought), self._timeout_seconds)
+            if rank in self._gone or len(brought) < self.size:
+                self.leave(rank)
+                raise TrainingError(_missing(rank, self.size, sorted(set(range(self.size)) - brought.keys())))
+            self._rounds.pop(number - 1, None)
+            return brought
+
+    def leave(self, rank: int) -> None:
+        with self._changed:
+            self._gone.add(rank)
+            self._changed.notify_all()
+
+    def _is_settled(self, brought: dict[int, tuple[Command, ...]]) -> bool:
+        return len(brought) == self.size or not self._gone.isdisjoint(set(range(self.size)) - brought.keys())
+
+
+def _missing(rank: int, size: int, missing: list[int]) -> str:
+    if not missing:
+        return f"rank {rank} of {size} has left its group; end the run"
+    ranks = ", ".join(str(number) for number in missing)
+    return f"rank {rank} of {size} waited for rank {ranks} in vain; look there for the first error and start again"

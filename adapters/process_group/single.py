@@ -1,0 +1,41 @@
+"""One process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from ports.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from domain.commands import Command
+
+
+@final
+class SingleProcessGroup(ProcessGroup):
+    """The group of a process that trains alone: it agrees with itself and waits for nobody."""
+
+    @property
+    @override
+    def rank(self) -> int:
+        return 0
+
+    @property
+    @override
+    def size(self) -> int:
+        return 1
+
+    @override
+    def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
+        return tuple(commands)
+
+    @override
+    def barrier(self) -> None:
+        pass
+
+    @override
+    def close(self) -> None:
+        pass

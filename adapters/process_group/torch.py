@@ -1,0 +1,109 @@
+"""Processes that torchrun started."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.distributed import PrefixStore, ProcessGroupGloo
+from torch.distributed.rendezvous import rendezvous
+from typing_extensions import override
+
+from domain.commands import from_json, to_json
+from domain.errors import ConfigurationError, TrainingError
+from ports.process_group import ProcessGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from domain.commands import Command
+
+_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_group_numbers = itertools.count()
+
+
+@final
+class TorchProcessGroup(ProcessGroup):
+    """The processes that torchrun's environment names, joined by gloo on the CPU, apart from any other torch group.
+
+    So it neither needs nor disturbs the group that moves gradients, whoever makes it, before or after this one. All
+    ranks of a run make their groups in the same order. Commands travel as JSON: nothing that is received is run. Where
+    no rank has a command, ``agree`` costs one exchange of eight bytes a rank.
+
+    ``timeout_seconds`` must exceed the longest time that one rank may keep the others waiting, a save included.
+    Raises ``ConfigurationError`` without that environment, ``TrainingError`` if the ranks do not find each other.
+    """
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self._rank, self._size = _place()
+        timeout = timedelta(seconds=timeout_seconds)
+        try:
+            store, _, _ = next(rendezvous("env://", timeout=timeout))
+            own = PrefixStore(f"holdfast/process_group/{next(_group_numbers)}", store)
+            self._group: Any = ProcessGroupGloo(own, self._rank, self._size, timeout)
+        except (RuntimeError, ValueError) as error:
+            where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+            msg = f"rank {self._rank} of {self._size} did not find the others at {where}; see that all ranks start"
+            raise TrainingError(msg) from error
+        self.barrier()  # rank 0 serves the meeting point: nobody may leave before all have met
+
+    @property
+    @override
+    def rank(self) -> int:
+        return self._rank
+
+    @property
+    @override
+    def size(self) -> int:
+        return self._size
+
+    @override
+    def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
+        mine = json.dumps([to_json(command) for command in commands]).encode() if commands else b""
+        sizes = [int(size) for size in self._gather(torch.tensor([len(mine)], device="cpu"))]
+        if not any(sizes):
+            return ()
+        payload = torch.frombuffer(bytearray(mine.ljust(max(sizes))), dtype=torch.uint8)
+        texts = [bytes(part[:size].tolist()) for part, size in zip(self._gather(payload), sizes, strict=True) if size]
+        return tuple(from_json(record) for text in texts for record in json.loads(text))
+
+    @override
+    def barrier(self) -> None:
+        self._gather(torch.zeros(1, dtype=torch.int64, device="cpu"))
+
+    @override
+    def close(self) -> None:
+        self._group = None
+
+    def _gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        if self._group is None:
+            msg = f"rank {self._rank} of {self._size} has left its group; end the run"
+            raise TrainingError(msg)
+        everyone = [torch.empty_like(mine) for _ in range(self._size)]
+        try:
+            self._group.allgather([everyone], [mine]).wait()
+        except RuntimeError as error:
+            self.close()
+            msg = f"rank {self._rank} of {self._size} lost the others; look there for the first error and start again"
+            raise TrainingError(msg) from error
+        return everyone
+
+
+def _place() -> tuple[int, int]:
+    missing = [name for name in _ENVIRONMENT if not os.environ.get(name)]
+    if missing:
+        msg = f"{', '.join(missing)} not set in the environment; start several processes with torchrun"
+        raise ConfigurationError(msg)
+    try:
+        rank, size, _ = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    except ValueError as error:
+        msg = f"RANK, WORLD_SIZE and MASTER_PORT must be numbers ({error}); start several processes with torchrun"
+        raise ConfigurationError(msg) from error
+    if not 0 <= rank < size:
+        msg = f"RANK={rank} does not fit WORLD_SIZE={size}; start several processes with torchrun"
+        raise ConfigurationError(msg)
+    return rank, size

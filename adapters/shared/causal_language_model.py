@@ -1,0 +1,84 @@
+"""A torch language model that knows its own loss: what torch model factories build and torch optimizers train."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from adapters.shared.state_parts import TensorsPart, TextPart
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from ports.state_store import StatePart
+
+MODEL_FILE = "model.safetensors"
+_IGNORED = -100  # the label that ``cross_entropy`` leaves out
+
+
+@final
+class CausalLanguageModel(nn.Module):
+    """A Hugging Face causal model whose forward is the summed loss of a packed batch.
+
+    The network gets position ids that restart with each document, no attention mask and ``use_cache=False``: only
+    then does transformers keep packed documents from attending to each other.
+    """
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, loss_mask: Tensor) -> Tensor:
+        """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length)."""
+        logits = self.network(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
+        labels = torch.full_like(input_ids, _IGNORED)
+        labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], _IGNORED)
+        return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
+
+    def capture(self) -> Sequence[StatePart]:
+        """Return weights and description by value, as files that ``from_pretrained`` loads."""
+        weights = {
+            name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in self._own_tensors().items()
+        }
+        config = self.network.config
+        parts: list[StatePart] = [
+            TensorsPart(MODEL_FILE, weights),
+            TextPart("config.json", config.to_json_string()),
+        ]
+        if self.network.generation_config is not None:
+            parts.append(TextPart("generation_config.json", self.network.generation_config.to_json_string()))
+        return parts
+
+    def check_fits(self, tensors: Mapping[str, Tensor]) -> None:
+        """Raise ``StateError`` if ``tensors`` are not those of this network."""
+        own = self._own_tensors()
+        if own.keys() != tensors.keys():
+            differing = sorted(own.keys() ^ tensors.keys())
+            msg = f"the checkpoint's weights are of another model: {differing[0]} and {len(differing) - 1} more differ"
+            raise StateError(msg)
+        for name, tensor in own.items():
+            if tensor.shape != tensors[name].shape:
+                msg = f"{name} is {tuple(tensors[name].shape)} in the checkpoint and {tuple(tensor.shape)} in the model"
+                raise StateError(msg)
+
+    @torch.no_grad()
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy ``tensors``, as ``capture`` wrote them, into the network; raises ``StateError`` if they do not fit."""
+        self.check_fits(tensors)
+        for name, tensor in self._own_tensors().items():
+            tensor.copy_(tensors[name])
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """Return each tensor once: tied weights stand under their first name, as Hugging Face saves them."""
+        seen: dict[tuple[int, torch.Size], str] = {}
+        for name, tensor in self.network.state_dict(keep_vars=True).items():
+            seen.setdefault((tensor.data_ptr(), tensor.shape), name)
+        names = set(seen.values())
+        return {name: tensor for name, tensor in self.network.state_dict().items() if name in names}

@@ -1,0 +1,117 @@
+"""Which device, precision and memory there is."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psutil
+import torch
+
+from domain.errors import ConfigurationError, OutOfMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+
+_SHORTAGES = (
+    "DefaultCPUAllocator",  # torch's allocator on the host
+    "could not create a primitive",  # oneDNN, in bf16 on the host
+    "could not create a memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "out of memory",
+    "Cannot allocate memory",
+    "std::bad_alloc",
+)
+
+# Dense bf16 peaks in FLOP/s, from NVIDIA's data sheets.
+_PEAKS = {
+    "H200": 989e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "4090": 165e12,
+    "3090": 71e12,
+}
+
+
+def choose_device(wanted: str) -> tuple[str, str]:
+    """Return the device type for ``wanted`` (auto, cpu, cuda, mps) and why; raises ``ConfigurationError``."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if wanted == "auto":
+        chosen = next(kind for kind, is_there in available.items() if is_there)
+        return chosen, "the best that is there" if chosen != "cpu" else "no GPU is there"
+    if not available[wanted]:
+        msg = f"optimizer.device is {wanted}, but this machine and this torch have none: use auto"
+        raise ConfigurationError(msg)
+    return wanted, "configured"
+
+
+def choose_precision(wanted: str, device: str) -> tuple[str, str]:
+    """Return fp32 or bf16 for ``wanted`` (auto, fp32, bf16) on ``device``, and why.
+
+    On a CPU bf16 is chosen where it has matrix tiles (AMX) for it: 1.6 times as fast there (docs/benchmarks.md).
+    """
+    if wanted != "auto":
+        return wanted, "configured"
+    if device == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return "bf16", "the GPU has it"
+        return "fp32", "the GPU has no bf16"
+    if device == "cpu" and torch.cpu._is_amx_tile_supported():  # noqa: SLF001  torch has no public name for it
+        return "bf16", "the CPU has AMX"
+    return "fp32", "bf16 would not be faster here"
+
+
+def peak_flops(device: str) -> float | None:
+    """Return the device's dense bf16 peak in FLOP/s, None if it is not known."""
+    if device != "cuda":
+        return None
+    name = torch.cuda.get_device_name()
+    return next((peak for model, peak in _PEAKS.items() if model in name), None)
+
+
+def memory_bytes(device: str) -> int:
+    """Return the GPU's peak allocation, or the process's resident size where there is no GPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return int(psutil.Process().memory_info().rss)
+
+
+def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:
+    """Return ``work(*arguments)``, turning every library's way of saying out-of-memory into ``OutOfMemory``.
+
+    It is raised once the library's error is gone: the frames in that error's traceback hold the tensors that must be
+    freed. A context manager could not do that, as its own frame would keep the error.
+    """
+    try:
+        return work(*arguments)
+    except (RuntimeError, MemoryError) as error:
+        message = str(error).strip().split("\n", 1)[0]
+        is_shortage = isinstance(error, (torch.OutOfMemoryError, MemoryError)) or any(
+            sign in str(error) for sign in _SHORTAGES
+        )
+        if not is_shortage:
+            raise
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    raise OutOfMemory(message or "memory is exhausted")
+
+
+@contextmanager
+def torch_state_preserved(*, deterministic: bool) -> Iterator[None]:
+    """Within the block a run may seed torch and, if ``deterministic``, gets only repeatable kernels; then all is as before.
+
+    On CPU eager torch repeats itself as it is; on a GPU this is what makes two runs equal, at some cost in speed.
+    """
+    was_deterministic = torch.are_deterministic_algorithms_enabled()
+    was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    with torch.random.fork_rng():
+        torch.use_deterministic_algorithms(deterministic or was_deterministic, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(was_deterministic, warn_only=was_warning)

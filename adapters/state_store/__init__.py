@@ -1,0 +1,1 @@
+"""State stores: where the checkpoints of a run are kept."""

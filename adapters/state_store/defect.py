@@ -1,0 +1,28 @@
+"""What can be wrong with a stored checkpoint."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Flaw(StrEnum):
+    """The kinds of defects, as they appear in the names of quarantined folders."""
+
+    BAD_COMMIT = "bad-commit"
+    BAD_MANIFEST = "bad-manifest"
+    EXTRA_FILE = "extra-file"
+    INCOMPLETE = "incomplete"
+    IRREGULAR_FILE = "irregular-file"
+    MISSING_FILE = "missing-file"
+    NOT_A_FOLDER = "not-a-folder"
+    WRONG_HASH = "wrong-hash"
+    WRONG_NAME = "wrong-name"
+    WRONG_SIZE = "wrong-size"
+
+
+class Defect(Exception):
+    """A checkpoint is not what was saved: the kind of flaw, and a clause for a person that says where it is."""
+
+    def __init__(self, flaw: Flaw, reason: str) -> None:
+        super().__init__(f"{flaw}: {reason}")
+        self.flaw = flaw

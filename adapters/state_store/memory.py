@@ -1,0 +1,95 @@
+"""Checkpoints in the memory of the process, for tests and for runs that need not outlive it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from adapters.shared.file_operations import explain
+from adapters.state_store.defect import Defect
+from adapters.state_store.retention import check_keep, doomed
+from adapters.state_store.run_folder import folder_name
+from adapters.state_store.tree import read_tree
+from domain.errors import StateError
+from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@final
+class MemoryStateStore(StateStore):
+    """Keeps the ``keep`` newest snapshots as bytes; nothing survives the process, and nothing is ever rejected.
+
+    Parts write into, and ``load`` returns, folders in the system's temporary one, deleted with the store.
+    """
+
+    def __init__(self, *, keep: int) -> None:
+        self._keep = check_keep(keep)
+        self._stored: dict[int, tuple[CheckpointInfo, Mapping[str, bytes]]] = {}
+        self._lock = RLock()
+        self._scratch: Path | None = None
+
+    @override
+    def save(self, snapshot: Snapshot) -> CheckpointInfo:
+        step = snapshot.progress.step
+        with self._lock:
+            if step in self._stored:
+                msg = f"step {step} is already stored in memory and was left as it is: save another step"
+                raise StateError(msg)
+            files = self._bytes_of(snapshot)
+            num_bytes = sum(map(len, files.values()))
+            info = CheckpointInfo(snapshot.progress, snapshot.reason, f"memory:{folder_name(step)}", num_bytes)
+            self._stored[step] = (info, files)
+            for old in doomed(self._stored, keep=self._keep, saved=step):
+                del self._stored[old]
+        return info
+
+    @override
+    def load(self) -> Loaded:
+        with self._lock:
+            if not self._stored:
+                return Loaded(None, None)
+            info, files = self._stored[max(self._stored)]
+            folder = self._new_folder()
+            for name, data in files.items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+        return Loaded(info, folder)
+
+    @override
+    def list(self) -> Sequence[CheckpointInfo]:
+        with self._lock:
+            return [self._stored[step][0] for step in sorted(self._stored)]
+
+    @override
+    def flush(self) -> None:
+        with self._lock:
+            pass
+
+    def _bytes_of(self, snapshot: Snapshot) -> Mapping[str, bytes]:
+        try:
+            folder = self._new_folder()
+            try:
+                for part in snapshot.parts:
+                    part.write(folder)
+                return {name: (folder / name).read_bytes() for name in read_tree(folder).files}
+            finally:
+                shutil.rmtree(folder)
+        except (Defect, OSError) as error:
+            why = explain(error) if isinstance(error, OSError) else f"its parts are at fault: {error}"
+            msg = f"step {snapshot.progress.step} could not be kept in memory, {why}"
+            raise StateError(msg) from error
+
+    def _new_folder(self) -> Path:
+        if self._scratch is None:
+            self._scratch = Path(tempfile.mkdtemp(prefix="holdfast-"))
+            weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
+        return Path(tempfile.mkdtemp(dir=self._scratch))

@@ -1,0 +1,151 @@
+"""Any tokenizer that Hugging Face's ``tokenizers`` library can run."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Self, final
+
+import numpy as np
+from typing_extensions import override
+
+from adapters.tokenizer import core
+from adapters.tokenizer.surrogates import refuse_surrogates
+from domain.errors import ConfigurationError
+from ports.tokenizer import Encoded, Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+
+@final
+class HuggingfaceTokenizer(Tokenizer):
+    """Encodes with a ``tokenizer.json``; special tokens in a document are taken as the text that they are.
+
+    ``serialized`` is the text of that file and ``name`` what errors call it. ``end_of_text`` is the token that ends a
+    document, else a usual one. ``files`` are what ``write`` writes, else ``tokenizer.json`` and its configuration.
+    Raises ``ConfigurationError`` if the tokenizer cannot keep the port's promise.
+    """
+
+    def __init__(
+        self,
+        serialized: str,
+        *,
+        name: str = "tokenizer.json",
+        end_of_text: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self._core = core.load_core(serialized, name)
+        token = core.settle_end_of_text(self._core, name, end_of_text)
+        self._end_of_text = self._core.get_vocab(with_added_tokens=True)[token]
+        core.refuse_reachable_specials(self._core, name, self._end_of_text)
+        self._vocabulary_size = 1 + max(self._core.get_vocab(with_added_tokens=True).values())
+        self._dtype = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
+        self._files = files if files is not None else core.files_of(self._core, token)
+
+    @classmethod
+    def load(cls, path: str, revision: str | None = None) -> Self:
+        """Return the tokenizer of a ``tokenizer.json``, a model folder or a model on the Hugging Face hub.
+
+        Code that a model brings along is never run.
+        """
+        file = Path(path).expanduser()
+        if not file.exists() and (path.startswith(("/", ".", "~")) or file.suffix == ".json"):
+            msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a model folder or a hub name"
+            raise ConfigurationError(msg)
+        if not file.is_file():
+            return cls._load_model(str(file) if file.is_dir() else path, revision)
+        try:
+            serialized = file.read_text(encoding="utf-8")
+            end_of_text = _configured_end(file.with_name("tokenizer_config.json"))
+        except (OSError, ValueError) as error:
+            msg = f"the tokenizer {path} cannot be read ({error}): name a tokenizer.json"
+            raise ConfigurationError(msg) from error
+        return cls(serialized, name=path, end_of_text=end_of_text)
+
+    @classmethod
+    def _load_model(cls, path: str, revision: str | None) -> Self:
+        model = _model_tokenizer(path, revision)
+        usual = next((token for token in core.USUAL_ENDS if token in model.get_vocab()), None)
+        if model.eos_token is None and usual is not None:
+            model.add_special_tokens({"eos_token": usual})
+        with TemporaryDirectory() as folder:
+            model.save_pretrained(folder)
+            saved = sorted(file for file in Path(folder).rglob("*") if file.is_file())
+            files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in saved}
+        return cls(model.backend_tokenizer.to_str(), name=path, end_of_text=model.eos_token, files=files)
+
+    @property
+    @override
+    def vocabulary_size(self) -> int:
+        return self._vocabulary_size
+
+    @property
+    @override
+    def end_of_text(self) -> int:
+        return self._end_of_text
+
+    @cached_property
+    @override
+    def token_bytes(self) -> NDArray[np.int32]:
+        return core.count_token_bytes(self._core, self._vocabulary_size)
+
+    @override
+    def encode(self, documents: Sequence[str]) -> Encoded:
+        try:
+            encodings = self._core.encode_batch_fast(list(documents), add_special_tokens=False)
+        except TypeError:
+            refuse_surrogates(documents)
+            raise
+        parts = [np.array(encoding.ids, self._dtype) for encoding in encodings]
+        ids = np.concatenate([*parts, np.zeros(0, self._dtype)])
+        return Encoded(ids, offsets=np.cumsum([0, *map(len, parts)], dtype=np.int64))
+
+    @override
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._core.decode([int(number) for number in ids], skip_special_tokens=True))
+
+    @override
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return core.fingerprint_of(self._core, self._end_of_text)
+
+    @override
+    def write(self, folder: Path) -> None:
+        for name, content in self._files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+
+
+def _configured_end(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    token = json.loads(file.read_text(encoding="utf-8")).get("eos_token")
+    found: str | None = token["content"] if isinstance(token, dict) else token
+    return found
+
+
+def _model_tokenizer(path: str, revision: str | None) -> Any:
+    # three seconds, torch included, that a tokenizer.json can do without
+    from transformers import AutoTokenizer
+
+    try:
+        model = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+    except Exception as error:  # what a folder may lack has no common type
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        msg = (
+            f"the tokenizer {path} cannot be loaded ({reason}): name a tokenizer.json, a folder with a tokenizer or a "
+            "model on the Hugging Face hub whose tokenizer needs no code of its own"
+        )
+        raise ConfigurationError(msg) from error
+    if not getattr(model, "is_fast", False):
+        msg = f"the tokenizer {path} exists in Python only, which is too slow: use one that has a tokenizer.json"
+        raise ConfigurationError(msg)
+    return model

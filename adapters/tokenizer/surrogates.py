@@ -1,0 +1,24 @@
+"""Text that UTF-8 cannot hold."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from domain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def refuse_surrogates(documents: Sequence[str]) -> None:
+    """Raise ``DataError`` for the first document that holds half of a surrogate pair, which has no bytes to encode."""
+    for index, document in enumerate(documents):
+        if found := _SURROGATE.search(document):
+            msg = (
+                f"document {index} of those to encode holds half of a surrogate pair (\\u{ord(found[0]):04x}) at "
+                f"character {found.start()}, which is no Unicode text: repair the document"
+            )
+            raise DataError(msg)

@@ -1,0 +1,135 @@
+"""A tokenizer trained on the run's own documents."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from domain.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ports.data_source import DataSource
+
+END_OF_TEXT = "<|endoftext|>"
+SMALLEST_VOCABULARY = 257
+
+_TRAINING = 1  # raise it when the same documents become another tokenizer
+
+
+def train_tokenizer(
+    source: DataSource,
+    *,
+    vocabulary_size: int,
+    max_bytes: int,
+    holds_out: Callable[[str], bool],
+    holdout_key: str,
+    cache_dir: Path,
+    report: Callable[[str], None] = lambda _: None,
+) -> HuggingfaceTokenizer:
+    """Return a byte-level BPE tokenizer of ``vocabulary_size`` entries, end-of-text 0, trained on ``source``.
+
+    At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; what ``holds_out`` holds is never used, and
+    ``holdout_key`` names that choice. Equal arguments give an equal tokenizer, also in another process; it is kept in
+    ``cache_dir``, and ``report`` is told what happens. Fewer documents than the vocabulary needs give a smaller one.
+    Raises ``DataError`` if there is no text, ``ConfigurationError`` if the vocabulary cannot hold the bytes.
+    """
+    if vocabulary_size < SMALLEST_VOCABULARY:
+        msg = (
+            f"tokenizer.vocabulary_size is {vocabulary_size}, but 256 bytes and end-of-text need {SMALLEST_VOCABULARY}"
+        )
+        raise ConfigurationError(msg)
+    how = [_TRAINING, tokenizers.__version__, source.fingerprint(), vocabulary_size, max_bytes, holdout_key]
+    key = blake2b(json.dumps(how).encode(), digest_size=16).hexdigest()
+    file = cache_dir / "tokenizers" / f"{key}.json"
+    serialized = _load(file, report)
+    if serialized is None:
+        serialized = _train(list(sample_documents(source, max_bytes, holds_out)), vocabulary_size, report)
+        _store(file, serialized, report)
+    return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT)
+
+
+def sample_documents(source: DataSource, max_bytes: int, holds_out: Callable[[str], bool]) -> Iterator[str]:
+    """Yield documents of ``source`` in its order, at most ``max_bytes`` of UTF-8, spread along the units by size."""
+    units = source.units()
+    total = sum(max(unit.size, 1) for unit in units)
+    passed = taken = 0
+    for unit in units:
+        passed += max(unit.size, 1)
+        share = max_bytes * passed // total
+        if taken >= share:
+            continue
+        for document in source.read(unit):
+            if not holds_out(document.text):
+                content = document.text.encode("utf-8", "replace")[: max_bytes - taken]
+                taken += len(content)
+                yield content.decode("utf-8", "ignore")
+            if taken >= share:
+                break
+
+
+def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], None]) -> str:
+    num_bytes = sum(len(document.encode()) for document in documents)
+    if not num_bytes:
+        msg = "there is no text to train a tokenizer on: point data.path at text, or lower data.holdout"
+        raise DataError(msg)
+    report(
+        f"training a {vocabulary_size:,}-entry tokenizer on {num_bytes / 1e6:.1f} MB of {len(documents):,} documents"
+    )
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+    )
+    core.train_from_iterator(documents, trainer)
+    if core.get_vocab_size() < vocabulary_size:
+        report(f"the documents hold no more than {core.get_vocab_size():,} entries, so the vocabulary is that small")
+    return str(core.to_str())
+
+
+def _load(file: Path, report: Callable[[str], None]) -> str | None:
+    if not file.exists():
+        return None
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        serialized = str(record["tokenizer"])
+        is_whole = bool(record["blake2b"] == _digest(serialized))
+    except (OSError, ValueError, KeyError, TypeError):
+        is_whole = False
+    if is_whole:
+        return serialized
+    report(f"the tokenizer kept in {file} is damaged or may not be read: training it again")
+    return None
+
+
+def _store(file: Path, serialized: str, report: Callable[[str], None]) -> None:
+    content = json.dumps({"blake2b": _digest(serialized), "tokenizer": serialized})
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=file.parent) as folder:
+            draft = Path(folder, file.name)
+            with draft.open("w", encoding="utf-8") as target:
+                target.write(content)
+                target.flush()
+                os.fsync(target.fileno())
+            draft.replace(file)
+    except OSError as error:
+        report(f"the tokenizer cannot be kept in {file} ({error}): the next run trains it again")
+
+
+def _digest(serialized: str) -> str:
+    return blake2b(serialized.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,34 @@
+"""When the model is evaluated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from domain.commands import Evaluate
+
+if TYPE_CHECKING:
+    from application.inbox import Inbox
+    from domain.budget import Budget
+    from domain.cadence import Every
+    from domain.events import RunStarted, StepCompleted
+
+
+@final
+class EvaluateOnCadence:
+    """Asks for an evaluation when one is due, at the end, and, if ``at_start``, of the untrained model."""
+
+    def __init__(self, cadence: Every, budget: Budget, inbox: Inbox, *, at_start: bool) -> None:
+        self._cadence = cadence
+        self._budget = budget
+        self._inbox = inbox
+        self._at_start = at_start
+
+    def on_start(self, event: RunStarted) -> None:
+        """Answer the start of a new run."""
+        if self._at_start and event.progress.step == 0:
+            self._inbox.post(Evaluate())
+
+    def on_step(self, event: StepCompleted) -> None:
+        """Answer a step."""
+        if self._cadence.is_due(event.progress.step) or self._budget.is_spent_by(event.progress):
+            self._inbox.post(Evaluate())

@@ -1,0 +1,45 @@
+"""The history of a run, event by event."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
+
+from domain.events import StepCompleted
+from domain.outcome import Evaluation
+from domain.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from domain.events import Event
+
+
+@final
+class RecordEvents:
+    """Gives each event but ``StepCompleted`` (metrics tell it) to ``write`` as a JSON object with its time in UTC."""
+
+    def __init__(self, write: Callable[[Mapping[str, Any]], object]) -> None:
+        self._write = write
+
+    def __call__(self, event: Event) -> None:
+        """Write ``event``."""
+        if not isinstance(event, StepCompleted):
+            self._write({"time": datetime.now(UTC).isoformat(), "event": type(event).__name__, **_flat(event)})
+
+
+def _flat(event: Event) -> dict[str, Any]:
+    assert is_dataclass(event)
+    record: dict[str, Any] = {}
+    for field in fields(event):
+        match getattr(event, field.name):
+            case Progress(step, tokens, _):
+                record |= {"step": step, "tokens": tokens}
+            case Evaluation() as evaluation:
+                record |= {"loss": evaluation.loss, "bits_per_byte": evaluation.bits_per_byte}
+            case Exception() as error:
+                record[field.name] = f"{type(error).__name__}: {error}"
+            case value:
+                record[field.name] = value
+    return record

@@ -1,0 +1,61 @@
+"""When checkpoints are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from domain.commands import SaveCheckpoint, SaveReason
+
+if TYPE_CHECKING:
+    from application.checkpoints import Checkpoints
+    from application.inbox import Inbox
+    from domain.budget import Budget
+    from domain.cadence import Every
+    from domain.events import RunFailed, StepCompleted, StopRequested
+
+
+@final
+class SaveOnCadence:
+    """Asks for a checkpoint when one is due and at the end of the budget."""
+
+    def __init__(self, cadence: Every, budget: Budget, inbox: Inbox) -> None:
+        self._cadence = cadence
+        self._budget = budget
+        self._inbox = inbox
+
+    def __call__(self, event: StepCompleted) -> None:
+        """Answer ``event``."""
+        if self._budget.is_spent_by(event.progress):
+            self._inbox.post(SaveCheckpoint(SaveReason.FINAL))
+        elif self._cadence.is_due(event.progress.step):
+            self._inbox.post(SaveCheckpoint())
+
+
+@final
+class SaveOnStop:
+    """Asks for a checkpoint when the run is asked to stop."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def __call__(self, event: StopRequested) -> None:
+        """Answer ``event``."""
+        self._inbox.post(SaveCheckpoint(SaveReason.FINAL if event.signal is None else SaveReason.PREEMPT))
+
+
+@final
+class SaveOnFailure:
+    """Makes the last complete step durable after an error: the one handler that acts itself, as the loop is gone.
+
+    Rank-local, and starts no collective: the peers may be in any state.
+    """
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
+
+    def __call__(self, event: RunFailed) -> None:
+        """Answer ``event``."""
+        try:
+            self._checkpoints.save(event.progress, SaveReason.EXCEPTION)
+        finally:
+            self._checkpoints.flush()

@@ -1,0 +1,137 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from domain.commands import Evaluate, SaveCheckpoint, SplitBatch, StopRun
+from domain.errors import OutOfMemory
+from domain.events import (
+    BatchSplit,
+    EvaluationCompleted,
+    MemoryExhausted,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+    StopRequested,
+)
+
+if TYPE_CHECKING:
+    from application.checkpoints import Checkpoints
+    from application.engine import Engine
+    from application.evaluate import Evaluator
+    from application.feed import Feed
+    from application.inbox import Inbox
+    from domain.budget import Budget
+    from domain.commands import Command
+    from domain.progress import Progress
+    from domain.schedule import WarmupCosine
+    from ports.event_bus import EventBus
+    from ports.process_group import ProcessGroup
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPlan:
+    """How long to train and with which learning rates."""
+
+    budget: Budget
+    schedule: WarmupCosine
+
+
+@final
+class TrainRun:
+    """Publishes what happens, obeys commands between steps, and knows no handler.
+
+    One run of ``run`` is one process's share of a training run, from the newest valid checkpoint to the end of the
+    budget, a ``StopRun`` or an error. ``stopped_by`` tells which command ended it, None if the budget did.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: TrainPlan,
+        feed: Feed,
+        engine: Engine,
+        evaluator: Evaluator,
+        checkpoints: Checkpoints,
+        bus: EventBus,
+        inbox: Inbox,
+        group: ProcessGroup,
+    ) -> None:
+        self._plan = plan
+        self._feed = feed
+        self._engine = engine
+        self._evaluator = evaluator
+        self._checkpoints = checkpoints
+        self._bus = bus
+        self._inbox = inbox
+        self._group = group
+        self.stopped_by: StopRun | None = None
+
+    def run(self) -> Progress:
+        """Train until the end; return how far the run has come."""
+        progress = self._checkpoints.restore_latest()
+        try:
+            self._feed.seek(progress.cursor)
+            self._bus.publish(RunStarted(progress))
+            self._obey_all(progress)
+            while not (self._plan.budget.is_spent_by(progress) or self.stopped_by):
+                progress = self._advance(progress)
+                self._obey_all(progress)
+        except Exception as error:
+            self._bus.publish(RunFailed(progress, error))
+            raise
+        finally:
+            self._feed.close()
+        self._checkpoints.flush()
+        self._bus.publish(RunFinished(progress))
+        return progress
+
+    def _advance(self, progress: Progress) -> Progress:
+        asked = time.perf_counter()
+        batch = self._feed.next()
+        waited = time.perf_counter() - asked
+        if batch is None:
+            self._inbox.post(StopRun("the data ended"))
+            return progress
+        try:
+            rate = self._plan.schedule.at(progress)
+            outcome = self._engine.step(batch, step=progress.step + 1, learning_rate=rate)
+        except OutOfMemory as error:
+            shortage = error.with_traceback(None)  # its frames would hold the step's tensors
+        else:
+            progress = progress.after(batch)
+            self._bus.publish(StepCompleted(progress, replace(outcome, data_wait_seconds=waited)))
+            return progress
+        self._feed.push_back(batch)
+        self._bus.publish(MemoryExhausted(progress, self._engine.micro_batch, str(shortage)))
+        if not self._inbox:
+            msg = f"a step does not fit into memory in micro-batches of {self._engine.micro_batch} rows: {shortage}"
+            raise OutOfMemory(msg)
+        return progress
+
+    def _obey_all(self, progress: Progress) -> None:
+        """Obey the same commands, in the same order, on every rank, until no handler answers with another."""
+        while commands := self._group.agree(self._inbox.drain()):
+            for command in commands:
+                self._obey(command, progress)
+
+    def _obey(self, command: Command, progress: Progress) -> None:
+        match command:
+            case SplitBatch(rows):
+                self._engine.micro_batch = rows
+                self._bus.publish(BatchSplit(progress, rows))
+            case Evaluate():
+                evaluation = self._evaluator.run(should_stop=lambda: self._inbox.stop_requested)
+                if evaluation is not None:
+                    self._bus.publish(EvaluationCompleted(progress, evaluation))
+            case SaveCheckpoint(reason):
+                self._checkpoints.save(progress, reason)
+            case StopRun(reason, signal):
+                self.stopped_by = command
+                self._bus.publish(StopRequested(progress, reason, signal))
+            case _:
+                raise TypeError(command)

@@ -1,0 +1,1 @@
+"""Each figure of docs/benchmarks.md comes from one script here, with its peers in the same run."""

@@ -1,0 +1,191 @@
+"""What the loop costs: Holdfast against a hand-written PyTorch loop on the same model, batches and precision."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+import torch
+from adapters.event_bus.blinker import BlinkerEventBus
+from torch.nn.functional import cross_entropy
+
+from adapters.model_factory.huggingface import HuggingfaceModelFactory
+from adapters.shared.device import choose_precision
+from benchmarks.report import Figure, interval_of_median, main
+from bootstrap.container import assemble
+from bootstrap.run import build
+from configs.layers import load_settings
+from domain.cursor import Cursor
+from domain.events import StepCompleted
+from domain.packing import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from configs.settings import TrainSettings
+    from domain.batch import Batch
+
+WARM_UP, PAIRS = 5, 40
+
+
+@final
+class BareLoop:
+    """The loop that one would write by hand: AdamW, autocast, clipping, one loss read a step."""
+
+    def __init__(self, settings: TrainSettings, *, vocabulary_size: int, precision: str) -> None:
+        factory = HuggingfaceModelFactory(config=settings.model.config, sequence_length=settings.data.sequence_length)
+        model = factory.build(vocabulary_size=vocabulary_size, end_of_text=0, seed=settings.run.seed)
+        self.model = model.network
+        chosen = settings.optimizer
+        groups = [
+            {"params": [p for p in self.model.parameters() if p.dim() >= 2], "weight_decay": chosen.weight_decay},
+            {"params": [p for p in self.model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, betas=chosen.betas, eps=chosen.epsilon, fused=True)
+        self.clip = chosen.clip
+        self.autocast = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
+
+    def step(self, batch: Batch, learning_rate: float) -> float:
+        """Train on ``batch``; return its mean loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        ids = torch.from_numpy(batch.input_ids)
+        labels = torch.full_like(ids, -100)
+        labels[:, :-1] = ids[:, 1:].masked_fill(~torch.from_numpy(batch.loss_mask)[:, 1:], -100)
+        with self.autocast:
+            logits = self.model(ids, position_ids=torch.from_numpy(batch.position_ids), use_cache=False).logits
+            loss = cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss.item()
+
+
+@final
+class Duel:
+    """Alternates step by step: each of Holdfast's steps is followed by the bare loop's on the same batch."""
+
+    def __init__(self, precision: str, folder: Path) -> None:
+        overrides = [
+            f"run.dir={folder}",
+            f"run.budget.steps={WARM_UP + PAIRS}",
+            "state_store.every=0",
+            "evaluation.every=0",
+            "evaluation.at_start=false",
+            "optimizer.device=cpu",
+            f"optimizer.precision={precision}",
+        ]
+        self.settings = load_settings([], overrides, {}).settings
+        self.ours: list[float] = []
+        self.bare: list[float] = []
+        self.outside: list[float] = []
+        self.reactions: list[float] = []
+        self.losses: list[tuple[float, float]] = []
+        bus = BlinkerEventBus()
+        bus.subscribe(StepCompleted, self._before_handlers)
+        self.run = build(self.settings, event_bus=bus)
+        self.run.subscribe(StepCompleted, self._after_handlers)
+        vocabulary = self.settings.tokenizer.vocabulary_size
+        self.loop = BareLoop(self.settings, vocabulary_size=vocabulary, precision=precision)
+        feed = assemble(self.settings, folder, {}, print, {}).feed()
+        self.batches = [feed.next() for _ in range(WARM_UP + PAIRS)]
+        feed.close()
+
+    def fight(self) -> None:
+        """Run all steps; drop the warm-up."""
+        self._resumed = time.perf_counter()
+        self.run.run()
+        self.loop_tokens = sum(batch.num_tokens for batch in self.batches) / len(self.batches)
+        for values in (self.ours, self.bare, self.outside, self.reactions):
+            del values[:WARM_UP]
+
+    def _before_handlers(self, _: StepCompleted) -> None:
+        self._published = time.perf_counter()
+
+    def _after_handlers(self, event: StepCompleted) -> None:
+        now = time.perf_counter()
+        self.ours.append(now - self._resumed)
+        self.outside.append(now - self._resumed - event.outcome.step_seconds)
+        self.reactions.append(now - self._published)
+        started = time.perf_counter()
+        loss = self.loop.step(self.batches[event.progress.step - 1], event.outcome.learning_rate)
+        self.bare.append(time.perf_counter() - started)
+        self.losses.append((event.outcome.loss, loss))
+        self._resumed = time.perf_counter()
+
+
+def measure() -> Sequence[Figure]:
+    """Return the figures of one duel in the precision that this machine trains in, and one in the other."""
+    precision, _ = choose_precision("auto", "cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        duel = Duel(precision, Path(folder))
+        duel.fight()
+    furthest = max(abs(ours - bare) / bare for ours, bare in duel.losses)
+    if furthest > 1e-6:
+        message = f"the two loops do not compute the same: losses differ by {furthest:.1e}"
+        raise SystemExit(message)
+    middle, low, high = interval_of_median([bare / ours for ours, bare in zip(duel.ours, duel.bare, strict=True)])
+    outside = sum(duel.outside) / sum(duel.ours)
+    reactions = statistics.median(duel.reactions) * 1e6
+    rate = duel.loop_tokens / statistics.median(duel.ours)
+    helped = statistics.median(_seconds([sys.executable, "-m", "application", "--help"]) for _ in range(5))
+    light = "import sys, bootstrap.run; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    is_light = subprocess.run([sys.executable, "-c", light], check=False).returncode == 0
+    return [
+        Figure("largest relative difference of a step's loss", f"{furthest:.1e}", "<= 1e-6", furthest <= 1e-6),
+        Figure(
+            f"tokens/s, holdfast / bare loop, {precision}, median of {PAIRS} pairs [95 % interval]",
+            f"{middle:.3f} [{low:.3f}, {high:.3f}]",
+            ">= 0.98 (the interval reaches it)",
+            high >= 0.98,
+        ),
+        Figure(f"tokens/s of holdfast, {precision}, median", f"{rate:,.0f}"),
+        Figure("host time outside the engine / step time", f"{outside:.2%}", "<= 1 %", outside <= 0.01),
+        Figure("bus, handlers and monitors a step, median", f"{reactions:.0f} µs", "<= 100 µs", reactions <= 100),
+        Figure("bf16 / fp32, tokens/s, median of alternating steps", _precisions()),
+        Figure("`python -m application --help`, median of 5", f"{helped:.2f} s", "<= 0.5 s", helped <= 0.5),
+        Figure("importing `bootstrap` leaves torch and transformers alone", str(is_light), "True", is_light),
+    ]
+
+
+def _precisions() -> str:
+    settings = load_settings([], ["optimizer.device=cpu"], {}).settings
+    loops = {kind: BareLoop(settings, vocabulary_size=4096, precision=kind) for kind in ("fp32", "bf16")}
+    rows, length = settings.optimizer.batch_size, settings.data.sequence_length
+    batch = rows_of([np.random.default_rng(0).integers(0, 4096, rows * length)], length, Cursor())
+    ratios = []
+    for number in range(15):
+        seconds = {kind: _timed(loop, batch) for kind, loop in loops.items()}
+        ratios += [seconds["fp32"] / seconds["bf16"]] * (number >= 3)
+    middle, low, high = interval_of_median(ratios)
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _timed(loop: BareLoop, batch: Batch) -> float:
+    started = time.perf_counter()
+    loop.step(batch, 1e-3)
+    return time.perf_counter() - started
+
+
+def _seconds(command: Sequence[str]) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main(
+        "loop",
+        "The default run's model, data and batches on a CPU: Holdfast's loop with its default handlers and monitors, "
+        "alternating step by step in one process with a hand-written PyTorch loop.",
+        measure,
+        ("torch", "transformers", "accelerate", "numpy"),
+    )

@@ -1,0 +1,139 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_EXIT_CODES = """\
+exit codes:
+  0 finished   1 failed   2 configuration   3 data   4 state (checkpoints, run folder)
+  130 / 143    stopped by SIGINT / SIGTERM with a checkpoint saved: the same command goes on
+"""
+
+_TRAIN_HELP = """\
+Without any setting it trains a small Llama on this machine's Python standard library for about two minutes.
+The same command continues an unfinished run from its newest valid checkpoint.
+
+examples:
+  python -m application train
+  python -m application train run.name=mine data.kind=files data.path='text/**/*.jsonl.gz'
+  python -m application train --config configs/quickstart.yaml optimizer.learning_rate=1e-3
+  python -m application train run.name=gpt2 model.path=./gpt2 tokenizer.kind=huggingface tokenizer.path=./gpt2
+
+settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value in the environment, key.path=value.
+`python -m application config` shows each setting, its value and where it came from.
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit code. A user's mistake is one sentence on standard error, never a traceback."""
+    from domain.errors import ConfigurationError, DataError, StateError, TrainingError
+
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except TrainingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        codes = {ConfigurationError: 2, DataError: 3, StateError: 4}
+        return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has gone; Python would complain about it at exit
+        return 1
+    except Exception as error:  # noqa: BLE001  the last line of defence
+        traceback.print_exc()
+        print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m application",
+        description="Holdfast trains language models without losing the run.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_train(commands)
+    _add_config(commands)
+    _add_generate(commands)
+    _add_evaluate(commands)
+    return parser
+
+
+def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    train = _add(commands, "train", "train a model, or go on training it", _TRAIN_HELP + _EXIT_CODES)
+    _add_settings(train)
+    train.add_argument("--fresh", action="store_true", help="set an older run folder aside (never deleted); begin anew")
+
+
+def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Prints the settings as YAML that --config accepts, with the origin of each value. Secrets are masked."
+    config = _add(commands, "config", "show every setting, its value and where it came from", text)
+    _add_settings(config)
+
+
+def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    generate = _add(commands, "generate", "continue a text with a trained model", "example:\n  %(prog)s runs/default")
+    _add_run(generate)
+    generate.add_argument("--prompt", default="", help="text to continue; without it the model begins a document")
+    generate.add_argument("--max-new-tokens", type=_positive, default=128, metavar="N", help="default: %(default)s")
+    generate.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest token")
+    generate.add_argument("--top-k", type=int, default=50, metavar="K", help="draw among the K likeliest; 0 means all")
+    generate.add_argument("--seed", type=int, default=0, metavar="S", help="another seed gives another text")
+
+
+def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    text = "Measures the newest valid checkpoint on the documents that its run held out, as the run itself does."
+    _add_run(_add(commands, "evaluate", "measure a trained model on its held-out documents", text))
+
+
+def _add(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, summary: str, text: str
+) -> argparse.ArgumentParser:
+    def call(options: argparse.Namespace) -> int:
+        from bootstrap import commands as implementations
+
+        implementation: Callable[[argparse.Namespace], int] = getattr(implementations, name)
+        return implementation(options)
+
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command=call)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a YAML file; repeat it, later ones win",
+    )
+    parser.add_argument("settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/default")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number

@@ -1,0 +1,120 @@
+"""What each command of the command line does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from bootstrap.logging import configure_logging
+from bootstrap.run import build
+from bootstrap.run_folder import set_aside
+from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from configs.layers import load_settings
+from configs.rendering import render
+from domain.events import CheckpointSaved, EvaluationCompleted, RunStarted
+from domain.sampling import Sampling
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bootstrap.run import Run
+    from domain.progress import Progress
+
+
+def config(options: argparse.Namespace) -> int:
+    """Print the resolved settings."""
+    print(render(load_settings(options.config, options.settings, os.environ)))
+    return 0
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train, or go on training, and show what came of it."""
+    configure_logging()
+    settings = load_settings(options.config, options.settings, os.environ).settings
+    run = build(settings)
+    if options.fresh and (target := set_aside(run.directory)) is not None:
+        print(f"the old run is in {target}")
+    report = _Report(run)
+    try:
+        with stopping_on_signals(run.request_stop):
+            progress = run.run()
+            if run.stopped_by is None or run.stopped_by.signal is None:
+                report.show(progress)
+                return 0
+    except StoppedAtOnce as stop:
+        print(f"{stop}: the same command goes on from the newest checkpoint, if there is one", file=sys.stderr)
+        return 128 + stop.number
+    print(f"stopped at step {progress.step} with a checkpoint in {report.checkpoint}; the same command goes on")
+    return 128 + run.stopped_by.signal
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Print a continued prompt."""
+    configure_logging()
+    from bootstrap.trained import open_trained
+
+    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
+    print(open_trained(options.run).generate(options.prompt, sampling))
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print a trained model's figures on its held-out documents."""
+    configure_logging()
+    from bootstrap.trained import open_trained
+
+    trained = open_trained(options.run)
+    evaluation = trained.evaluate()
+    print(
+        f"{trained.location} · {evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
+        f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
+    )
+    return 0
+
+
+class _Report:
+    """Gathers what a person wants to know at the end of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._began = time.monotonic()
+        self._first_step = 0
+        self._evaluation: EvaluationCompleted | None = None
+        self.checkpoint: object = run.directory / "checkpoints"
+        run.subscribe(RunStarted, self._on_start)
+        run.subscribe(EvaluationCompleted, self._on_evaluation)
+        run.subscribe(CheckpointSaved, self._on_save)
+
+    def _on_start(self, event: RunStarted) -> None:
+        self._first_step = event.progress.step
+
+    def _on_evaluation(self, event: EvaluationCompleted) -> None:
+        self._evaluation = event
+
+    def _on_save(self, event: CheckpointSaved) -> None:
+        self.checkpoint = event.location
+
+    def show(self, progress: Progress) -> None:
+        """Print how the run ended, a sample, and what to try next."""
+        folder = self._run.directory
+        if progress.step == self._first_step:
+            print(f"{folder} is finished at step {progress.step}: nothing was left to train")
+            print("another one: add --fresh or run.name=NAME; more of it: a larger run.budget.steps or .tokens")
+        else:
+            minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+            print(f"finished {progress.step} steps, {progress.tokens:,} tokens, {minutes}:{seconds:02d} in all")
+        if self._evaluation is not None:
+            figures = self._evaluation.evaluation
+            print(f"held-out: {figures.bits_per_byte:.3f} bits per byte, {figures.loss:.3f} nats/token")
+        chosen = self._run.settings.sample
+        sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
+        print(f"\nsample:\n{_indented(self._run.sample(chosen.prompt, sampling))}\n")
+        print(f"checkpoint: {self.checkpoint}  (transformers loads it as it is)")
+        print(f"try next:   python -m application generate {folder} --prompt {chosen.prompt!r}")
+        print(f"            python -m application evaluate {folder}")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

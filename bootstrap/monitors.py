@@ -1,0 +1,46 @@
+"""Which monitors a run has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bootstrap.lazy import lazy
+from bootstrap.plugins import load_plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from domain.budget import Budget
+    from ports.monitor import Monitor
+
+
+def build_monitors(
+    overrides: Mapping[str, Any], sections: Iterable[Any], folder: Path, budget: Budget
+) -> tuple[list[Monitor], Callable[[str], object]]:
+    """Return one monitor a section, in order, or those that ``overrides`` names; and who shows lines to a person.
+
+    Lines go above the console monitor's progress bar; without one they are logged.
+    """
+    say: Callable[[str], object] = _log
+    if "monitors" in overrides:
+        return list(overrides["monitors"]), say
+    built_in = {
+        "console": lambda: lazy("adapters.monitor.console:ConsoleMonitor")(budget.steps, budget.tokens),
+        "jsonl": lambda: lazy("adapters.monitor.jsonl:JsonlMonitor")(folder / "metrics.jsonl"),
+        "tensorboard": lambda: lazy("adapters.monitor.tensorboard:TensorboardMonitor")(folder / "tensorboard"),
+        "structlog": lazy("adapters.monitor.structlog:StructlogMonitor"),
+    }
+    monitors: list[Monitor] = []
+    for section in sections:
+        if section.kind in built_in:
+            monitor = built_in[section.kind]()
+            say = monitor.say if section.kind == "console" else say
+        else:
+            monitor = load_plugin("monitor", section.kind, built_in=built_in)(**section.options)
+        monitors.append(monitor)
+    return monitors, say
+
+
+def _log(line: str) -> None:
+    lazy("structlog:get_logger")("holdfast").info(line)

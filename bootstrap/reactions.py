@@ -1,0 +1,66 @@
+"""Who answers which event: the whole table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from application.handlers.announce import Announce
+from application.handlers.evaluate_on_cadence import EvaluateOnCadence
+from application.handlers.halve_micro_batch import HalveMicroBatch
+from application.handlers.record_events import RecordEvents
+from application.handlers.record_metrics import RecordMetrics
+from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from bootstrap.plugins import load_plugin
+from domain.cadence import Every
+from domain.events import (
+    EvaluationCompleted,
+    Event,
+    MemoryExhausted,
+    RunFailed,
+    RunStarted,
+    StepCompleted,
+    StopRequested,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from bootstrap.container import Container
+    from ports.monitor import Monitor
+
+Reaction = tuple[type[Event], "Callable[[Any], object]"]
+
+
+def reactions(
+    container: Container,
+    monitors: Sequence[Monitor],
+    *,
+    write: Callable[[Mapping[str, Any]], object],
+    say: Callable[[str], object],
+) -> list[Reaction]:
+    """Return each event with its handler, in the order of their subscription: an evaluation comes before a save."""
+    settings, inbox, budget = container.settings(), container.inbox(), container.budget()
+    measure = EvaluateOnCadence(Every(settings.evaluation.every), budget, inbox, at_start=settings.evaluation.at_start)
+    recorders = [RecordMetrics(monitor, container.trainable()) for monitor in monitors]
+    return [
+        (Event, RecordEvents(write)),
+        (Event, Announce(say)),
+        *((RunStarted, recorder.on_start) for recorder in recorders),
+        *((StepCompleted, recorder.on_step) for recorder in recorders),
+        *((EvaluationCompleted, recorder.on_evaluation) for recorder in recorders),
+        (RunStarted, measure.on_start),
+        (StepCompleted, measure.on_step),
+        (StepCompleted, SaveOnCadence(Every(settings.state_store.every), budget, inbox)),
+        (MemoryExhausted, HalveMicroBatch(inbox)),
+        (StopRequested, SaveOnStop(inbox)),
+        (RunFailed, SaveOnFailure(container.checkpoints())),
+    ]
+
+
+def subscribe_outside_handlers(container: Container) -> None:
+    """Let each handler that ``handlers`` names, an entry point of ``holdfast.handler``, subscribe itself.
+
+    It is called once with the bus and the inbox, and its options by name.
+    """
+    for section in container.settings().handlers:
+        load_plugin("handler", section.kind)(container.event_bus(), container.inbox(), **section.options)

@@ -1,0 +1,140 @@
+"""One training run, for the command line and for hosts that embed it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, TypeVar, final
+
+from adapters.shared.json_lines import JsonLines
+from application.generate import generate
+from application.inbox import Inbox
+from bootstrap.container import assemble
+from bootstrap.hardware import choose_hardware, torch_state
+from bootstrap.monitors import build_monitors
+from bootstrap.reactions import reactions, subscribe_outside_handlers
+from bootstrap.run_folder import RunFolder
+from configs.rendering import dump_settings
+from domain.budget import Budget
+from domain.commands import StopRun
+from domain.errors import ConfigurationError
+from domain.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from application.train import TrainRun
+    from bootstrap.container import Container
+    from configs.settings import TrainSettings
+    from domain.progress import Progress
+    from domain.sampling import Sampling
+
+E = TypeVar("E", bound=Event)
+
+# torch's random state and Accelerate's device state belong to the process: one run at a time.
+_TRAINING = threading.Lock()
+
+
+def build(settings: TrainSettings, *, say: Callable[[str], object] | None = None, **overrides: Any) -> Run:
+    """Return a run of ``settings`` that has not begun; nothing heavy is imported yet.
+
+    ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
+    ``optimizer``, ``state_store``, ``event_bus``, ``process_group`` or ``monitors`` (a list).
+    ``say`` gets lines for a person; without it they go to the console monitor, if there is one.
+    """
+    return Run(settings, overrides, say=say)
+
+
+@final
+class Run:
+    """A run that a host starts, watches and stops; usable from any thread, and installs no signal handler.
+
+    ``stopped_by`` is the command that ended it before its budget did, if one did.
+    """
+
+    def __init__(
+        self, settings: TrainSettings, overrides: dict[str, Any], *, say: Callable[[str], object] | None = None
+    ) -> None:
+        self.settings = settings
+        self.stopped_by: StopRun | None = None
+        self._overrides = overrides
+        self._say = say
+        self._subscriptions: list[tuple[type[Event], Callable[[Any], object]]] = []
+        self._container: Container | None = None
+        self._inbox = Inbox()
+        self._is_training = False
+
+    @property
+    def directory(self) -> Path:
+        """Return the run folder."""
+        return self.settings.run.directory
+
+    def subscribe(self, kind: type[E], handler: Callable[[E], object]) -> None:
+        """Call ``handler`` with each event of ``kind``, in the thread that trains; to be called before ``run``."""
+        self._subscriptions.append((kind, handler))
+
+    def request_stop(self, reason: str, signal: int | None = None) -> bool:
+        """Ask the run to save and stop at the next step boundary; from any thread or a signal handler.
+
+        Returns whether the loop is there to obey; before that the wish is kept for it.
+        """
+        self._inbox.post(StopRun(reason, signal))
+        return self._is_training
+
+    def run(self) -> Progress:
+        """Train from the newest valid checkpoint to the end; return how far the run has come.
+
+        Raises ``ConfigurationError``, ``DataError``, ``StateError`` or another ``TrainingError``; what was complete is
+        durable then. A second run in this process at the same time is refused.
+        """
+        if not _TRAINING.acquire(blocking=False):
+            msg = "another run is training in this process: wait for it, or start this one in a process of its own"
+            raise ConfigurationError(msg)
+        with ExitStack() as stack:
+            stack.callback(_TRAINING.release)
+            folder = stack.enter_context(closing(RunFolder(self.directory)))
+            folder.begin(dump_settings(self.settings))
+            train_run = self._assemble(folder, stack)
+            self._is_training = True
+            try:
+                return train_run.run()
+            finally:
+                self._is_training = False
+                self.stopped_by = train_run.stopped_by
+
+    def sample(self, prompt: str, sampling: Sampling) -> str:
+        """Return ``prompt`` continued by the model as it is after ``run``."""
+        assert self._container is not None, "sample needs a run that has ended"
+        return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
+
+    def _assemble(self, folder: RunFolder, stack: ExitStack) -> TrainRun:
+        budget = Budget(self.settings.run.budget.steps, self.settings.run.budget.tokens)
+        monitors, console = build_monitors(self._overrides, self.settings.monitors, folder.path, budget)
+        for monitor in monitors:
+            stack.callback(monitor.close)
+        say = self._say or console
+        chosen = choose_hardware(self.settings, folder.decide)
+        parts = {name: part for name, part in self._overrides.items() if name != "monitors"} | {"inbox": self._inbox}
+        container = self._container = assemble(self.settings, folder.path, chosen, say, parts)
+        bus = container.event_bus()
+        stack.callback(container.process_group().close)
+        self._check_identity(folder, container)
+        stack.enter_context(torch_state(self.settings))
+        events = stack.enter_context(closing(JsonLines(folder.path / "events.jsonl")))
+        for kind, handler in reactions(container, monitors, write=events.append, say=say):
+            bus.subscribe(kind, handler)
+        subscribe_outside_handlers(container)
+        for kind, handler in self._subscriptions:
+            bus.subscribe(kind, handler)
+        train_run: TrainRun = container.train_run()
+        return train_run
+
+    def _check_identity(self, folder: RunFolder, container: Container) -> None:
+        ranks = container.process_group().size
+        if ranks > 1:
+            msg = f"{ranks} processes were started, but this version trains on one: start it without torchrun"
+            raise ConfigurationError(msg)
+        remedy = "put it back, or start another run with --fresh or another run.name"
+        folder.hold_to("data", container.data_source().fingerprint(), remedy)
+        folder.hold_to("tokenizer", container.tokenizer().fingerprint(), remedy)

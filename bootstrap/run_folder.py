@@ -1,0 +1,160 @@
+"""The folder of a run: who writes in it, and what was decided when it began."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
+
+from domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_RECORD = "run.json"
+_SCHEMA = 1
+# What a resumed run may not change: another value here makes it another run.
+_IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.batch_size")
+_FREE = ("data.prefetch",)
+
+
+@final
+class RunFolder:
+    """``run.json`` and the lock of one run folder; opening it makes this process its only writer until ``close``.
+
+    The lock is the operating system's (flock): it is gone with the process, however that ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            msg = f"the run folder {path} cannot be used: {error.strerror}; choose another with run.dir"
+            raise StateError(msg) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            msg = f"another process trains in {path}: wait for it, or give this run another run.name"
+            raise StateError(msg) from error
+        self.record: dict[str, Any] = read_record(path) if (path / _RECORD).exists() else {}
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Record ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
+
+        Raises ``ConfigurationError`` naming the first setting that would make it another run.
+        """
+        if not self.record:
+            self.record = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
+        else:
+            changes = changed_settings(self.record["settings"], settings)
+            refused = [key for key in changes if _is_identity(key)]
+            if refused:
+                old, new = changes[refused[0]]
+                msg = (
+                    f"{refused[0]} was {old!r} when the run in {self.path} began and is {new!r} now: put it back, "
+                    "give the new run another run.name, or set the old one aside with --fresh"
+                )
+                raise ConfigurationError(msg)
+            if changes:
+                self.record["history"].append({"time": _now(), "changed": changes})
+        self.record["settings"] = dict(settings)
+        self.write()
+
+    def decide(self, name: str, value: str, reason: str) -> str:
+        """Return what was once decided for the ``auto`` setting ``name``, or decide it now and record why."""
+        decided = self.record["auto"].setdefault(name, {"value": value, "reason": reason})
+        self.write()
+        return str(decided["value"])
+
+    def hold_to(self, name: str, value: str, remedy: str) -> None:
+        """Record the fact ``name``, or raise ``StateError`` if it is another than when the run began."""
+        known = self.record["facts"].setdefault(name, value)
+        if known != value:
+            msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
+            raise StateError(msg)
+        self.write()
+
+    def write(self) -> None:
+        """Replace ``run.json`` in one move."""
+        temporary = self.path / f".{_RECORD}.new"
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(self.record, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path / _RECORD)
+        except OSError as error:
+            msg = f"{self.path / _RECORD} cannot be written: {error.strerror}"
+            raise StateError(msg) from error
+
+    def close(self) -> None:
+        """Let another process write here; twice is harmless."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return ``run.json`` of the run folder ``path``; raises ``StateError`` if there is none that can be read."""
+    try:
+        record = json.loads((path / _RECORD).read_text(encoding="utf-8"))
+        if record["schema"] > _SCHEMA:
+            msg = f"{path} was written by a newer holdfast: upgrade to read it"
+            raise StateError(msg)
+    except FileNotFoundError as error:
+        msg = f"{path} is no run folder: it has no {_RECORD}"
+        raise StateError(msg) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        msg = f"{path / _RECORD} is damaged ({error}): set the folder aside with --fresh"
+        raise StateError(msg) from error
+    return dict(record)
+
+
+def set_aside(path: Path) -> Path | None:
+    """Move the run folder ``path`` out of the way, never deleting it; return where it went, None if there was none."""
+    if not path.exists():
+        return None
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    target = path.with_name(f"{path.name}.{stamp}")
+    number = 1
+    while target.exists():
+        number += 1
+        target = path.with_name(f"{path.name}.{stamp}-{number}")
+    path.rename(target)
+    return target
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return each dotted key whose value differs, with both values."""
+    flat_old, flat_new = _flatten(old), _flatten(new)
+    return {
+        key: (flat_old.get(key), flat_new.get(key))
+        for key in sorted({*flat_old, *flat_new})
+        if flat_old.get(key) != flat_new.get(key)
+    }
+
+
+def _is_identity(key: str) -> bool:
+    if key in _FREE:
+        return False
+    return any(key == name or key.startswith(f"{name}.") for name in _IDENTITY)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

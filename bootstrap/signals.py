@@ -1,0 +1,44 @@
+"""Signals as commands."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+
+class StoppedAtOnce(BaseException):
+    """A signal came before there was a run to stop, or a second time: leave without saving anything more."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped at once by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextmanager
+def stopping_on_signals(request_stop: Callable[[str, int], bool]) -> Iterator[None]:
+    """Within the block, SIGINT and SIGTERM call ``request_stop(reason, number)``; at its end all is as it was.
+
+    ``request_stop`` only queues a command and returns True, or False if there is nothing to stop yet; then, and on a
+    second signal, ``StoppedAtOnce`` is raised. Only for the main thread: Python delivers signals nowhere else.
+    """
+    is_stopping = False
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal is_stopping
+        if is_stopping or not request_stop(f"received {signal.Signals(number).name}", number):
+            raise StoppedAtOnce(number)
+        is_stopping = True
+
+    previous = {number: signal.signal(number, handle) for number in _STOPPING}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

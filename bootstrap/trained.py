@@ -1,0 +1,79 @@
+"""A trained model, opened from its run folder without disturbing a run that may still write there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from application.generate import generate
+from bootstrap.container import assemble
+from bootstrap.hardware import choose_hardware
+from bootstrap.run_folder import read_record
+from configs.layers import restore_settings
+from configs.rendering import dump_settings
+from domain.errors import DataError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from bootstrap.container import Container
+    from configs.settings import TrainSettings
+    from domain.batch import Batch
+    from domain.outcome import Evaluation
+    from domain.sampling import Sampling
+
+
+@final
+class Trained:
+    """The newest valid checkpoint of a run, ready to be asked."""
+
+    def __init__(self, container: Container, location: str) -> None:
+        self._container = container
+        self.location = location
+
+    def generate(self, prompt: str, sampling: Sampling) -> str:
+        """Return ``prompt`` and its continuation."""
+        return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
+
+    def held_out_batches(self) -> Sequence[Batch]:
+        """Return the packed documents that ``evaluate`` measures."""
+        batches: Sequence[Batch] = self._container.held_out().batches
+        return batches
+
+    def evaluate(self) -> Evaluation:
+        """Measure the model on the documents that its run held out; raises ``DataError`` if there are none."""
+        evaluation: Evaluation | None = self._container.evaluator().run()
+        if evaluation is None:
+            msg = "no document was held out to evaluate on"
+            raise DataError(msg)
+        return evaluation
+
+
+def open_trained(path: Path) -> Trained:
+    """Return the newest valid checkpoint below the run folder ``path``; raises ``StateError`` if there is none."""
+    record = read_record(path)
+    settings = restore_settings(record["settings"])
+    decided = {name: entry["value"] for name, entry in record["auto"].items()}
+    chosen = choose_hardware(settings, lambda name, value, _: decided.get(name, value))
+    container = assemble(settings, path, chosen, _say_nothing, {})
+    loaded = container.state_store().load()
+    if loaded.info is None or loaded.folder is None:
+        msg = f"{path} holds no valid checkpoint yet: train it first"
+        raise StateError(msg)
+    container = assemble(_on_checkpoint(settings, loaded.folder), path, chosen, _say_nothing, {})
+    container.trainable().restore(loaded.folder, weights_only=True)
+    return Trained(container, loaded.info.location)
+
+
+def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
+    """Take tokenizer and model from the checkpoint itself: what they were made from may be gone."""
+    tree = dump_settings(settings)
+    if settings.model.kind == "huggingface":
+        tree["model"] = {"kind": "huggingface", "path": str(folder), "attention": settings.model.attention}
+    if settings.tokenizer.kind in ("huggingface", "train"):
+        tree["tokenizer"] = {"kind": "huggingface", "path": str(folder)}
+    return restore_settings(tree)
+
+
+def _say_nothing(_: str) -> None:
+    pass

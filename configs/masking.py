@@ -1,0 +1,66 @@
+"""Keeps secrets out of whatever is written or said about the settings."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import unquote
+
+MASK = "<masked>"
+
+_NAME = re.compile(r"auth|cookie|key|pat|pwd|sig")
+_PART = re.compile(
+    r"accesskey|accesstoken|accountkey|apikey|authorization|authtoken|connectionstring|credential|encryptionkey|"
+    r"passphrase|passwd|password|privatekey|secret|securitytoken|sessiontoken|signature|signingkey"
+)
+# Tokens of a vocabulary, as model and tokenizer configurations name them: `eos_token` is no secret.
+_VOCABULARY = re.compile(
+    r"additional|audio|begin|bos|cls|decoder|end|eos|fim|image|mask|next|pad|sep|special|start|unk|unknown|video"
+)
+# Many an S3 secret holds unescaped slashes, so all up to the last @ is hidden, unless the colon is that of a port.
+_USER = re.compile(r"://(?:[^/?#@:]*:(?![0-9]*/).*|[^/?#]*)@", re.DOTALL)
+_PARAMETER = re.compile(r"[?&;#]([^=&;?#\s]+)=")
+
+
+def is_secret(name: str) -> bool:
+    """Return whether a key of this name holds a secret: ``hf_token`` does, ``max_tokens`` and ``eos_token`` do not."""
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower())
+    compact = "".join(words)
+    if _NAME.fullmatch(compact) or _PART.search(compact):
+        return True
+    return words[-1:] == ["token"] and not any(_VOCABULARY.fullmatch(word) for word in words)
+
+
+def mask_text(text: str) -> str:
+    """Return ``text`` without the user part of URLs and without their parameters that are secrets."""
+    # What follows the last @ is cut off first, which keeps the search linear.
+    before, at, after = text.rpartition("@")
+    return _mask_parameters(_USER.sub(f"://{MASK}@", before + at) + after)
+
+
+def mask(value: Any) -> Any:
+    """Return a copy of plain data with its secrets masked."""
+    if isinstance(value, dict):
+        return {key: _mask_all(item) if is_secret(key) else mask(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [mask(item) for item in value]
+    return mask_text(value) if isinstance(value, str) else value
+
+
+def _mask_all(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _mask_all(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_mask_all(item) for item in value]
+    return value if value is None or isinstance(value, bool) else MASK
+
+
+def _mask_parameters(text: str) -> str:
+    parts = []
+    start = 0
+    for match in _PARAMETER.finditer(text):
+        if match.start() >= start and is_secret(unquote(match[1])):
+            end = text.find("&", match.end())
+            parts += [text[start : match.end()], MASK]
+            start = len(text) if end < 0 else end
+    return "".join([*parts, text[start:]])

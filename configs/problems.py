@@ -1,0 +1,171 @@
+"""What is wrong with the settings, in one sentence for the person who wrote them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from configs.catalog import built_in_kinds, fields_of, kinds_of, nearest_name, settings_by_name
+from configs.masking import mask_text
+from configs.sections.base import nearest_kind
+from configs.settings import TrainSettings
+from configs.strict_yaml import write_yaml
+from domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from pydantic_core import ErrorDetails
+
+Location = tuple[str | int, ...]
+
+_TEXTS = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "greater_than": "must be above {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_type": "must be a whole number",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be one of {expected}",
+    "model_attributes_type": "must be a section with settings of its own",
+    "model_type": "must be a section with settings of its own",
+    "path_type": "must be a path",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must not be empty",
+    "string_type": "must be text (in quotes, if it looks like something else)",
+    "string_unicode": "must be valid Unicode text",
+    "too_long": "must have at most {max_length} values",
+    "too_short": "must have at least {min_length} values",
+    "tuple_type": "must be a list",
+}
+
+
+class Origins:
+    """Where each value came from, for those that were set at all."""
+
+    def __init__(self, layers: Mapping[tuple[str, ...], str]) -> None:
+        self._layers = layers
+
+    def of(self, path: Location) -> str:
+        """Return the layer of a value, of the last one below it, or of the nearest above it."""
+        for length in range(len(path), 0, -1):
+            below = [layer for leaf, layer in self._layers.items() if leaf[:length] == path[:length]]
+            if below:
+                return below[-1]
+        return "default"
+
+
+def one_line(text: str, limit: int = 2000) -> str:
+    """Return ``text`` printable on a line, without secrets in URLs, cut to ``limit`` characters."""
+    text = mask_text(text)
+    text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def refuse(problem: str, others: int = 0) -> NoReturn:
+    """Raise the ``ConfigurationError`` that states one problem and counts the others, free of any earlier error."""
+    more = f" ({others} more {'setting is' if others == 1 else 'settings are'} wrong)" if others else ""
+    raise ConfigurationError(one_line(problem) + more) from None
+
+
+def dotted(path: Location) -> str:
+    """Return a path as it is written on the command line, with positions in brackets."""
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{one_line(key, 80)}" for key in path)
+    return text.removeprefix(".")
+
+
+def unknown(path: Location, origins: Origins, kind: object = None) -> str:
+    """Return that ``path`` is no setting, and which one may be meant."""
+    name, layer, section = dotted(path), origins.of(path), str(path[0])
+    owners = [owner for owner in settings_by_name().get(name, {}) if owner in built_in_kinds(section)]
+    if kind is not None and kind not in built_in_kinds(section):
+        known = ", ".join(built_in_kinds(section))
+        return (
+            f"{name} ({layer}) is not a setting of {section}.kind={one_line(str(kind), 80)}, which is not built in "
+            f"({known} are): what an outside adapter needs stands under {section}.options"
+        )
+    if owners:
+        return f"{name} ({layer}) belongs to {section}.kind={owners[0]}, but {section}.kind is {kind}: set both"
+    return f"{name} ({layer}) is not a setting; {_hint(path, layer, kind)}"
+
+
+def _hint(path: Location, layer: str, kind: object) -> str:
+    nearest = nearest_name(dotted(path))
+    if nearest is None:
+        place = f"{dotted(path[:-1])} has" if len(path) > 1 else "there are"
+        return f"{place} {', '.join(sorted(_siblings(path, kind)))}"
+    if layer.startswith("environment "):
+        delimiter = TrainSettings.model_config["env_nested_delimiter"] or "__"
+        nearest = f"{TrainSettings.model_config['env_prefix']}{nearest.replace('.', delimiter).upper()}"
+    return f"did you mean {nearest}?"
+
+
+def _siblings(path: Location, kind: object) -> Iterable[str]:
+    if len(path) == 1:
+        return TrainSettings.model_fields
+    if isinstance(path[1], int):
+        return fields_of(str(path[0]), kind)
+    prefix = f"{dotted(path[:-1])}."
+    names = {name: kinds for name, kinds in settings_by_name().items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix).split(".")[0] for name, kinds in names.items() if kind is None or kind in kinds}
+
+
+def explain(error: ErrorDetails, origins: Origins, tree: Mapping[str, Any]) -> str:
+    """Return a problem that pydantic found as a sentence in the words of the settings."""
+    path = _spoken(error["loc"])
+    layer = origins.of(path)
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden":
+            return unknown(path, origins, _kind(tree, path))
+        case "missing" if isinstance(path[-1], int):
+            text = "has too few values"
+            path = path[:-1]
+        case "missing":
+            return f"{dotted(path)} is missing: {path[0]}.kind={_kind(tree, path)} ({layer}) needs it"
+        case "union_tag_not_found":
+            return _bad_kind((*path, "kind"), error["input"], origins)
+        case "value_error":
+            text = str(context["error"])
+        case known if known in _TEXTS:
+            text = _TEXTS[known].format(**_shown(context)) + _instead_of(error["input"])
+        case _:
+            text = f"is wrong ({error['msg']})"
+    return f"{dotted(path)} ({layer}) {text}"
+
+
+def _shown(context: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {"expected": str(context.get("expected", "")).replace("'", "")}
+    bounds = {key: bound for key, bound in context.items() if isinstance(bound, int | float)}
+    return shown | {key: int(bound) if bound == int(bound) else bound for key, bound in bounds.items()}
+
+
+def _spoken(location: Location) -> Location:
+    # pydantic puts the kind between a section and its fields; nobody writes it there.
+    place = 2 if len(location) > 1 and isinstance(location[1], int) else 1
+    return location[:place] + location[place + 1 :] if kinds_of(str(location[0])) else location
+
+
+def _kind(tree: Mapping[str, Any], path: Location) -> object:
+    if not built_in_kinds(str(path[0])):
+        return None
+    section = tree.get(str(path[0]), {})
+    if isinstance(section, list) and len(path) > 1 and isinstance(path[1], int):
+        section = section[path[1]]
+    return section.get("kind", built_in_kinds(str(path[0]))[0]) if isinstance(section, dict) else section
+
+
+def _bad_kind(path: Location, section: Any, origins: Origins) -> str:
+    kind = section.get("kind") if isinstance(section, dict) else section
+    place = f"{dotted(path)} ({origins.of(path)})"
+    if not isinstance(kind, str):
+        return f"{place} must be text"
+    nearest = nearest_kind(kind, built_in_kinds(str(path[0])))
+    return f"{place} is {one_line(kind, 80)}, which is not known; did you mean {nearest}?"
+
+
+def _instead_of(value: Any) -> str:
+    shown = "" if value == "" or isinstance(value, dict | list | tuple) else one_line(write_yaml(value), 80)
+    return shown and f", not {shown}"

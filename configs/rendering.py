@@ -1,0 +1,37 @@
+"""Writes the settings out, without their secrets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from configs.masking import mask
+from configs.plain import to_plain
+from configs.problems import one_line
+from configs.strict_yaml import write_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from configs.layers import Resolved
+    from configs.settings import TrainSettings
+
+
+def dump_settings(settings: TrainSettings) -> dict[str, Any]:
+    """Return the settings as nested data fit for JSON, secrets masked; ``restore_settings`` reads it back."""
+    plain: dict[str, Any] = mask(to_plain(settings))
+    return plain
+
+
+def render(resolved: Resolved) -> str:
+    """Return the settings as YAML that ``--config`` reads, each value with its origin in a comment, secrets masked."""
+    return "\n".join(_lines(dump_settings(resolved.settings), (), resolved.origins)) + "\n"
+
+
+def _lines(values: Mapping[str, Any], path: tuple[str, ...], origins: Mapping[str, str]) -> Iterator[str]:
+    for key, value in values.items():
+        start = f"{'  ' * len(path)}{write_yaml(key)}:"
+        if isinstance(value, dict) and value:
+            yield start
+            yield from _lines(value, (*path, key), origins)
+        else:
+            yield f"{start} {write_yaml(value)}  # {one_line(origins['.'.join((*path, key))])}"

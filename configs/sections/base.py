@@ -1,0 +1,67 @@
+"""What every section shares: immutability, exact types, and the choice of a kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
+
+PLUGIN = "plugin"
+
+
+class Section(BaseModel):
+    """A part of the settings: immutable, and without room for a field that nobody reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _path(value: object) -> object:
+    if isinstance(value, str) and (not value.strip() or "\0" in value):
+        msg = "must be a path"
+        raise ValueError(msg)
+    return value
+
+
+# 1e6 is a whole number to whoever writes it; True and "5" are not.
+_WHOLE = BeforeValidator(_whole)
+Natural = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), _WHOLE]
+Positive = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1), _WHOLE]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**32 - 1), _WHOLE]
+Number = Annotated[float, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+Text = Annotated[str, Field(min_length=1)]
+Folder = Annotated[Path, BeforeValidator(_path)]
+
+
+class PluginSettings(Section):
+    """A section whose kind is not built in: an outside adapter gets ``options`` as they are."""
+
+    kind: Text = Field(description="Name under which the outside adapter is registered.")
+    options: dict[str, Any] = Field(default_factory=dict, description="What the outside adapter is to be given.")
+
+
+def nearest_kind(kind: str, built_in: tuple[str, ...]) -> str | None:
+    """Return the built-in kind that ``kind``, which is none, is probably a slip of."""
+    if kind in built_in:
+        return None
+    return next(iter(get_close_matches(kind[:80].lower(), built_in, n=1, cutoff=0.8)), None)
+
+
+def by_kind(default: str, *others: str) -> Discriminator:
+    """Choose the member of a union by its ``kind``: a built-in one or else the plug-in, but none for a slip."""
+    built_in = (default, *others)
+
+    def tag(section: Any) -> str | None:
+        kind = section.get("kind", default) if isinstance(section, Mapping) else getattr(section, "kind", default)
+        if not isinstance(kind, str) or nearest_kind(kind, built_in):
+            return None
+        return kind if kind in built_in else PLUGIN
+
+    return Discriminator(tag)

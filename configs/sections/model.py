@@ -1,0 +1,89 @@
+"""What is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
+
+from configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
+
+SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
+    {
+        "model_type": "llama",
+        "hidden_size": 192,
+        "intermediate_size": 512,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": True,
+    }
+)
+
+
+class HuggingFaceModelSettings(Section):
+    """A causal language model of Hugging Face: existing weights, an existing shape, or a shape written out here."""
+
+    kind: Literal["huggingface"] = Field(default="huggingface", description="A causal language model of Hugging Face.")
+    path: Text | None = Field(
+        default=None, description="A model folder or a name on the hub; null builds the model from config."
+    )
+    revision: Text | None = Field(
+        default=None, description="Branch, tag or commit on the hub; null means the default branch."
+    )
+    pretrained: Flag | None = Field(
+        default=None, description="Whether the weights at path are loaded, or only its config; null means true."
+    )
+    config: dict[str, Any] | None = Field(
+        default=None,
+        description="Hugging Face config to build from scratch: model_type and its fields, on top of a small Llama's "
+        "if model_type is llama or left out; null if path is given.",
+    )
+    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
+        default="auto", description="Implementation of attention; auto takes the fastest that is installed."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_from_small_llama(cls, section: Any) -> Any:
+        if not isinstance(section, Mapping) or section.get("path") is not None:
+            return section
+        config = section.get("config", {})
+        if not isinstance(config, Mapping) or config.get("model_type", "llama") != "llama":
+            return section
+        return {**section, "config": {**SMALL_LLAMA, **config}}
+
+    @field_validator("revision", "pretrained")
+    @classmethod
+    def _only_beside_path(cls, value: object, info: ValidationInfo) -> object:
+        if value and "path" in info.data and info.data["path"] is None:
+            msg = "needs model.path: a model built from model.config has none"
+            raise ValueError(msg)
+        return value
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.path is not None and self.config is not None:
+            msg = "has both path and config: keep one and set the other to null"
+            raise ValueError(msg)
+        if self.path is None and self.config is None:
+            msg = "needs path or config"
+            raise ValueError(msg)
+        model_type = None if self.config is None else self.config.get("model_type")
+        if self.path is None and not (isinstance(model_type, str) and model_type):
+            msg = "needs config.model_type, such as llama"
+            raise ValueError(msg)
+        return self
+
+    @property
+    def loads_weights(self) -> bool:
+        """Return whether training starts from the weights at ``path``."""
+        return self.path is not None and self.pretrained is not False
+
+
+ModelSettings = Annotated[
+    Annotated[HuggingFaceModelSettings, Tag("huggingface")] | Annotated[PluginSettings, Tag(PLUGIN)],
+    by_kind("huggingface"),
+]

@@ -1,0 +1,78 @@
+"""The run itself: its name, its folder, its length."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from configs.sections.base import Flag, Folder, Positive, Section, Seed
+from domain.errors import ConfigurationError
+
+
+class BudgetSettings(Section):
+    """How long to train; the limit that is reached first ends the run."""
+
+    steps: Positive | None = Field(
+        default=None,
+        description="Optimizer steps to train for; null sets no such limit; 350 if neither limit is given.",
+    )
+    tokens: Positive | None = Field(default=None, description="Tokens to train on; null sets no such limit.")
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Self:
+        if self.steps is None and self.tokens is None:
+            msg = "needs steps or tokens, or the run has no end"
+            raise ValueError(msg)
+        return self
+
+
+class RunSettings(Section):
+    """What a run is called, where it is kept and when it is done."""
+
+    name: str = Field(default="default", max_length=128, description="Name of the run: letters, digits and . _ - only.")
+    dir: Folder | None = Field(default=None, description="Folder of the run; null means runs/<name>.")
+    seed: Seed = Field(
+        default=1234, description="Seed of the weights, of the order of the data and of dropout, from 0 to 4294967295."
+    )
+    budget: BudgetSettings = Field(
+        default_factory=lambda: BudgetSettings(steps=350),
+        description="How long to train.",
+    )
+    deterministic: Flag = Field(
+        default=True, description="Whether to use only operations that give the same bits each time."
+    )
+    cache_dir: Folder | None = Field(
+        default=None,
+        description="Folder of trained tokenizers; null means $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_folder_name(cls, name: str) -> str:
+        letters = name.replace(".", "").replace("_", "").replace("-", "")
+        if not (letters.isascii() and letters.isalnum()) or name[0] in ".-":
+            msg = "may hold letters, digits and . _ - only, needs a letter or digit and must not begin with . or -"
+            raise ValueError(msg)
+        return name
+
+    @property
+    def directory(self) -> Path:
+        """Return the folder of the run."""
+        return Path("runs") / self.name if self.dir is None else self.dir.expanduser()
+
+    @property
+    def cache_directory(self) -> Path:
+        """Return the folder of trained tokenizers; ``ConfigurationError`` if there is no home folder to put it in."""
+        if self.cache_dir is not None:
+            return self.cache_dir.expanduser()
+        base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        if base.is_absolute():
+            return base / "holdfast"
+        try:
+            return Path.home() / ".cache" / "holdfast"
+        except RuntimeError:
+            msg = "run.cache_dir is not set and this user has no home folder: set run.cache_dir"
+            raise ConfigurationError(msg) from None

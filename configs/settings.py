@@ -1,0 +1,105 @@
+"""The settings of a run: one section a concern, one ``kind`` a port."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from typing_extensions import override
+
+from configs.sections.base import Flag, Natural, Number, Positive, Section
+from configs.sections.data import DataSettings, PythonLibraryDataSettings
+from configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
+from configs.sections.model import HuggingFaceModelSettings, ModelSettings
+from configs.sections.monitors import ConsoleMonitorSettings, HandlerSettings, JsonlMonitorSettings, MonitorSettings
+from configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
+from configs.sections.process_group import ProcessGroupSettings, SingleProcessGroupSettings
+from configs.sections.run import RunSettings
+from configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
+from configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings
+
+
+class EvaluationSettings(Section):
+    """How often, and on how much held-out text, the model is measured."""
+
+    every: Natural = Field(
+        default=100, description="Steps between two evaluations; 0 leaves only the one at the end, and at_start."
+    )
+    at_start: Flag = Field(default=True, description="Whether to evaluate before the first step of a new run.")
+    max_tokens: Positive = Field(default=65536, description="Held-out tokens that an evaluation reads at most.")
+    batch_size: Positive = Field(default=16, description="Sequences that are evaluated at once.")
+
+
+class SampleSettings(Section):
+    """The text that the model writes at the end of a run."""
+
+    prompt: str = Field(default="def ", description="Text that the sample continues.")
+    max_new_tokens: Positive = Field(default=96, description="Tokens to write at most.")
+    temperature: Number = Field(
+        default=0.8, ge=0, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+    )
+    top_k: Natural = Field(default=50, description="Likeliest tokens among which one is drawn; 0 means all.")
+
+
+class TrainSettings(BaseSettings):
+    """All that a run is told; built from nothing but its arguments, so that a host's environment cannot leak in.
+
+    ``configs.layers.load_settings`` reads files, environment and command line, since it must know each value's origin.
+    """
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix="HOLDFAST_", env_nested_delimiter="__", validate_default=False
+    )
+
+    run: RunSettings = Field(default_factory=RunSettings, description="The run itself.")
+    data: DataSettings = Field(
+        default_factory=PythonLibraryDataSettings, description="Where documents come from and how they are packed."
+    )
+    tokenizer: TokenizerSettings = Field(default_factory=TrainTokenizerSettings, description="How text becomes tokens.")
+    model: ModelSettings = Field(default_factory=HuggingFaceModelSettings, description="What is trained.")
+    optimizer: OptimizerSettings = Field(
+        default_factory=AccelerateOptimizerSettings, description="How the model learns."
+    )
+    state_store: StateStoreSettings = Field(
+        default_factory=DiskStateStoreSettings, description="Where checkpoints are kept."
+    )
+    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="How the model is measured.")
+    monitors: tuple[MonitorSettings, ...] = Field(
+        default=(ConsoleMonitorSettings(), JsonlMonitorSettings()),
+        description="Where figures go: a list of kinds, replaced as a whole.",
+    )
+    handlers: tuple[HandlerSettings, ...] = Field(
+        default=(), description="Event handlers from other packages: a list of kinds, replaced as a whole."
+    )
+    event_bus: EventBusSettings = Field(
+        default_factory=BlinkerEventBusSettings, description="How facts reach their handlers."
+    )
+    process_group: ProcessGroupSettings = Field(
+        default_factory=SingleProcessGroupSettings, description="Which processes train together."
+    )
+    sample: SampleSettings = Field(
+        default_factory=SampleSettings, description="The text that the model writes at the end of a run."
+    )
+
+    @field_validator("monitors")
+    @classmethod
+    def _are_distinct(cls, monitors: tuple[Any, ...]) -> tuple[Any, ...]:
+        if any(monitor in monitors[:position] for position, monitor in enumerate(monitors)):
+            msg = "names one monitor twice"
+            raise ValueError(msg)
+        return monitors
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read the arguments only."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)

@@ -1,0 +1,178 @@
+"""The contract of ``DataSource``."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from domain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ports.data_source import DataSource, Document, Unit
+
+
+class DataSourceContract:
+    """What every ``DataSource`` promises; derive and override the fixtures.
+
+    ``source`` has two units or more, and one of them three documents or more.
+    """
+
+    @pytest.fixture
+    def source(self) -> DataSource:
+        """Return the source under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def reopen(self) -> Callable[[], DataSource]:
+        """Return a function that opens what ``source`` reads as another process would."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def change(self) -> Callable[[], None]:
+        """Return a function that gives one unit other bytes, for whoever opens it afterwards."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def damaged(self) -> tuple[DataSource, int]:
+        """Return a source of one unit whose first record is good, and the position of the second, which is not."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def empty(self) -> DataSource:
+        """Return a source that finds no unit."""
+        raise NotImplementedError
+
+    def long_unit(self, source: DataSource) -> Unit:
+        """Return a unit of three documents or more."""
+        found = [unit for unit in source.units() if len(list(source.read(unit))) >= 3]
+        assert found, "the contract needs a source with three documents in a unit"
+        return found[0]
+
+    def test_units_are_sorted_by_their_unique_names(self, source: DataSource) -> None:
+        """Units come sorted by name, no name twice, and at least one."""
+        names = [unit.name for unit in source.units()]
+        assert len(names) >= 2, "the contract needs a source with two units"
+        assert names == sorted(set(names))
+
+    def test_units_are_the_same_each_time(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
+        """Asking twice, or another process asking, gives the same units in the same order."""
+        units = list(source.units())
+        assert list(source.units()) == units
+        assert list(reopen().units()) == units
+
+    def test_no_unit_is_an_error_that_says_what_was_looked_for(self, empty: DataSource) -> None:
+        """A source that finds nothing raises ``DataError`` with a sentence."""
+        with pytest.raises(DataError, match=r"\w+ \w+"):
+            empty.units()
+
+    def test_documents_are_the_same_each_time(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
+        """Reading a unit twice, or in another process, gives the same documents at the same positions."""
+        again = reopen()
+        for unit in source.units():
+            documents = list(source.read(unit))
+            assert list(source.read(unit)) == documents
+            assert list(again.read(unit)) == documents
+
+    def test_positions_grow(self, source: DataSource) -> None:
+        """Each document starts where the one before ended, or behind, and ends behind its start."""
+        for unit in source.units():
+            end = 0
+            for document in source.read(unit):
+                assert end <= document.start < document.end
+                end = document.end
+
+    def test_resumes_behind_every_document(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
+        """Reading from where any document ended gives exactly the rest: nothing is lost, nothing comes twice."""
+        again = reopen()
+        for unit in source.units():
+            documents = list(source.read(unit))
+            for index, document in enumerate(documents):
+                assert list(again.read(unit, document.end)) == documents[index + 1 :]
+
+    def test_resumes_at_every_document(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
+        """Reading from where a document starts gives it and the rest, so that a part of it can be read again."""
+        again = reopen()
+        for unit in source.units():
+            documents = list(source.read(unit))
+            for index, document in enumerate(documents):
+                assert list(again.read(unit, document.start)) == documents[index:]
+
+    def test_a_cut_behind_a_cut_resumes_too(self, source: DataSource) -> None:
+        """Positions seen while resumed are as good as those of the first reading."""
+        unit = self.long_unit(source)
+        documents = list(source.read(unit))
+        resumed = list(source.read(unit, documents[0].end))
+        assert list(source.read(unit, resumed[0].end)) == documents[2:]
+
+    def test_a_unit_ends_and_stays_ended(self, source: DataSource) -> None:
+        """Behind the last document there is nothing, however often one asks."""
+        for unit in source.units():
+            reading = source.read(unit)
+            documents = list(reading)
+            assert next(reading, None) is None
+            assert next(reading, None) is None
+            if documents:
+                assert list(source.read(unit, documents[-1].end)) == []
+
+    def test_nothing_is_read_before_a_document_is_asked_for(self, damaged: tuple[DataSource, int]) -> None:
+        """Opening, listing and starting to read do not meet the bad record; only iterating does."""
+        source, _ = damaged
+        (unit,) = source.units()
+        reading = source.read(unit)
+        assert next(reading).text
+        with pytest.raises(DataError):
+            next(reading)
+
+    def test_a_record_that_cannot_be_read_is_named(self, damaged: tuple[DataSource, int]) -> None:
+        """The error names the unit and the position of the bad record, and comes again on the next reading."""
+        source, position = damaged
+        (unit,) = source.units()
+        for start in (0, position):
+            with pytest.raises(DataError) as caught:
+                list(source.read(unit, start))
+            assert unit.name in str(caught.value)
+            assert str(position) in str(caught.value)
+
+    def test_the_fingerprint_is_equal_while_nothing_changes(
+        self, source: DataSource, reopen: Callable[[], DataSource]
+    ) -> None:
+        """The fingerprint is the same before and after reading, and when the source is opened again."""
+        fingerprint = source.fingerprint()
+        for unit in source.units():
+            list(source.read(unit))
+        assert fingerprint
+        assert source.fingerprint() == fingerprint
+        assert reopen().fingerprint() == fingerprint
+
+    def test_the_fingerprint_changes_with_the_bytes(
+        self, source: DataSource, reopen: Callable[[], DataSource], change: Callable[[], None]
+    ) -> None:
+        """Other bytes in one unit give another fingerprint, and another etag to one unit."""
+        before, etags = source.fingerprint(), {unit.etag for unit in source.units()}
+        change()
+        after = reopen()
+        assert after.fingerprint() != before
+        assert {unit.etag for unit in after.units()} != etags
+
+    def test_several_threads_read_at_once(self, source: DataSource) -> None:
+        """Readings of the same and of other units in several threads do not disturb each other."""
+        units = list(source.units())
+
+        def read_all(turn: int) -> dict[str, Sequence[Document]]:
+            turned = units[turn % len(units) :] + units[: turn % len(units)]
+            return {unit.name: list(source.read(unit)) for unit in turned}
+
+        expected = read_all(0)
+        with ThreadPoolExecutor(8) as pool:
+            assert all(found == expected for found in pool.map(read_all, range(32)))
+
+    def test_two_readings_of_a_unit_are_independent(self, source: DataSource) -> None:
+        """Two readings of one unit, taken in turn, each give all of it."""
+        unit = self.long_unit(source)
+        first, second = source.read(unit), source.read(unit)
+        pairs = list(zip(first, second, strict=True))
+        assert [document for document, _ in pairs] == [document for _, document in pairs] == list(source.read(unit))

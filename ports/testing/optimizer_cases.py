@@ -1,0 +1,124 @@
+"""What the tests of ``ports.testing.optimizer`` are made of."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from domain.cursor import Cursor
+from domain.packing import ConcatPacker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from weakref import ReferenceType
+
+    from numpy.typing import NDArray
+
+    from domain.batch import Batch
+    from ports.optimizer import Optimizer, Trainable
+    from ports.state_store import StatePart
+
+VOCABULARY_SIZE = 257
+END_OF_TEXT = 256
+_LENGTHS = (5, 16, 3, 20, 9, 7, 1, 30, 2)  # documents of a batch of 6 rows of 16 tokens, 3 of them padding
+
+
+def write(parts: Iterable[StatePart], folder: Path) -> Path:
+    """Write ``parts`` into ``folder``, which is created, and return it."""
+    folder.mkdir()
+    for part in parts:
+        part.write(folder)
+    return folder
+
+
+def files_of(parts: Iterable[StatePart]) -> dict[str, bytes]:
+    """Return the bytes of the files that ``parts`` write: what two states are compared by."""
+    with TemporaryDirectory() as scratch:
+        folder = write(parts, Path(scratch) / "state")
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def packed_batch(*, seed: int = 0) -> Batch:
+    """Return 6 rows of 16 tokens, in documents that cross rows, the last row padded."""
+    generator = np.random.default_rng(seed)
+    packer = ConcatPacker(16)
+    for length in _LENGTHS:
+        text = generator.integers(0, END_OF_TEXT, length - 1)
+        packer.add(np.append(text, END_OF_TEXT), Cursor(), Cursor())
+    batch = packer.take_rest()
+    assert batch is not None
+    return batch
+
+
+def take_step(
+    trainable: Trainable, batch: Batch, *, step: int, rate: float, rows: int = 1 << 30
+) -> tuple[float, float]:
+    """Train on ``batch`` in parts of ``rows`` rows; return its summed loss and the gradient's norm."""
+    parts = list(batch.split(rows))
+    with trainable.update(step=step, learning_rate=rate) as update:
+        losses = [update.accumulate(part, weight=1 / batch.num_targets, last=part is parts[-1]) for part in parts]
+        norm = update.apply()
+    return math.fsum(map(float, losses)), float(norm)
+
+
+class OptimizerCases(ABC):
+    """What an optimizer's tests ask of a subclass, and what they do with it.
+
+    ``tolerance`` is the rounding that sums in another order may cost, relative for losses and norms, absolute for
+    weights; ``rate`` a learning rate that trains the model.
+    """
+
+    tolerance: ClassVar[float]
+    rate: ClassVar[float] = 0.01
+
+    @abstractmethod
+    def make_optimizer(self, *, seed: int = 0) -> Optimizer[Any]:
+        """Return an optimizer for the models below."""
+
+    @abstractmethod
+    def make_model(self) -> Any:
+        """Return a model of ``VOCABULARY_SIZE`` ids and at least 64 positions, the same each time, without dropout."""
+
+    @abstractmethod
+    def make_other_model(self) -> Any:
+        """Return a model of other shapes."""
+
+    @abstractmethod
+    def make_model_with_dropout(self) -> Any | None:
+        """Return a model that drops out, or None if there is none."""
+
+    @abstractmethod
+    def prepare_short_of_memory(self) -> tuple[Trainable, Sequence[ReferenceType[Any]]]:
+        """Return a trainable with memory for one row at a time, and weak references to what more rows allocated.
+
+        The references come while parts are tried; there are none if nothing is allocated before the shortage shows.
+        """
+
+    @abstractmethod
+    def read_weights(self, folder: Path) -> Mapping[str, NDArray[Any]]:
+        """Return the model's weights among the files that ``capture`` wrote."""
+
+    def prepare(self, *, seed: int = 0) -> Trainable:
+        """Return a fresh trainable, equal to all others of this seed."""
+        return self.make_optimizer(seed=seed).prepare(self.make_model())
+
+    def trained(self, steps: int) -> Trainable:
+        """Return a trainable after ``steps`` steps."""
+        trainable = self.prepare()
+        self.train(trainable, range(1, steps + 1))
+        return trainable
+
+    def train(self, trainable: Trainable, steps: Iterable[int]) -> None:
+        """Take the steps of these numbers, each on its own batch."""
+        for step in steps:
+            take_step(trainable, packed_batch(seed=step), step=step, rate=self.rate)
+
+    def weights_of(self, trainable: Trainable, tmp_path: Path) -> Mapping[str, NDArray[Any]]:
+        """Return the weights of ``trainable``, by way of ``capture``."""
+        with TemporaryDirectory(dir=tmp_path) as scratch:
+            return self.read_weights(write(trainable.capture(), Path(scratch) / "state"))

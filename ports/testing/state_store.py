@@ -1,0 +1,248 @@
+"""The contract of ``StateStore``."""
+
+from __future__ import annotations
+
+import errno
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import TYPE_CHECKING, ClassVar, final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from domain.cursor import Cursor
+from domain.errors import StateError
+from domain.progress import Progress
+from ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart, StateStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BytesPart(StatePart):
+    """A part that is one file, ``name``, which may name folders before it."""
+
+    name: str
+    data: bytes | bytearray
+
+    def write(self, folder: Path) -> None:
+        """Write the file."""
+        path = folder / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.data)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FailingPart(StatePart):
+    """A part that raises ``error`` after half its file."""
+
+    error: BaseException
+
+    def write(self, folder: Path) -> None:
+        """Write half a file and raise."""
+        (folder / "half").write_bytes(b"half of what was to be written")
+        raise self.error
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WaitingPart(StatePart):
+    """A part that says when it is being written and takes until it is allowed to finish."""
+
+    begun: Event
+    may_finish: Event
+
+    def write(self, folder: Path) -> None:
+        """Write a file once allowed."""
+        self.begun.set()
+        assert self.may_finish.wait(timeout=30)
+        (folder / "waited").write_bytes(b"done")
+
+
+def snapshot_of(step: int, files: Mapping[str, bytes], *, reason: str = "periodic") -> Snapshot:
+    """Return a snapshot after ``step`` steps that consists of ``files``."""
+    progress = Progress(step, tokens=1000 * step, cursor=Cursor(epoch=1, unit=2, position=3, skip=step))
+    return Snapshot(progress, reason, [BytesPart(name, data) for name, data in files.items()])
+
+
+_NAMES = st.sampled_from(["model", "optimizer.json", "rng/rank-00000", "rng/rank-00001", "a/b/c"])
+_FILES = st.dictionaries(_NAMES, st.binary(max_size=200), max_size=4)
+
+
+class StateStoreContract:
+    """What every ``StateStore`` promises; derive, override ``new_store``, and ``reopen`` if it outlives its object.
+
+    ``keep`` is how many checkpoints the stores under test keep; ``own_files`` are the names of files that a store puts
+    beside those of the parts.
+    """
+
+    keep: ClassVar[int] = 3
+    own_files: ClassVar[frozenset[str]] = frozenset()
+
+    @pytest.fixture
+    def new_store(self) -> Callable[[], StateStore]:
+        """Return a function that opens an empty store that keeps ``keep`` checkpoints, another one each time."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def reopen(self) -> Callable[[StateStore], StateStore]:
+        """Return a function that opens what a store keeps as another process would."""
+        return lambda store: store
+
+    @pytest.fixture
+    def store(self, new_store: Callable[[], StateStore]) -> StateStore:
+        """Return an empty store."""
+        return new_store()
+
+    def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
+        """Return the files of the loaded parts."""
+        assert loaded.folder is not None
+        paths = [path for path in loaded.folder.rglob("*") if path.is_file()]
+        files = {path.relative_to(loaded.folder).as_posix(): path.read_bytes() for path in paths}
+        return {name: files[name] for name in files.keys() - self.own_files}
+
+    def state(self, store: StateStore) -> tuple[Sequence[CheckpointInfo], CheckpointInfo | None, Mapping[str, bytes]]:
+        """Return all that the promise lets a caller see of ``store``."""
+        loaded = store.load()
+        return list(store.list()), loaded.info, {} if loaded.folder is None else self.contents(loaded)
+
+    def test_an_empty_store_has_nothing_to_load(self, store: StateStore) -> None:
+        """A store in which nothing was saved loads None and lists nothing."""
+        assert store.load() == Loaded(None, None, ())
+        assert list(store.list()) == []
+
+    def test_what_was_saved_is_loaded(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """A saved snapshot is there when the store is opened again: its bytes, progress and reason."""
+        files = {"model": b"weights", "rng/rank-00000": bytes(range(256)), "empty": b""}
+        saved = store.save(snapshot_of(7, files, reason="final"))
+        loaded = reopen(store).load()
+        assert self.contents(loaded) == files
+        assert loaded.info == saved
+        assert (saved.progress, saved.reason) == (snapshot_of(7, {}).progress, "final")
+        assert saved.location
+        assert saved.num_bytes == sum(map(len, files.values()))
+
+    def test_a_later_change_of_the_argument_does_not_leak_in(
+        self, store: StateStore, reopen: Callable[[StateStore], StateStore]
+    ) -> None:
+        """What is loaded is what was given to ``save``, whatever happens to the parts and their list afterwards."""
+        data = bytearray(b"as it was")
+        parts = [BytesPart("model", data)]
+        store.save(Snapshot(Progress(step=1), "periodic", parts))
+        data[:] = b"changed since"
+        parts.append(BytesPart("late", b"late"))
+        store.flush()
+        assert self.contents(reopen(store).load()) == {"model": b"as it was"}
+
+    @pytest.mark.parametrize("error", [ValueError("a part's own"), KeyboardInterrupt()], ids=["error", "interrupt"])
+    def test_a_failing_part_leaves_the_store_as_it_was(
+        self, store: StateStore, reopen: Callable[[StateStore], StateStore], error: BaseException
+    ) -> None:
+        """What a part raises comes through, the store is as before, and the same step can then be saved."""
+        store.save(snapshot_of(1, {"model": b"one"}))
+        before = self.state(store)
+        snapshot = snapshot_of(2, {"model": b"two"})
+        with pytest.raises(type(error)) as caught:
+            store.save(Snapshot(snapshot.progress, "periodic", [*snapshot.parts, FailingPart(error)]))
+        assert caught.value is error
+        assert self.state(reopen(store)) == before
+        store.save(snapshot)
+        assert self.contents(reopen(store).load()) == {"model": b"two"}
+
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+    def test_a_medium_that_fails_is_a_state_error(self, store: StateStore, code: int) -> None:
+        """A medium that fails under a part raises ``StateError`` and leaves the store as it was."""
+        store.save(snapshot_of(1, {"model": b"one"}))
+        before = self.state(store)
+        with pytest.raises(StateError):
+            store.save(Snapshot(Progress(step=2), "periodic", [FailingPart(OSError(code, "no more"))]))
+        assert self.state(store) == before
+
+    def test_a_stored_step_is_refused(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """Saving a step that is already stored raises ``StateError`` and changes nothing."""
+        for step in (1, 2):
+            store.save(snapshot_of(step, {"model": b"first"}))
+        before = self.state(store)
+        for step in (1, 2):
+            with pytest.raises(StateError):
+                store.save(snapshot_of(step, {"model": b"second", "more": b"more"}))
+        assert self.state(reopen(store)) == before
+
+    def test_load_returns_one_snapshot_exactly(
+        self, new_store: Callable[[], StateStore], reopen: Callable[[StateStore], StateStore]
+    ) -> None:
+        """After any saves in any order, ``load`` returns the files of the highest step, no more and no less."""
+
+        @settings(deadline=None, max_examples=20)
+        @given(st.lists(st.tuples(st.integers(0, 10**12), _FILES), max_size=5, unique_by=lambda save: save[0]))
+        def check(saves: Sequence[tuple[int, Mapping[str, bytes]]]) -> None:
+            store = new_store()
+            for count, (step, files) in enumerate(saves, start=1):
+                saved = store.save(snapshot_of(step, files))
+                highest, newest = max(saves[:count], key=lambda save: save[0])
+                listed, info, contents = self.state(reopen(store))
+                assert info is not None
+                assert (info.progress.step, contents) == (highest, newest)
+                assert saved in listed
+
+        check()
+
+    def test_loading_again_gives_the_same(self, store: StateStore) -> None:
+        """``load`` changes nothing that it returns, and what it returned first stays readable."""
+        store.save(snapshot_of(1, {"model": b"one", "rng/rank-00000": b"r"}))
+        first = store.load()
+        assert self.contents(store.load()) == self.contents(first) == {"model": b"one", "rng/rank-00000": b"r"}
+
+    def test_list_is_oldest_first(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """``list`` names what ``save`` returned, in the order of steps, not of names or saves."""
+        saved = [store.save(snapshot_of(step, {"model": b"x" * step})) for step in (9, 100, 20)]
+        assert list(reopen(store).list()) == [saved[0], saved[2], saved[1]]
+
+    def test_retention_keeps_the_newest(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """The newest ``keep`` checkpoints stay, and no fewer at any time."""
+        for step in range(1, 2 * self.keep + 2):
+            store.save(snapshot_of(step, {"model": b"%d" % step}))
+            steps = [info.progress.step for info in reopen(store).list()]
+            assert steps == list(range(max(1, step - self.keep + 1), step + 1))
+            assert self.contents(store.load()) == {"model": b"%d" % step}
+
+    def test_retention_spares_what_was_just_saved(self, store: StateStore) -> None:
+        """A step that is saved late, below those that are stored, is not deleted by its own save."""
+        for step in range(2, self.keep + 2):
+            store.save(snapshot_of(step, {}))
+        saved = store.save(snapshot_of(1, {"model": b"late"}))
+        assert saved in store.list()
+
+    def test_flush_is_idempotent(self, store: StateStore) -> None:
+        """``flush`` may be called on an empty store, twice, and from another thread."""
+        store.flush()
+        store.save(snapshot_of(1, {"model": b"one"}))
+        before = self.state(store)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(store.flush).result(timeout=30)
+        store.flush()
+        assert self.state(store) == before
+
+    def test_flush_waits_for_what_is_in_flight(self, store: StateStore) -> None:
+        """``flush`` returns only once a save that has begun in another thread is durable."""
+        begun, may_finish = Event(), Event()
+        snapshot = Snapshot(Progress(step=1), "periodic", [WaitingPart(begun, may_finish)])
+        saving, flushing = Thread(target=store.save, args=[snapshot]), Thread(target=store.flush)
+        try:
+            saving.start()
+            assert begun.wait(timeout=30)
+            flushing.start()
+            flushing.join(timeout=0.05)
+            assert flushing.is_alive()
+        finally:
+            may_finish.set()
+            saving.join(timeout=30)
+        flushing.join(timeout=30)
+        assert not flushing.is_alive()
+        assert [info.progress.step for info in store.list()] == [1]

@@ -1,0 +1,143 @@
+"""The part of ``ports.testing.optimizer`` that is about one step."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from domain.errors import NonFiniteGradients, OutOfMemory
+from ports.testing.optimizer_cases import VOCABULARY_SIZE, OptimizerCases, files_of, packed_batch, take_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ports.optimizer import Update
+
+
+class UpdateContract(OptimizerCases):
+    """The promise of ``Update``, a test a sentence."""
+
+    @pytest.mark.parametrize("rows", [1, 2, 4, 5])
+    def test_parts_give_the_gradient_of_the_whole(self, rows: int, tmp_path: Path) -> None:
+        """Parts, each weighted by one over the batch's targets, equal the whole batch within rounding."""
+        batch = packed_batch()
+        whole, parts = self.prepare(), self.prepare()
+        expected = take_step(whole, batch, step=1, rate=self.rate)
+        np.testing.assert_allclose(
+            take_step(parts, batch, step=1, rate=self.rate, rows=rows), expected, rtol=self.tolerance
+        )
+        weights = self.weights_of(whole, tmp_path)
+        for name, array in self.weights_of(parts, tmp_path).items():
+            np.testing.assert_allclose(array, weights[name], rtol=0, atol=self.tolerance, err_msg=name)
+
+    def test_a_step_lowers_the_loss_of_its_batch(self) -> None:
+        """``apply`` takes a step down the gradient, at the learning rate given; at rate 0 none."""
+        batch = packed_batch()
+        still, moved = self.prepare(), self.prepare()
+        before = float(still.evaluate(batch))
+        norm = take_step(still, batch, step=1, rate=0.0)[1]
+        take_step(moved, batch, step=1, rate=self.rate)
+        assert norm > 0
+        assert float(still.evaluate(batch)) == before
+        assert float(moved.evaluate(batch)) < before
+
+    def test_a_part_s_loss_is_summed_and_unweighted(self) -> None:
+        """``accumulate`` returns the summed loss in nats, whatever the part weighs."""
+        batch = packed_batch()
+        with self.prepare().update(step=1, learning_rate=self.rate) as update:
+            losses = [float(update.accumulate(batch, weight=weight, last=False)) for weight in (1.0, 0.01)]
+        assert losses[0] == losses[1]
+        assert losses[0] / batch.num_targets == pytest.approx(math.log(VOCABULARY_SIZE), rel=0.2)
+
+    def test_padding_and_first_tokens_are_no_targets(self) -> None:
+        """Only what the loss mask marks is predicted: a batch without targets has no loss."""
+        batch = packed_batch()
+        without = type(batch)(
+            batch.input_ids, batch.position_ids, batch.document_ids, np.zeros_like(batch.loss_mask), batch.cursor
+        )
+        assert float(self.prepare().evaluate(without)) == 0.0
+
+    def test_nothing_changes_before_apply(self) -> None:
+        """Gradients alone change nothing that is captured."""
+        trainable = self.trained(2)
+        before = files_of(trainable.capture())
+        with trainable.update(step=3, learning_rate=self.rate) as update:
+            update.accumulate(packed_batch(), weight=1.0, last=True)
+            assert files_of(trainable.capture()) == before
+
+    def test_an_abandoned_update_leaves_no_trace(self) -> None:
+        """Training goes on after an update without ``apply`` as if it had never begun."""
+        trainable = self.trained(1)
+        with trainable.update(step=2, learning_rate=self.rate) as update:
+            update.accumulate(packed_batch(seed=9), weight=1.0, last=False)
+        self.train(trainable, (2, 3))
+        assert files_of(trainable.capture()) == files_of(self.trained(3).capture())
+
+    def interrupt(self, update: Update) -> None:
+        """Raise an error within ``update``, between two parts."""
+        with update:
+            update.accumulate(packed_batch(seed=9), weight=1.0, last=False)
+            raise InterruptedError
+
+    def test_an_update_that_an_error_ends_leaves_no_trace(self) -> None:
+        """An error in mid-step reaches the caller and the step can be taken again."""
+        trainable = self.trained(1)
+        with pytest.raises(InterruptedError):
+            self.interrupt(trainable.update(step=2, learning_rate=self.rate))
+        self.train(trainable, (2, 3))
+        assert files_of(trainable.capture()) == files_of(self.trained(3).capture())
+
+    @pytest.mark.parametrize("weight", [math.inf, math.nan])
+    @pytest.mark.parametrize("steps", [0, 1])
+    def test_non_finite_gradients_change_nothing(self, weight: float, steps: int) -> None:
+        """Gradients that are no numbers raise ``NonFiniteGradients``, and training goes on as if never begun."""
+        trainable = self.trained(steps)
+        with trainable.update(step=steps + 1, learning_rate=self.rate) as update:
+            update.accumulate(packed_batch(), weight=weight, last=True)
+            with pytest.raises(NonFiniteGradients):
+                update.apply()
+        assert files_of(trainable.capture()) == files_of(self.trained(steps).capture())
+        self.train(trainable, (steps + 1,))
+        assert files_of(trainable.capture()) == files_of(self.trained(steps + 1).capture())
+
+    def test_a_shortage_of_memory_changes_nothing(self) -> None:
+        """A part that does not fit raises ``OutOfMemory``; in smaller parts the step is taken as if never tried."""
+        batch = packed_batch()
+        short, ample = self.prepare_short_of_memory()[0], self.prepare()
+        with pytest.raises(OutOfMemory):
+            take_step(short, batch, step=1, rate=self.rate)
+        assert files_of(short.capture()) == files_of(ample.capture())
+        take_step(short, batch, step=1, rate=self.rate, rows=1)
+        take_step(ample, batch, step=1, rate=self.rate, rows=1)
+        assert files_of(short.capture()) == files_of(ample.capture())
+
+    def test_a_shortage_in_an_evaluation_changes_nothing(self) -> None:
+        """``evaluate`` raises ``OutOfMemory`` as training does."""
+        batch = packed_batch()
+        short, _ = self.prepare_short_of_memory()
+        with pytest.raises(OutOfMemory):
+            short.evaluate(batch)
+        assert [float(short.evaluate(row)) for row in batch.split(1)] == [
+            float(self.prepare().evaluate(row)) for row in batch.split(1)
+        ]
+
+    def test_a_shortage_holds_nothing_alive(self) -> None:
+        """``OutOfMemory``, kept with its traceback, does not keep what must be freed for another try."""
+        trainable, allocated = self.prepare_short_of_memory()
+        batch = packed_batch()
+        attempts: list[Callable[[], object]] = [
+            lambda: take_step(trainable, batch, step=1, rate=self.rate),
+            lambda: take_step(trainable, batch, step=1, rate=self.rate, rows=2),
+            lambda: trainable.evaluate(batch),
+        ]
+        kept = []
+        for attempt in attempts:
+            with pytest.raises(OutOfMemory) as raised:
+                attempt()
+            kept.append(raised.value)
+        assert [reference() for reference in allocated] == [None] * len(allocated)
+        assert all(str(error) for error in kept)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from code_rules import (
+    LONGEST_FILE,
+    LONGEST_FUNCTION,
+    MOST_PARAMETERS,
+    catch_alls,
+    crowded_constructors,
+    leftovers,
+    long_files,
+    long_functions,
+    undocumented,
+    unsafe_code,
+)
+from source_tree import ROOT, modules_under, project, refuse, within
+from testing_rules import toothless_tests, wordless_tests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def test_functions_are_short():
+    """No function is longer than a screen."""
+    refuse(long_functions(project()), remedy=f"over {LONGEST_FUNCTION} lines: name its parts as functions of their own")
+
+
+def test_files_are_short():
+    """No file is longer than a reader keeps in mind."""
+    refuse(long_files(project()), remedy=f"over {LONGEST_FILE} lines: two things want to live apart; make two files")
+
+
+def test_constructors_take_few_parameters():
+    """No class is built from more parts than its reader can hold together."""
+    remedy = f"over {MOST_PARAMETERS} parameters: a value object is missing; group what belongs together"
+    refuse(crowded_constructors(project()), remedy=remedy)
+
+
+def test_code_cannot_run_what_it_reads():
+    """Nothing in the packages unpickles, evaluates or hands text to a shell."""
+    remedy = (
+        "runs what it reads: use safetensors or JSON for state, yaml.safe_load for YAML, argument lists for processes, "
+        "and trust_remote_code=False, allow_pickle=False, shell=False written out"
+    )
+    refuse(unsafe_code(project()), remedy=remedy)
+
+
+def test_only_the_prefetch_thread_catches_everything():
+    """KeyboardInterrupt and SystemExit pass through all code but the one place that raises them again elsewhere."""
+    refuse(catch_alls(project()), remedy="catches too much: name the errors, or end the block with a bare raise")
+
+
+def test_what_the_core_offers_is_documented():
+    """Every public module, class and function of domain, ports and application says what it is for."""
+    core = within(project(), "domain", "ports", "application")
+    refuse(undocumented(core), remedy="says nothing about itself: give it a docstring of one sentence")
+
+
+def test_no_work_is_left_behind_in_words():
+    """Nothing in the repository carries a note to finish it later."""
+    refuse(leftovers(_texts()), remedy="is unfinished by its own word: finish it or delete the note")
+
+
+def test_tests_say_the_rule_they_prove():
+    """Every test has a docstring of one sentence."""
+    refuse(wordless_tests(_test_modules()), remedy="needs a docstring of exactly one sentence: the rule it proves")
+
+
+def test_tests_can_fail():
+    """Every test asserts something."""
+    refuse(toothless_tests(_test_modules()), remedy="asserts nothing: assert what the rule says, or delete the test")
+
+
+def _test_modules():
+    return [*modules_under("tests"), *modules_under("ports/testing")]
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for pattern in ("*.md", "*.toml", "*.yaml", "Makefile", ".ci/run", "docs/**/*.md", "configs/**/*.yaml"):
+        for path in ROOT.glob(pattern):
+            yield path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+    for module in (*project(), *modules_under("tests", "benchmarks", "examples")):
+        yield module.path, module.text

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from layout_rules import port_names
+from source_tree import ROOT, Module, camel, last_name, project, refuse
+
+_BLOCK = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
+_PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
+_OF_A_RUN = ("checkpoints/", "quarantine/", "tensorboard/", ".tmp/", ".trash/", "holdfast/", "runs/", "text/")
+
+
+def _documents():
+    return {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in _paths()}
+
+
+def _paths():
+    return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _subclasses(path, base):
+    tree = Module(path, _read(path)).tree
+    return [node.name for node in tree.body if isinstance(node, ast.ClassDef) and base in map(last_name, node.bases)]
+
+
+def test_links_lead_somewhere():
+    """Every relative link in a document names a file that is there."""
+    dead = [
+        f"{path}: {target}"
+        for path, text in _documents().items()
+        for target in (match["target"] for match in _LINK.finditer(text))
+        if not (ROOT / path).parent.joinpath(target).exists()
+    ]
+    refuse(dead, remedy="leads nowhere: correct the link")
+
+
+def test_named_files_exist():
+    """Every path of the repository that the hand-written documents name is there."""
+    named = [
+        (path, match["path"])
+        for path in ("CONTRIBUTING.md", "docs/architecture.md", "docs/reference.md", "docs/dependencies.md")
+        for match in _PATH.finditer(_read(path))
+        if not match["path"].startswith(_OF_A_RUN)
+    ]
+    made_up = "adapters/monitor/csv.py"  # the adapter that CONTRIBUTING.md adds
+    missing = [f"{path}: {name}" for path, name in named if name != made_up and not (ROOT / name).exists()]
+    refuse(missing, remedy="is not there: correct the path")
+
+
+@pytest.mark.parametrize(("path", "base"), [("domain/events.py", "Event"), ("domain/commands.py", "Command")])
+def test_the_reference_names_events_and_commands(path, base):
+    """docs/reference.md has a row for each event and each command."""
+    reference = _read("docs/reference.md")
+    missing = [name for name in _subclasses(path, base) if f"\n| `{name}` |" not in reference]
+    refuse(missing, remedy="has no row in docs/reference.md: say when it happens or what it does")
+
+
+def test_the_reference_names_metrics():
+    """docs/reference.md has a row for each figure that a monitor gets."""
+    recorder = Module("application/handlers/record_metrics.py", _read("application/handlers/record_metrics.py"))
+    keys = {key.value for node in recorder.nodes(ast.Dict) for key in node.keys if isinstance(key, ast.Constant)}
+    keys |= {node.slice.value for node in recorder.nodes(ast.Subscript) if isinstance(node.slice, ast.Constant)}
+    reference = _read("docs/reference.md")
+    assert "loss" in keys
+    refuse((key for key in keys if f"\n| `{key}` |" not in reference), remedy="has no row in docs/reference.md")
+
+
+def test_the_reference_names_exit_codes():
+    """docs/reference.md has a row for each exit code that the command line's help names."""
+    listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/cli.py"), re.DOTALL)
+    assert listed, "bootstrap/cli.py no longer explains its exit codes"
+    codes = re.findall(r"\b\d{1,3}\b", listed[1])
+    reference = _read("docs/reference.md")
+    assert codes
+    refuse((code for code in codes if f"\n| {code} |" not in reference), remedy="has no row in docs/reference.md")
+
+
+def test_the_picture_names_every_port():
+    """docs/architecture.md has a row for each port, which links to it."""
+    text = _read("docs/architecture.md")
+    rows = {port: f"| [`{camel(port)}`](../ports/{port}.py) |" for port in port_names(project())}
+    refuse((port for port, row in rows.items() if row not in text), remedy="has no row in docs/architecture.md, Ports")
+
+
+def test_every_dependency_has_its_reason():
+    """docs/dependencies.md names each dependency of pyproject.toml, and no other."""
+    settings = tomllib.loads(_read("pyproject.toml"))["project"]
+    groups = [settings["dependencies"], *settings["optional-dependencies"].values()]
+    wanted = {re.match(r"[\w.-]+", entry)[0] for group in groups for entry in group} - {"holdfast"}
+    rows = re.findall(r"^\| (`[^|]*) \|", _read("docs/dependencies.md"), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    refuse(wanted - named, remedy="has no line in docs/dependencies.md: what for, and why not our own code")
+    refuse(named - wanted, remedy="is no longer a dependency: delete its line in docs/dependencies.md")
+
+
+def test_quoted_code_is_the_code():
+    """The code that docs/architecture.md shows stands in the file that it names, line by line."""
+    blocks = list(_BLOCK.finditer(_read("docs/architecture.md")))
+    assert blocks
+    for block in blocks:
+        assert block["code"] in _read(block["path"]), f"{block['path']} has changed: quote it anew"
+
+
+def test_the_adapter_in_contributing_works(tmp_path):
+    """The adapter that CONTRIBUTING.md shows passes the contract suite as it is printed there."""
+    for block in _BLOCK.finditer(_read("CONTRIBUTING.md")):
+        (tmp_path / block["path"]).write_text(block["code"], encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "--rootdir", tmp_path]
+    outcome = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False, timeout=50)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert re.search(r"\d+ passed", outcome.stdout)

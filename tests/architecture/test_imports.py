@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from source_tree import PACKAGES, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HEAVY = ("torch", "transformers", "accelerate", "tensorboard", "tokenizers")
+_LINTER = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+
+
+def _python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": str(folder), "COLUMNS": "200", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=50,
+    )
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """Return a copy of the packages that may be spoilt."""
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_import_contracts_hold():
+    """Every import obeys the contracts in pyproject.toml."""
+    outcome = _python("-c", _LINTER)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "contract"),
+    [
+        ("domain/budget.py", "import torch", "The core knows no framework"),
+        ("ports/optimizer.py", "import transformers", "The core knows no framework"),
+        ("domain/budget.py", "import ports.monitor", "Imports point downwards"),
+        ("application/train.py", "import adapters.shared", "Imports point downwards"),
+        ("configs/settings.py", "import application.train", "Imports point downwards"),
+        ("application/train.py", "import dependency_injector", "Only bootstrap knows the container"),
+        ("adapters/optimizer/memory.py", "import adapters.model_factory.memory", "Ports' adapters are strangers"),
+        ("adapters/shared/device.py", "import adapters.optimizer.memory", "Ports' adapters are strangers"),
+        ("adapters/colour/__init__.py", '"""A port nobody declared."""', "Ports' adapters are strangers"),
+        ("ports/colour.py", '"""A port nobody declared."""', "Ports know no contract suite"),
+        ("ports/monitor.py", "import ports.testing", "Ports know no contract suite"),
+        ("adapters/monitor/memory.py", "import ports.testing", "Contract suites are for tests"),
+    ],
+)
+def test_a_broken_contract_is_noticed(copy, path, line, contract):
+    """An import that a contract forbids fails the linter, which names the contract."""
+    spoilt = copy / path
+    spoilt.parent.mkdir(exist_ok=True)
+    with spoilt.open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    outcome = _python("-c", _LINTER, folder=copy)
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert f"{contract} BROKEN" in " ".join(outcome.stdout.split()), outcome.stdout + outcome.stderr
+
+
+def test_starting_up_imports_nothing_heavy():
+    """The command line and the settings answer without waiting for torch or transformers."""
+    lines = f"""
+import pkgutil, sys
+import application, bootstrap, configs.settings
+for package in (application, bootstrap):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if not module.name.endswith("__main__"):
+            __import__(module.name)
+print(*(name for name in {_HEAVY} if name in sys.modules))
+"""
+    outcome = _python("-c", lines)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.split() == [], "imported at start: name it with bootstrap.lazy, or import it where it is used"
+
+
+def test_the_command_line_explains_itself():
+    """`python -m application --help` lists the commands."""
+    outcome = _python("-m", "application", "--help")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "train" in outcome.stdout

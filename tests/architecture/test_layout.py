@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import tomllib
+
+from layout_rules import (
+    adapters_without_contract,
+    folders_without_init,
+    misnamed_adapters,
+    open_adapters,
+    port_names,
+    ports_without_memory,
+    ports_without_suite,
+    strange_imports,
+)
+from source_tree import PACKAGES, ROOT, modules_under, project, refuse
+
+_NOT_SHIPPED = {"tests", "benchmarks", "examples"}
+
+
+def test_the_core_imports_only_what_is_listed():
+    """Domain, ports and application stand on the standard library, numpy and each other, downwards."""
+    remedy = "not on the allow-list: put it behind a port, in an adapter (see docs/architecture.md, Imports)"
+    refuse(strange_imports(project()), remedy=remedy)
+
+
+def test_every_folder_of_code_is_a_package():
+    """No folder is invisible to the import contracts for want of an __init__.py."""
+    remedy = "has no __init__.py, so the import contracts skip it: add one with a one-line docstring"
+    refuse(folders_without_init(module.path for module in project()), remedy=remedy)
+
+
+def test_the_packages_are_the_same_everywhere():
+    """The folders of code, the wheel, the import contracts and these rules name the same packages."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = settings["tool"]["setuptools"]["packages"]["find"]["include"]
+    folders = {path.parent.name for path in ROOT.glob("[!.]*/*.py")} - _NOT_SHIPPED
+    assert folders == set(PACKAGES), "a new folder of code: name it in PACKAGES or in _NOT_SHIPPED of these tests"
+    assert {name.rstrip("*") for name in wheel} == set(PACKAGES), "name the package in [tool.setuptools.packages.find]"
+    assert set(settings["tool"]["importlinter"]["root_packages"]) == set(PACKAGES), "name it in [tool.importlinter]"
+    assert set(settings["tool"]["mypy"]["files"]) == set(PACKAGES), "name the package in [tool.mypy] files"
+
+
+def test_adapters_are_final():
+    """Whatever answers a port is wrapped, never subclassed."""
+    refuse(open_adapters(project()), remedy="can be subclassed: decorate it with typing.final")
+
+
+def test_adapters_are_called_what_the_configuration_calls_them():
+    """The adapter that `state_store.kind: disk` names is DiskStateStore in adapters/state_store/disk.py."""
+    refuse(misnamed_adapters(project()), remedy="rename the class to <Kind><Port>, or the file to its kind")
+
+
+def test_every_port_has_an_in_memory_adapter():
+    """Each port can be had without a file, a network or a device, so that no test needs a mock."""
+    refuse(ports_without_memory(project()), remedy="write adapters/<port>/memory.py with the class Memory<Port>")
+
+
+def test_every_port_has_a_contract_suite():
+    """Each port's promise is written as tests under the port's own file name."""
+    refuse(ports_without_suite(project()), remedy="write ports/testing/<port>.py with the class <Port>Contract")
+
+
+def test_every_adapter_is_held_to_its_contract():
+    """No adapter is used that the contract suite of its port has not run."""
+    remedy = "subclass <Port>Contract for the adapter, its fixture building it (see CONTRIBUTING.md)"
+    refuse(adapters_without_contract(project(), modules_under("tests")), remedy=remedy)
+
+
+def test_ports_are_found():
+    """The rules on ports see the ports there are."""
+    assert {"data_source", "event_bus", "state_store"} <= set(port_names(project()))

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import pytest
+from code_rules import (
+    LONGEST_FILE,
+    LONGEST_FUNCTION,
+    MOST_PARAMETERS,
+    catch_alls,
+    crowded_constructors,
+    leftovers,
+    long_files,
+    long_functions,
+    undocumented,
+    unsafe_code,
+)
+from layout_rules import (
+    adapters_without_contract,
+    folders_without_init,
+    misnamed_adapters,
+    open_adapters,
+    ports_without_memory,
+    ports_without_suite,
+    strange_imports,
+)
+from source_tree import Module
+from testing_rules import toothless_tests, wordless_tests
+
+_PORT = Module("ports/clock.py", "class Clock: ...")
+_ADAPTER = "from ports.clock import Clock\n@final\nclass WallClock(Clock): ..."
+_NAMES = ", ".join(f"name{number}" for number in range(MOST_PARAMETERS + 1))
+_FIELDS = "".join(f"    name{number}: int\n" for number in range(MOST_PARAMETERS + 1))
+
+
+def _statements(count: int) -> str:
+    return "".join("    pass\n" for _ in range(count))
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (long_functions, "domain/a.py", f"def f():\n{_statements(LONGEST_FUNCTION)}"),
+        (long_files, "domain/a.py", "\n" * (LONGEST_FILE + 1)),
+        (crowded_constructors, "domain/a.py", f"class A:\n    def __init__(self, *, {_NAMES}): ..."),
+        (crowded_constructors, "domain/a.py", f"@dataclass(frozen=True)\nclass A:\n{_FIELDS}"),
+        (unsafe_code, "adapters/a.py", "import pickle"),
+        (unsafe_code, "adapters/a.py", "from pickle import loads"),
+        (unsafe_code, "adapters/a.py", "torch.load(path, weights_only=True)"),
+        (unsafe_code, "adapters/a.py", "from torch import load"),
+        (unsafe_code, "adapters/a.py", "yaml.load(text, Loader=yaml.SafeLoader)"),
+        (unsafe_code, "adapters/a.py", "eval(text)"),
+        (unsafe_code, "adapters/a.py", "exec(text)"),
+        (unsafe_code, "adapters/a.py", "os.system(text)"),
+        (unsafe_code, "adapters/a.py", "subprocess.run(text, shell=True)"),
+        (unsafe_code, "adapters/a.py", "AutoConfig.from_pretrained(path, trust_remote_code=trust)"),
+        (unsafe_code, "adapters/a.py", "np.load(path, allow_pickle=True)"),
+        (catch_alls, "adapters/a.py", "try: f()\nexcept BaseException: pass"),
+        (catch_alls, "adapters/a.py", "try: f()\nexcept: pass"),
+        (catch_alls, "adapters/a.py", "with suppress(BaseException): f()"),
+        (catch_alls, "application/prefetch.py", "try: f()\nexcept BaseException: pass\n" * 2),
+        (undocumented, "domain/a.py", "def f(): ..."),
+        (undocumented, "domain/a.py", '"""A file."""\ndef f(): ...'),
+        (undocumented, "domain/a.py", '"""A file."""\nclass A:\n    """A class."""\n    def f(self): ...'),
+        (strange_imports, "domain/a.py", "def f():\n    import torch"),
+        (strange_imports, "domain/a.py", "from . import budget"),
+        (strange_imports, "domain/a.py", "import ports.monitor"),
+        (strange_imports, "ports/a.py", "import pytest"),
+        (strange_imports, "ports/testing/a.py", "import torch"),
+        (strange_imports, "application/a.py", "import typing_extensions"),
+        (strange_imports, "application/a.py", "import bootstrap.cli"),
+        (open_adapters, "adapters/clock/wall.py", _ADAPTER.replace("@final\n", "")),
+        (wordless_tests, "tests/test_a.py", "def test_a(): assert x"),
+        (wordless_tests, "tests/test_a.py", 'def test_a():\n    """One. And another."""\n    assert x'),
+        (
+            wordless_tests,
+            "tests/test_a.py",
+            'class TestA:\n    def test_a(self):\n        """No end"""\n        assert x',
+        ),
+        (toothless_tests, "tests/test_a.py", 'def test_a():\n    """It runs."""\n    f()'),
+        (toothless_tests, "tests/test_a.py", "def helper(): ...\ndef test_a(): helper()"),
+    ],
+)
+def test_a_violation_is_seen(rule, path, text):
+    """Each rule on single files tells of code that breaks it."""
+    violations = list(rule([Module(path, text)]))
+    assert violations
+    assert all(violation.startswith(path) for violation in violations)
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "text"),
+    [
+        (long_functions, "domain/a.py", f"def f():\n{_statements(LONGEST_FUNCTION - 1)}"),
+        (long_files, "domain/a.py", "\n" * LONGEST_FILE),
+        (crowded_constructors, "domain/a.py", f"class A:\n    def f(self, {_NAMES}): ..."),
+        (unsafe_code, "adapters/a.py", "network.eval()\nre.compile(x)\nyaml.safe_load(x)\nload_file(x)"),
+        (unsafe_code, "adapters/a.py", "AutoConfig.from_pretrained(path, trust_remote_code=False)"),
+        (catch_alls, "adapters/a.py", "try: f()\nexcept BaseException:\n    undo()\n    raise"),
+        (catch_alls, "application/prefetch.py", "try: f()\nexcept BaseException: pass"),
+        (
+            undocumented,
+            "domain/a.py",
+            '"""A file."""\ndef _f(): ...\nclass A:\n    """A."""\n    @override\n    def f(self): ...',
+        ),
+        (
+            strange_imports,
+            "domain/a.py",
+            "import numpy as np\nfrom collections import abc\nfrom domain.cursor import Cursor",
+        ),
+        (strange_imports, "ports/testing/a.py", "import hypothesis\nimport pytest"),
+        (strange_imports, "application/__main__.py", "from bootstrap.cli import main"),
+        (strange_imports, "adapters/a/b.py", "import torch"),
+        (open_adapters, "adapters/clock/wall.py", _ADAPTER),
+        (wordless_tests, "tests/test_a.py", 'def test_a():\n    """A rule, e.g. `This one`."""\n    assert x'),
+        (toothless_tests, "tests/test_a.py", "def helper():\n    assert x\ndef test_a(): helper()"),
+        (toothless_tests, "tests/test_a.py", "def test_a():\n    with pytest.raises(ValueError): f()"),
+    ],
+)
+def test_what_is_allowed_is_left_alone(rule, path, text):
+    """No rule complains of code that keeps it, up to its very limit."""
+    assert list(rule([Module(path, text)])) == []
+
+
+def test_a_note_to_finish_later_is_seen():
+    """A leftover is told with its line, and a longer word that contains it is not one."""
+    note = "todo".upper()
+    assert list(leftovers([("a.md", f"fine\n# {note}: finish")])) == [f"a.md:2 says {note}"]
+    assert not list(leftovers([("a.md", f"{note}S and me{note}")]))
+
+
+def test_a_folder_without_init_is_seen():
+    """A folder of code that is no package is told, also when only a folder below it has files."""
+    assert list(folders_without_init(["domain/__init__.py", "domain/a.py"])) == []
+    assert set(folders_without_init(["domain/a.py"])) == {"domain"}
+    assert set(folders_without_init(["a/__init__.py", "a/b/c/__init__.py"])) == {"a/b"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "is_right"),
+    [
+        ("adapters/clock/wall.py", "WallClock", True),
+        ("adapters/clock/wall/hands.py", "WallClock", True),
+        ("adapters/clock/jsonl.py", "JSONLClock", True),
+        ("adapters/clock/water_driven.py", "WaterDrivenClock", True),
+        ("adapters/clock/wall.py", "ClockOnWall", False),
+        ("adapters/clock/water.py", "WallClock", False),
+    ],
+)
+def test_names_of_adapters_follow_their_files(path, name, is_right):
+    """The class in adapters/<port>/<kind> that answers the port is <Kind><Port>, whatever its capitals."""
+    adapter = Module(path, _ADAPTER.replace("WallClock", name))
+    assert (list(misnamed_adapters([_PORT, adapter])) == []) is is_right
+
+
+def test_a_port_without_memory_adapter_or_suite_is_seen():
+    """A port lacks something until a class in the right file answers it and a suite bears its name."""
+    memory = Module("adapters/clock/memory.py", _ADAPTER.replace("Wall", "Memory"))
+    suite = Module("ports/testing/clock.py", "class ClockContract: ...")
+    assert list(ports_without_memory([_PORT, memory])) == []
+    assert list(ports_without_memory([_PORT, Module("adapters/clock/memory.py", "class MemoryClock: ...")]))
+    assert list(ports_without_suite([_PORT, suite])) == []
+    assert list(ports_without_suite([_PORT, Module("ports/testing/watch.py", suite.text)]))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_held"),
+    [
+        ("class TestWallClock(ClockContract): ...", True),
+        ("class TestQuick(ClockContract):\n    def clock(self): return WallClock()", True),
+        ("class Base(ClockContract): ...\nclass TestWallClock(Base): ...", True),
+        ("class TestWallClock: ...", False),
+        ("class TestWaterClock(ClockContract): ...", False),
+    ],
+)
+def test_an_adapter_without_contract_is_seen(text, is_held):
+    """An adapter counts as tested only where a subclass of its port's suite is about it."""
+    adapter = Module("adapters/clock/wall.py", _ADAPTER)
+    tests = [Module("tests/contracts/test_clock.py", text)]
+    assert (list(adapters_without_contract([_PORT, adapter], tests)) == []) is is_held

@@ -1,0 +1,149 @@
+"""Every monitor keeps the port's promises, and each its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import numpy as np
+import pytest
+import structlog
+
+from adapters.monitor.console import ConsoleMonitor
+from adapters.monitor.jsonl import JsonlMonitor
+from adapters.monitor.memory import MemoryMonitor
+from adapters.monitor.structlog import StructlogMonitor
+from adapters.monitor.tensorboard import TensorboardMonitor
+from domain.errors import ConfigurationError, StateError
+from ports.testing.monitor import MonitorContract
+
+
+class TestMemoryMonitor(MonitorContract):
+    outlives = False
+
+    def open_monitor(self, folder):
+        return MemoryMonitor()
+
+    def recorded(self, monitor, folder):
+        return monitor.records
+
+
+class TestJsonlMonitor(MonitorContract):
+    def open_monitor(self, folder):
+        return JsonlMonitor(folder / "metrics.jsonl")
+
+    def recorded(self, monitor, folder):
+        path = folder / "metrics.jsonl"
+        return [_record(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def test_a_record_is_in_the_file_when_record_returns(self, monitor, tmp_path):
+        """Another process reads a record before ``close``, so ``kill -9`` cannot lose it."""
+        monitor.record(1, {"loss": 3.5, "tokens": 1024})
+        assert (tmp_path / "metrics.jsonl").read_bytes() == b'{"step": 1, "loss": 3.5, "tokens": 1024}\n'
+
+    def test_rewind_removes_what_a_crash_tore(self, tmp_path):
+        """A half line at the end goes, and the lines before it keep their bytes."""
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(b'{"step":1,  "loss":3}\n{"step": 2, "loss": 2}\n{"step": 3, "lo')
+        JsonlMonitor(path).rewind(3)
+        assert path.read_bytes() == b'{"step":1,  "loss":3}\n{"step": 2, "loss": 2}\n'
+
+    def test_rewind_keeps_what_is_no_record(self, tmp_path):
+        """Lines without a step are not the monitor's to delete."""
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(b'{"note": "by hand"}\n{"step": "x"}\nnot json\n{"step": 1}\n')
+        JsonlMonitor(path).rewind(0)
+        assert path.read_bytes() == b'{"note": "by hand"}\n{"step": "x"}\nnot json\n'
+
+    def test_what_the_disk_refuses_is_a_named_error(self, tmp_path):
+        """A path that cannot be written raises ``StateError``, which names it."""
+        (tmp_path / "file").touch()
+        monitor = JsonlMonitor(tmp_path / "file" / "metrics.jsonl")
+        with pytest.raises(StateError, match=r"metrics\.jsonl"):
+            monitor.record(1, {"loss": 1.0})
+
+
+class TestTensorboardMonitor(MonitorContract):
+    def open_monitor(self, folder):
+        return TensorboardMonitor(folder)
+
+    def recorded(self, monitor, folder):
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+        events.Reload()
+        return [(e.step, {name: e.value}) for name in events.Tags()["scalars"] for e in events.Scalars(name)]
+
+    def as_kept(self, value):
+        with np.errstate(over="ignore"):
+            return float(np.float32(value))
+
+    def test_a_missing_package_is_told_in_one_sentence(self, tmp_path, monkeypatch):
+        """Without the extra the error names the command that installs it."""
+        for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+        monkeypatch.setitem(sys.modules, "tensorboard", None)
+        with pytest.raises(ConfigurationError, match=r"pip install \"holdfast\[tensorboard\]\""):
+            TensorboardMonitor(tmp_path)
+
+    def test_a_folder_that_cannot_be_made_is_a_named_error(self, tmp_path):
+        """A path below a file raises ``StateError``, which names it."""
+        (tmp_path / "file").touch()
+        monitor = TensorboardMonitor(tmp_path / "file" / "events")
+        with pytest.raises(StateError, match="events"):
+            monitor.record(1, {"loss": 1.0})
+
+
+class TestStructlogMonitor(MonitorContract):
+    forgets = False
+    outlives = False
+
+    @pytest.fixture(autouse=True)
+    def _own_configuration(self):
+        before = structlog.get_config()
+        yield
+        structlog.configure(**before)
+
+    def open_monitor(self, folder):
+        self.captured = structlog.testing.LogCapture()
+        structlog.configure(processors=[self.captured])
+        return StructlogMonitor("test")
+
+    def recorded(self, monitor, folder):
+        return [(entry["step"], entry["metrics"]) for entry in self.captured.entries]
+
+    def test_a_record_is_one_event(self, monitor):
+        """Each record is one event ``metrics`` of level info."""
+        monitor.record(3, {"loss": 1.0, "event": 2.0})
+        assert self.captured.entries == [
+            {"event": "metrics", "log_level": "info", "step": 3, "metrics": {"loss": 1.0, "event": 2.0}}
+        ]
+
+
+class TestConsoleMonitorInAFile(MonitorContract):
+    forgets = False
+    outlives = False
+
+    def open_monitor(self, folder):
+        return ConsoleMonitor(1000, None, file=io.StringIO())
+
+    def recorded(self, monitor, folder):
+        return None
+
+
+class TestConsoleMonitorInATerminal(TestConsoleMonitorInAFile):
+    def open_monitor(self, folder):
+        class Terminal(io.StringIO):
+            def isatty(self):
+                return True
+
+        return ConsoleMonitor(None, 10**6, file=Terminal())
+
+
+def _record(line):
+    record = json.loads(line)
+    step = record.pop("step")
+    names = {name: name[:-1] if name.rstrip("_") == "step" else name for name in record}
+    return step, {names[name]: float(value) for name, value in record.items()}

@@ -1,0 +1,213 @@
+"""Every tokenizer keeps the port's promise."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from tokenizers import Tokenizer as Core
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from adapters.data_source.memory import MemoryDataSource
+from adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from adapters.tokenizer.memory import MemoryTokenizer
+from adapters.tokenizer.train import train_tokenizer
+from ports.testing.tokenizer import HARD_TEXTS, TokenizerContract
+
+if TYPE_CHECKING:
+    from ports.tokenizer import Tokenizer
+
+CORPUS = {
+    "prose": ["the quick brown fox jumps over the lazy dog, plain words and more words"] * 20,
+    "hard": list(HARD_TEXTS),
+}
+TRAIN = """
+from pathlib import Path
+from adapters.data_source.memory import MemoryDataSource
+from adapters.tokenizer.train import train_tokenizer
+source = MemoryDataSource({corpus!r})
+choices = dict(vocabulary_size=400, max_bytes=1 << 20, holds_out=lambda text: False, holdout_key="")
+tokenizer = train_tokenizer(source, cache_dir=Path({cache!r}), **choices)
+"""
+LOAD = """
+from adapters.tokenizer.huggingface import HuggingfaceTokenizer
+tokenizer = HuggingfaceTokenizer.load({path!r})
+"""
+
+
+class TestMemoryTokenizer(TokenizerContract):
+    @pytest.fixture
+    def tokenizer(self) -> Tokenizer:
+        return MemoryTokenizer()
+
+    @pytest.fixture
+    def rebuild(self) -> str:
+        return "from adapters.tokenizer.memory import MemoryTokenizer\ntokenizer = MemoryTokenizer()"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Tokenizer:
+    return train_tokenizer(
+        MemoryDataSource(CORPUS),
+        vocabulary_size=400,
+        max_bytes=1 << 20,
+        holds_out=lambda _: False,
+        holdout_key="",
+        cache_dir=tmp_path_factory.mktemp("cache"),
+    )
+
+
+class TestTrainedTokenizer(TokenizerContract):
+    @pytest.fixture
+    def tokenizer(self, trained) -> Tokenizer:
+        return trained
+
+    @pytest.fixture
+    def rebuild(self, tmp_path) -> str:
+        return TRAIN.format(corpus=CORPUS, cache=str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def shelf() -> dict[type, Tokenizer]:
+    return {}
+
+
+class Loaded(TokenizerContract, ABC):
+    """A tokenizer of a path, loaded once."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> Path:
+        """Save it and return the path to load."""
+
+    @pytest.fixture
+    def path(self, tmp_path) -> str:
+        (tmp_path / "saved").mkdir()
+        return str(self.save(tmp_path / "saved"))
+
+    @pytest.fixture
+    def tokenizer(self, shelf, path) -> Tokenizer:
+        if type(self) not in shelf:
+            shelf[type(self)] = HuggingfaceTokenizer.load(path)
+        return shelf[type(self)]
+
+    @pytest.fixture
+    def rebuild(self, path) -> str:
+        return LOAD.format(path=path)
+
+
+class TestHuggingfaceTokenizerOfAFile(Loaded):
+    """A byte-level tokenizer.json with padding, truncation, dropout, an added word and ids that nothing has."""
+
+    def save(self, folder) -> Path:
+        core = byte_level()
+        core.enable_padding(length=16)
+        core.enable_truncation(4)
+        record = json.loads(core.to_str())
+        record["model"]["dropout"] = 0.5
+        record["model"]["vocab"] |= {"<tool>": 70_000, "plain words": 70_001}
+        record["added_tokens"] += [
+            {**record["added_tokens"][0], "id": 70_000, "content": "<tool>"},
+            {**record["added_tokens"][0], "id": 70_001, "content": "plain words", "special": False},
+        ]
+        file = folder / "some.json"
+        file.write_text(json.dumps(record), encoding="utf-8")
+        return file
+
+    def test_ids_above_65535_are_kept(self, tokenizer):
+        """A vocabulary that uint16 cannot hold has uint32 ids, and counts them up to the highest."""
+        assert tokenizer.vocabulary_size == 70_002
+        assert tokenizer.encode(["plain words"]).ids.tolist() == [70_001]
+        assert tokenizer.token_bytes[[70_000, 70_001, 69_999]].tolist() == [0, 11, 0]
+
+
+class TestHuggingfaceTokenizerOfAFolder(Loaded):
+    """A model folder as transformers writes it, with special tokens of its own."""
+
+    def save(self, folder) -> Path:
+        (folder / "tokenizer.json").write_text(byte_level("<|endoftext|>", "<|im_end|>").to_str(), encoding="utf-8")
+        config = {
+            "tokenizer_class": "GPT2Tokenizer",
+            "eos_token": {"content": "<|im_end|>", "__type": "AddedToken", "special": True},
+            "extra_special_tokens": ["<b>", "<a>", "<c>"],
+            "chat_template": "{{ messages }}",
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+        return folder
+
+    def test_the_configured_token_ends_a_document(self, tokenizer):
+        """What tokenizer_config.json calls eos_token is end-of-text, though a usual one exists."""
+        assert tokenizer.end_of_text == 1
+
+    def test_what_belongs_to_the_model_is_written_too(self, tokenizer, tmp_path):
+        """The chat template of the folder is in the folder that is written."""
+        tokenizer.write(tmp_path)
+        assert (tmp_path / "chat_template.jinja").read_text(encoding="utf-8") == "{{ messages }}"
+
+
+class TestHuggingfaceTokenizerOfPieces(Loaded):
+    """Pieces with a mark for the space, and bytes for what no piece spells, as in Llama 2 and Gemma."""
+
+    def save(self, folder) -> Path:
+        tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdeéf", "▁a", "▁ab", "cd"]
+        core = Core(
+            models.BPE(
+                vocab={token: number for number, token in enumerate(tokens)},
+                merges=[("▁", "a"), ("▁a", "b"), ("c", "d")],
+                unk_token="<unk>",
+                fuse_unk=True,
+                byte_fallback=True,
+            )
+        )
+        core.normalizer = normalizers.Replace(" ", "▁")
+        core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+        core.add_special_tokens(["<unk>", "<s>", "</s>"])
+        file = folder / "tokenizer.json"
+        core.save(str(file))
+        return file
+
+    is_lossless: ClassVar[bool] = False  # a written-out mark for the space comes back as a space
+
+    @pytest.mark.parametrize("text", ["ab é cdf", " ab  cd 東京\n", ""])
+    def test_token_bytes_measure_pieces(self, tokenizer, text):
+        """A piece stands for its own bytes, the mark for one space, and a byte token for one byte."""
+        ids = tokenizer.encode([text]).ids
+        assert tokenizer.token_bytes[ids].sum() == len(text.encode())
+        assert tokenizer.decode(ids) == text
+
+
+class TestHuggingfaceTokenizerOfWords(Loaded):
+    """Whole words in lower case, as in BERT: neither lossless nor without unknown words."""
+
+    is_lossless: ClassVar[bool] = False
+
+    def save(self, folder) -> Path:
+        tokens = ["[UNK]", "[SEP]", "<eos>", "plain", "word", "##s", "<", ">", "[", "]", "e", "##e"]
+        core = Core(models.WordPiece(vocab={token: number for number, token in enumerate(tokens)}, unk_token="[UNK]"))
+        core.normalizer = normalizers.BertNormalizer()
+        core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        core.decoder = decoders.WordPiece()
+        core.add_special_tokens(["[UNK]", "[SEP]", "<eos>"])
+        file = folder / "tokenizer.json"
+        core.save(str(file))
+        return file
+
+    def test_token_bytes_leave_the_mark_of_a_part_out(self, tokenizer):
+        """The mark that a piece continues a word is no text."""
+        assert tokenizer.token_bytes[tokenizer.encode(["words plain"]).ids].tolist() == [4, 1, 5]
+
+
+def byte_level(*specials: str) -> Core:
+    core = Core(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=list(specials or ["<|endoftext|>"]),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator([text for texts in CORPUS.values() for text in texts], trainer)
+    return core

@@ -1,0 +1,96 @@
+"""Running the command line as a user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = "the model reads text and learns to say what comes next in small steps and keeps its place"
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which the tree is importable and no hub is asked."""
+    return os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+
+
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    """Start ``python -m application``."""
+    command = [sys.executable, "-m", "application", *arguments]
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def run(*arguments: str, cwd: Path, timeout: float = 55) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m application`` to its end."""
+    command = [sys.executable, "-m", "application", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(), text=True, capture_output=True, timeout=timeout, check=False
+    )
+
+
+def corpus(folder: Path, *, documents: int = 120, seed: int = 0) -> Path:
+    """Write a jsonl corpus with some structure to learn; return its path."""
+    generator, words = random.Random(seed), WORDS.split()
+    path = folder / "corpus.jsonl"
+    with path.open("w") as file:
+        for number in range(documents):
+            text = " ".join(generator.choice(words) for _ in range(generator.randrange(20, 200)))
+            file.write(json.dumps({"id": number, "text": text}) + "\n")
+    return path
+
+
+def tiny(path: Path, *more: str) -> list[str]:
+    """Return settings of a run of a few seconds on the corpus at ``path``; ``more`` come behind."""
+    return [
+        "data.kind=files",
+        f"data.path={path}",
+        "data.sequence_length=64",
+        "data.holdout=0.1",
+        "data.shuffle_tokens=4096",
+        "tokenizer.vocabulary_size=300",
+        f"run.cache_dir={path.parent / 'cache'}",
+        "model.config.hidden_size=32",
+        "model.config.intermediate_size=64",
+        "model.config.num_hidden_layers=2",
+        "model.config.num_attention_heads=4",
+        "model.config.num_key_value_heads=2",
+        "optimizer.batch_size=4",
+        "optimizer.device=cpu",
+        "optimizer.precision=fp32",
+        "optimizer.learning_rate=1e-3",
+        "run.budget.steps=30",
+        "state_store.every=5",
+        "evaluation.every=10",
+        "sample.max_new_tokens=8",
+        *more,
+    ]
+
+
+def losses(run_folder: Path) -> dict[int, float]:
+    """Return the loss of each step; a step that stands twice is an error."""
+    found: dict[int, float] = {}
+    for line in (run_folder / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if "loss" in record:
+            assert record["step"] not in found, f"step {record['step']} stands twice"
+            found[record["step"]] = record["loss"]
+    return found
+
+
+def wait_for_step(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Return once ``metrics.jsonl`` holds ``step``."""
+    deadline = time.monotonic() + 50
+    while time.monotonic() < deadline and process.poll() is None:
+        path = run_folder / "metrics.jsonl"
+        if path.exists() and f'"step": {step},' in path.read_text():
+            return
+        time.sleep(0.005)
+    message = f"step {step} was not reached: {process.communicate()}"
+    raise AssertionError(message)

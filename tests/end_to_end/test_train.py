@@ -1,0 +1,130 @@
+"""One command trains, and what it leaves behind is of use."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import corpus, losses, run, tiny
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train one small run and return its home and the finished process."""
+    home = tmp_path_factory.mktemp("trained")
+    return home, run("train", *tiny(corpus(home)), cwd=home)
+
+
+def test_training_ends_well_and_says_what_to_try_next(trained):
+    """A run exits with 0, shows a sample, its checkpoint and the next commands."""
+    home, process = trained
+    assert process.returncode == 0, process.stderr
+    assert "sample:" in process.stdout
+    assert "runs/default/checkpoints/checkpoint-30" in process.stdout
+    assert "python -m application generate runs/default" in process.stdout
+    assert sorted(losses(home / "runs/default")) == list(range(1, 31))
+
+
+def test_the_run_folder_holds_what_is_documented(trained):
+    """Settings, metrics, events and the last three checkpoints stand in the run folder."""
+    folder = trained[0] / "runs/default"
+    names = {path.name for path in folder.iterdir()}
+    assert {"run.json", "metrics.jsonl", "events.jsonl", "checkpoints"} <= names
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {
+        "checkpoint-20",
+        "checkpoint-25",
+        "checkpoint-30",
+    }
+    record = json.loads((folder / "metrics.jsonl").read_text().splitlines()[1])
+    assert {"step", "tokens", "loss", "lr", "grad_norm", "tokens_per_second", "data_wait_seconds", "memory_bytes"} <= (
+        record.keys()
+    )
+    events = [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert events[0] == "RunStarted"
+    assert events[-1] == "RunFinished"
+    assert events.count("CheckpointSaved") == 6
+
+
+def test_the_model_learned(trained):
+    """Bits per byte on held-out documents fall."""
+    lines = (trained[0] / "runs/default/metrics.jsonl").read_text().splitlines()
+    figures = [record["eval_bits_per_byte"] for record in map(json.loads, lines) if "eval_bits_per_byte" in record]
+    assert figures[-1] < 0.8 * figures[0]
+
+
+def test_transformers_reproduces_the_evaluation(trained, monkeypatch):
+    """``from_pretrained`` loads the checkpoint folder as it is and gives the run's evaluation loss within 1e-3."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from bootstrap.trained import open_trained
+
+    home, _ = trained
+    monkeypatch.chdir(home)
+    checkpoint = home / "runs/default/checkpoints/checkpoint-30"
+    model = AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    opened = open_trained(Path("runs/default"))
+    nats, targets = 0.0, 0
+    for batch in opened.held_out_batches():
+        with torch.no_grad():
+            logits = model(
+                input_ids=torch.from_numpy(batch.input_ids),
+                position_ids=torch.from_numpy(batch.position_ids),
+                use_cache=False,
+            ).logits
+        chances = logits.log_softmax(-1)[:, :-1].gather(-1, torch.from_numpy(batch.input_ids)[:, 1:, None])[..., 0]
+        nats -= float(chances[torch.from_numpy(batch.loss_mask)[:, 1:]].sum())
+        targets += batch.num_targets
+    lines = (home / "runs/default/metrics.jsonl").read_text().splitlines()
+    recorded = [json.loads(line)["eval_loss"] for line in lines if "eval_loss" in line][-1]
+    assert math.isclose(nats / targets, recorded, abs_tol=1e-3)
+    assert math.isclose(opened.evaluate().loss, recorded, rel_tol=1e-6)
+    text = "the model reads"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_a_trained_run_generates(trained):
+    """``generate`` continues a prompt, the same way for the same seed."""
+    home, _ = trained
+    command = ("generate", "runs/default", "--prompt", "the model", "--max-new-tokens", "12")
+    first, second = (run(*command, cwd=home) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("the model")
+    assert first.stdout == second.stdout
+
+
+def test_a_finished_run_says_so(trained):
+    """The same command on a finished run trains nothing and says how to start another."""
+    home, _ = trained
+    process = run("train", *tiny(home / "corpus.jsonl"), cwd=home)
+    assert process.returncode == 0, process.stderr
+    assert "is finished at step 30" in process.stdout
+    assert "--fresh" in process.stdout
+    assert len(losses(home / "runs/default")) == 30
+
+
+def test_fresh_sets_the_old_run_aside(tmp_path):
+    """``--fresh`` moves the old folder away whole and begins anew."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=2", "evaluation.at_start=false")
+    assert run("train", *settings, cwd=tmp_path).returncode == 0
+    marker = tmp_path / "runs/default/mine.txt"
+    marker.write_text("keep")
+    process = run("train", "--fresh", *settings, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    aside = [path for path in (tmp_path / "runs").iterdir() if path.name != "default"]
+    assert [(path / "mine.txt").read_text() for path in aside] == ["keep"]
+    assert not marker.exists()
+
+
+def test_another_model_shape_does_not_continue_the_run(tmp_path):
+    """A change that makes it another run is refused with the setting's name, and nothing is touched."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=2", "evaluation.at_start=false")
+    assert run("train", *settings, cwd=tmp_path).returncode == 0
+    before = (tmp_path / "runs/default/run.json").read_bytes()
+    process = run("train", *settings, "model.config.hidden_size=64", cwd=tmp_path)
+    assert process.returncode == 2
+    assert "model.config.hidden_size" in process.stderr
+    assert (tmp_path / "runs/default/run.json").read_bytes() == before

@@ -1,0 +1,273 @@
+"""The state store on disk: what lies where, and what it does with what it finds there."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from adapters.shared.file_operations import FileOperations
+from adapters.state_store.disk import DiskStateStore
+from adapters.state_store.memory import MemoryStateStore
+from domain.errors import ConfigurationError, StateError
+from domain.progress import Progress
+from ports.state_store import Snapshot, StatePart
+from ports.testing.state_store import BytesPart, snapshot_of
+
+
+def filled(root: Path, *steps: int, keep: int = 5) -> DiskStateStore:
+    store = DiskStateStore(root, keep=keep)
+    for step in steps:
+        store.save(snapshot_of(step, {"model": b"%d" % step}))
+    return store
+
+
+def damage(root: Path, step: int) -> None:
+    (root / f"checkpoints/checkpoint-{step}/model").write_bytes(b"x" * len(str(step)))
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_checkpoint_is_a_folder_that_describes_itself(tmp_path):
+    """MANIFEST.json lists each file with size and BLAKE3 hash in canonical JSON, and COMMIT is its hash."""
+    files = {"model": b"weights" * 500_000, "rng/rank-00000": b"r"}
+    info = DiskStateStore(tmp_path, keep=2).save(snapshot_of(7, files, reason="final"))
+    folder = tmp_path / "checkpoints/checkpoint-7"
+    manifest = (folder / "MANIFEST.json").read_bytes()
+    record = json.loads(manifest)
+
+    assert Path(info.location) == folder
+    assert {path: (folder / path).read_bytes() for path in files} == files
+    assert record.pop("save_id")
+    assert record == {
+        "schema": 1,
+        "generation": 1,
+        "step": 7,
+        "progress": snapshot_of(7, {}).progress.to_json(),
+        "reason": "final",
+        "files": [
+            {"path": path, "size": len(data), "hash": f"blake3:{blake3(data).hexdigest()}"}
+            for path, data in files.items()
+        ],
+    }
+    assert manifest == json.dumps(json.loads(manifest), sort_keys=True, separators=(",", ":")).encode()
+    assert (folder / "COMMIT").read_text() == f"blake3:{blake3(manifest).hexdigest()}\n"
+
+
+def test_each_save_has_an_identity_and_a_generation(tmp_path):
+    """Save identities differ, and generations count on in another process."""
+    filled(tmp_path, 1, 2)
+    filled(tmp_path, 3)
+    paths = [tmp_path / f"checkpoints/checkpoint-{step}/MANIFEST.json" for step in (1, 2, 3)]
+    records = [json.loads(path.read_bytes()) for path in paths]
+    assert [record["generation"] for record in records] == [1, 2, 3]
+    assert len({record["save_id"] for record in records}) == 3
+
+
+def test_files_have_the_users_own_mode(tmp_path):
+    """What the store writes has the mode that the user's umask gives."""
+    before = os.umask(0o027)
+    try:
+        info = filled(tmp_path, 1).list()[0]
+    finally:
+        os.umask(before)
+    folder = Path(info.location)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o750
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o640}
+
+
+def test_nothing_is_made_before_the_first_save(tmp_path):
+    """Looking into a run folder that is not there makes nothing."""
+    store = DiskStateStore(tmp_path / "run", keep=1)
+    store.load()
+    store.list()
+    store.flush()
+    assert names_in(tmp_path) == []
+
+
+def test_a_bad_newest_is_set_aside_and_the_next_older_used(tmp_path):
+    """``load`` walks back past what does not verify and says what it set aside, why, and where."""
+    store = filled(tmp_path, 1, 2, 3, 4)
+    damage(tmp_path, 4)
+    (tmp_path / "checkpoints/checkpoint-3/MANIFEST.json").unlink()
+    loaded = store.load()
+    assert loaded.info.progress.step == 2
+    assert [rejected.name for rejected in loaded.rejected] == ["checkpoint-4", "checkpoint-3"]
+    assert names_in(tmp_path / "quarantine") == ["checkpoint-3.incomplete", "checkpoint-4.wrong-hash"]
+    assert "'model'" in loaded.rejected[0].reason
+    assert loaded.rejected[0].location == str(tmp_path / "quarantine/checkpoint-4.wrong-hash")
+    assert [info.progress.step for info in store.list()] == [1, 2]
+    assert store.load().rejected == ()
+
+
+def test_all_may_be_bad(tmp_path):
+    """Where no checkpoint verifies there is none to load, and all are set aside."""
+    store = filled(tmp_path, 1, 2)
+    damage(tmp_path, 1)
+    damage(tmp_path, 2)
+    loaded = store.load()
+    assert (loaded.info, loaded.folder) == (None, None)
+    assert [rejected.name for rejected in loaded.rejected] == ["checkpoint-2", "checkpoint-1"]
+
+
+def test_a_step_that_was_set_aside_can_be_saved_and_set_aside_again(tmp_path):
+    """A name that is taken in quarantine gets a number: nothing in there is ever overwritten."""
+    for _ in range(3):
+        filled(tmp_path, 1)
+        damage(tmp_path, 1)
+        DiskStateStore(tmp_path, keep=1).load()
+    names = ["checkpoint-1.wrong-hash", "checkpoint-1.wrong-hash.2", "checkpoint-1.wrong-hash.3"]
+    assert names_in(tmp_path / "quarantine") == names
+
+
+def test_a_listing_reads_no_payload(tmp_path):
+    """``list`` names what is committed, damaged or not, and leaves out what is not."""
+    store = filled(tmp_path, 1, 2, 3)
+    damage(tmp_path, 2)
+    (tmp_path / "checkpoints/checkpoint-3/COMMIT").unlink()
+    assert [info.progress.step for info in store.list()] == [1, 2]
+    assert names_in(tmp_path / "quarantine") == []
+
+
+def test_a_checkpoint_of_a_later_version_is_refused_and_stays(tmp_path):
+    """A manifest of a later schema is neither used nor set aside: one sentence says to use a later version."""
+    store = filled(tmp_path, 1, 2)
+    folder = tmp_path / "checkpoints/checkpoint-2"
+    record = json.loads((folder / "MANIFEST.json").read_bytes()) | {"schema": 2, "files": "in another form"}
+    manifest = json.dumps(record).encode()
+    (folder / "MANIFEST.json").write_bytes(manifest)
+    (folder / "COMMIT").write_text(f"blake3:{blake3(manifest).hexdigest()}\n")
+    for look in (store.load, store.list):
+        with pytest.raises(StateError, match="later version"):
+            look()
+    store.save(snapshot_of(3, {}))
+    assert names_in(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
+
+
+def test_what_is_not_named_as_a_checkpoint_is_left_alone(tmp_path):
+    """Other files and folders beside the checkpoints are neither read, nor moved, nor deleted."""
+    store = filled(tmp_path, 1, 2, keep=2)
+    others = ["checkpoint-", "checkpoint-03", "checkpoint-4.old", "checkpoint-\u0665", "notes.txt"]
+    for name in others:
+        (tmp_path / "checkpoints" / name).mkdir()
+    store.save(snapshot_of(3, {}))
+    assert store.load().info.progress.step == 3
+    assert names_in(tmp_path / "checkpoints") == sorted([*others, "checkpoint-2", "checkpoint-3"])
+
+
+def test_an_incomplete_folder_does_not_count_as_kept(tmp_path):
+    """Retention counts complete checkpoints only, so a broken one never takes a good one's place."""
+    store = filled(tmp_path, 1, 2, keep=2)
+    (tmp_path / "checkpoints/checkpoint-2/COMMIT").unlink()
+    store.save(snapshot_of(3, {}))
+    assert [info.progress.step for info in store.list()] == [1, 3]
+
+
+def test_the_rests_of_a_crash_go_with_the_next_save(tmp_path):
+    """What a killed process left under way stays while others only look, and is gone after the next save."""
+    store = filled(tmp_path, 1)
+    for folder in (".tmp", ".trash"):
+        (tmp_path / folder / "dead/rng").mkdir(parents=True)
+        (tmp_path / folder / "dead/rng/half").write_bytes(b"half")
+        (tmp_path / folder / "link").symlink_to(tmp_path / "checkpoints")
+    store.load()
+    assert names_in(tmp_path / ".tmp") == ["dead", "link"]
+    filled(tmp_path, 2)
+    assert names_in(tmp_path / ".tmp") == names_in(tmp_path / ".trash") == []
+    assert names_in(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2"]
+
+
+@dataclass(frozen=True)
+class LookingPart(StatePart):
+    """Writes nothing, and notes what lies in ``.tmp`` and ``.trash`` when it is asked to."""
+
+    seen: list[str]
+
+    def write(self, folder: Path) -> None:
+        self.seen += [path.name for path in [*folder.parent.iterdir(), *folder.parents[1].glob(".trash/*")]]
+
+
+def test_the_rests_of_a_crash_make_room_for_the_next_save(tmp_path):
+    """What a killed process left is deleted before the next save needs the space."""
+    store = filled(tmp_path, 1)
+    (tmp_path / ".tmp/dead").mkdir()
+    (tmp_path / ".trash/dead").mkdir()
+    seen: list[str] = []
+    store.save(Snapshot(Progress(step=2), "periodic", [LookingPart(seen)]))
+    assert len(seen) == 1
+    assert "dead" not in seen
+
+
+def test_a_name_that_is_taken_is_refused_before_anything_is_written(tmp_path):
+    """Whatever bears the name of the checkpoint, be it an empty folder or a dangling link, is left as it is."""
+    store = filled(tmp_path, 1)
+    (tmp_path / "checkpoints/checkpoint-2").mkdir()
+    (tmp_path / "checkpoints/checkpoint-3").symlink_to("nowhere")
+    for step in (2, 3):
+        seen: list[str] = []
+        with pytest.raises(StateError, match="already stored"):
+            store.save(Snapshot(Progress(step=step), "periodic", [LookingPart(seen)]))
+        assert seen == []
+    assert names_in(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
+
+
+def test_opening_neither_follows_a_link_nor_waits_for_a_pipe(tmp_path):
+    """A file that became a link or a pipe after it was looked at is no way out and no way to hang."""
+    (tmp_path / "link").symlink_to(__file__)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="symbolic links"):
+        FileOperations().open_file(tmp_path / "link")
+    with FileOperations().open_file(tmp_path / "pipe") as pipe:
+        assert pipe.read() == b""
+
+
+@dataclass(frozen=True)
+class LinkPart(StatePart):
+    target: Path
+
+    def write(self, folder: Path) -> None:
+        (folder / "model").symlink_to(self.target)
+
+
+def parts_at_fault(folder: Path) -> list[StatePart]:
+    (folder / "elsewhere").write_bytes(b"weights")
+    return [LinkPart(folder / "elsewhere"), BytesPart("MANIFEST.json", b"{}"), BytesPart("COMMIT", b"")]
+
+
+@pytest.mark.parametrize("number", range(3), ids=["link", "manifest", "commit"])
+def test_a_part_that_could_not_be_read_back_is_refused(tmp_path, number):
+    """A part that writes a link, or a file of the store's own, fails the save rather than the load."""
+    part = parts_at_fault(tmp_path)[number]
+    store = filled(tmp_path / "run", 1)
+    with pytest.raises(StateError, match="step 2"):
+        store.save(Snapshot(Progress(step=2), "periodic", [part]))
+    assert names_in(tmp_path / "run/checkpoints") == ["checkpoint-1"]
+    assert names_in(tmp_path / "run/.tmp") == []
+
+
+def test_the_run_folder_may_be_a_link_and_relative(tmp_path, monkeypatch):
+    """A run folder given by a link and a relative path is found from anywhere later."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to("disk")
+    monkeypatch.chdir(tmp_path)
+    store = filled(Path("run"), 1)
+    monkeypatch.chdir("/")
+    store.save(snapshot_of(2, {}))
+    assert store.load().info.progress.step == 2
+    assert names_in(tmp_path / "disk/checkpoints") == ["checkpoint-1", "checkpoint-2"]
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_a_store_keeps_at_least_one(tmp_path, keep):
+    """A store that would keep nothing is refused."""
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        DiskStateStore(tmp_path, keep=keep)
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        MemoryStateStore(keep=keep)

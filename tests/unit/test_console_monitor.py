@@ -1,0 +1,251 @@
+"""What a person sees of a run."""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+import time
+
+import pytest
+
+from adapters.monitor.console import ConsoleMonitor
+from domain.errors import TrainingError
+
+FIGURES = {"loss": 3.41249, "tokens": 1000, "tokens_per_second": 45213.4, "memory_bytes": 3 * 2**30}
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _a_plain_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def lines_of(file):
+    return file.getvalue().splitlines()
+
+
+def test_a_line_names_the_figures(clock):
+    """A plain line holds the position, the loss, the speed and the memory in use."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(1000, None, file=file, clock=clock)
+    monitor.record(12, FIGURES)
+    monitor.close()
+    assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.00 GiB"]
+
+
+def test_a_line_at_most_every_ten_seconds(clock):
+    """A file gets the first figures, then the newest every ten seconds, and the last."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    for step in range(1, 26):
+        monitor.record(step, {"loss": 1.0})
+        clock.now += 1.0
+    monitor.close()
+    assert lines_of(file) == [f"step {step} · loss 1.000" for step in (1, 11, 21, 25)]
+
+
+def test_the_last_line_is_not_repeated(clock):
+    """Figures that were just printed are not printed again at the end, however often it is closed."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor.record(1, {"loss": 1.0})
+    monitor.close()
+    monitor.close()
+    assert lines_of(file) == ["step 1 · loss 1.000"]
+
+
+def test_an_evaluation_has_its_own_line(clock):
+    """An evaluation is printed at once, with bits per byte where they are known."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor.record(100, {"loss": 3.0})
+    monitor.record(100, {"eval_loss": 3.412, "eval_bits_per_byte": 1.834})
+    monitor.record(101, {"eval_loss": 3.4})
+    monitor.close()
+    assert lines_of(file)[1:] == [
+        "step 100 · evaluation 3.412 nats/token · 1.83 bits per byte",
+        "step 101 · evaluation 3.400 nats/token",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "left"),
+    [
+        pytest.param(1000, None, "0:04:00 left", id="steps"),
+        pytest.param(None, 100_000, "0:01:20 left", id="tokens"),
+        pytest.param(1000, 100_000, "0:01:20 left", id="whichever ends first"),
+    ],
+)
+def test_the_time_that_is_left(clock, steps, tokens, left):
+    """The rest of the budget at the pace so far: of 960 steps 40, of 80,000 tokens 10,000 took ten seconds."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(steps, tokens, file=file, clock=clock)
+    monitor.record(0, {"loss": 1.0, "tokens": 10_000})
+    clock.now += 10.0
+    monitor.record(40, {"loss": 1.0, "tokens": 20_000})
+    monitor.close()
+    first, second = lines_of(file)
+    assert "left" not in first
+    assert second.endswith(left)
+
+
+def test_a_resumed_run_starts_at_its_step():
+    """``rewind`` shows where the run stands before the first step is done."""
+    file = Terminal()
+    monitor = ConsoleMonitor(1000, None, file=file)
+    monitor.rewind(500)
+    monitor.close()
+    assert "step 500/1000" in file.getvalue()
+
+
+def test_a_file_gets_no_control_characters(clock):
+    """Whatever a message or a figure contains, a file gets printable text only."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, 10, file=file, clock=clock)
+    monitor.say("in \x1b[31mred\x07 \x9b2J and [bold]as it is[/bold]\r")
+    monitor.record(1, FIGURES)
+    monitor.close()
+    assert lines_of(file)[0] == "in [31mred 2J and [bold]as it is[/bold]"
+    assert all(character.isprintable() for line in lines_of(file) for character in line)
+
+
+def test_a_dumb_terminal_is_a_file(monkeypatch, clock):
+    """A terminal that cannot move its cursor gets plain lines."""
+    monkeypatch.setenv("TERM", "dumb")
+    file = Terminal()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor.record(1, {"loss": 1.0})
+    monitor.close()
+    assert file.getvalue() == "step 1 · loss 1.000\n"
+
+
+def test_an_old_encoding_gets_what_it_can_show(clock):
+    """Characters that the output cannot encode are replaced, not raised about."""
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor.record(1, {"loss": 1.0})
+    monitor.close()
+    assert raw.getvalue() == b"step 1 ? loss 1.000\n"
+
+
+def test_a_terminal_is_left_clean():
+    """After ``close`` the last figures stand there whole, the cursor is back, and the next print starts a new line."""
+    file = Terminal()
+    monitor = ConsoleMonitor(1000, None, file=file)
+    monitor.record(999, FIGURES)
+    monitor.record(1000, FIGURES)
+    monitor.close()
+    last, after = file.getvalue().rsplit("step 1000/1000 · loss 3.412 · 45,213 tokens/s · 3.00 GiB", 1)
+    assert last.count("\x1b[?25l") == 1
+    assert after.split("\n", 1)[1] == "\x1b[?25h"
+
+
+def test_a_message_stands_above_the_live_line():
+    """``say`` prints its text whole, without markup, and the live line comes after it."""
+    file = Terminal()
+    monitor = ConsoleMonitor(None, None, file=file)
+    monitor.record(7, {"loss": 2.0})
+    monitor.say("checkpoint [red]saved[/red] in " + "x" * 200)
+    monitor.close()
+    before, after = file.getvalue().split("checkpoint [red]saved[/red] in " + "x" * 200 + "\n")
+    assert "step 7 · loss 2.000" in after
+    assert "\n" not in before
+
+
+def test_the_standard_streams_are_put_back(monkeypatch):
+    """A live line on standard error gives both streams back when it ends."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    streams = sys.stdout, sys.stderr
+    monitor = ConsoleMonitor(None, None)
+    monitor.record(1, {"loss": 2.0})
+    monitor.close()
+    assert (sys.stdout, sys.stderr) == streams
+    assert "step 1" in terminal.getvalue()
+
+
+def test_say_after_close_is_printed(clock):
+    """A message that comes late is still printed."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor.close()
+    monitor.say("done")
+    assert lines_of(file) == ["done"]
+
+
+class HeldTerminal(io.StringIO):
+    """Takes nothing before it is released."""
+
+    def __init__(self):
+        super().__init__()
+        self.released = threading.Event()
+
+    def write(self, text):
+        self.released.wait()
+        return super().write(text)
+
+
+def test_a_held_output_does_not_block_the_loop(clock):
+    """While nobody reads, calls return at once and the oldest waiting lines are dropped."""
+    file = HeldTerminal()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    start = time.monotonic()
+    for number in range(3000):
+        monitor.say(f"line {number}")
+        monitor.record(number, {"loss": 1.0})
+    assert time.monotonic() - start < 5.0
+    file.released.set()
+    monitor.close()
+    assert "line 2999" in lines_of(file)
+    assert len(lines_of(file)) < 1100
+
+
+def test_a_held_output_does_not_block_the_end(clock):
+    """``close`` gives up on an output that takes nothing, after a few seconds."""
+    file = HeldTerminal()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor.say("never read")
+    start = time.monotonic()
+    monitor.close()
+    waited = time.monotonic() - start
+    file.released.set()
+    assert waited < 10.0
+
+
+def test_an_output_that_is_gone_is_reported_once(clock):
+    """A broken output raises one ``TrainingError``; after it every call is harmless."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    file.close()
+    with pytest.raises(TrainingError, match="console"):
+        _record_for(monitor, seconds=10.0)
+    monitor.record(2, {"loss": 1.0})
+    monitor.say("nobody hears this")
+    assert monitor.close() is None
+
+
+def _record_for(monitor, *, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        monitor.record(1, {"loss": 1.0})
+        time.sleep(0.02)

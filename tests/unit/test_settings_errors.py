@@ -1,0 +1,151 @@
+"""Everything that can be wrong with the settings is said in one sentence that names key, layer and remedy."""
+
+from __future__ import annotations
+
+import pytest
+
+from configs.layers import load_settings, restore_settings
+from domain.errors import ConfigurationError
+
+
+def complaint(*overrides, files=(), environ=None):
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(files, overrides, environ or {})
+    message = str(caught.value)
+    assert message.isprintable()
+    assert "pydantic" not in message
+    assert caught.value.__suppress_context__
+    return message
+
+
+def written(folder, text):
+    path = folder / "x.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "remedy"),
+    [
+        ("optimizer.lerning_rate=1", "optimizer.lerning_rate", "did you mean optimizer.learning_rate?"),
+        ("learning_rate=1", "learning_rate", "did you mean optimizer.learning_rate?"),
+        ("optimiser.clip=1", "optimiser", "did you mean optimizer?"),
+        ("run.budget.step=1", "run.budget.step", "did you mean run.budget.steps?"),
+        ("optimizer.schedule.qqqq=1", "optimizer.schedule.qqqq", "optimizer.schedule has floor, warmup_steps"),
+        ("qqqq=1", "qqqq", "there are data, evaluation, event_bus, handlers, model, monitors"),
+        ("_env_file=x", "_env_file", "there are data,"),
+        ("monitors=[{kind: jsonl, qqqq: 1}]", "monitors[0].qqqq", "monitors[0] has kind"),
+        ("optimizer.learning_rate=fast", "optimizer.learning_rate", "must be a number, not fast"),
+        ("optimizer.learning_rate=true", "optimizer.learning_rate", "must be a number, not true"),
+        ("optimizer.learning_rate=0", "optimizer.learning_rate", "must be above 0, not 0"),
+        ("optimizer.learning_rate=.inf", "optimizer.learning_rate", "must be a finite number"),
+        ("optimizer.learning_rate.x=1", "optimizer.learning_rate", "must be a number"),
+        ("optimizer.betas=[0.9]", "optimizer.betas", "has too few values"),
+        ("optimizer.betas=[0.9, 1]", "optimizer.betas[1]", "must be below 1, not 1"),
+        ("optimizer.precision=fp16", "optimizer.precision", "must be one of auto, fp32 or bf16, not fp16"),
+        ("optimizer.micro_batch=17", "optimizer.micro_batch", "at most optimizer.batch_size, which is 8"),
+        ("optimizer.schedule.floor=1.5", "optimizer.schedule.floor", "must be at most 1, not 1.5"),
+        ("run.budget.steps=1.5", "run.budget.steps", "must be a whole number, not 1.5"),
+        ("run.budget.steps=true", "run.budget.steps", "must be a whole number, not true"),
+        ("run.budget.steps=null", "run.budget", "needs steps or tokens"),
+        ("run.budget=5", "run.budget", "must be a section"),
+        ("run.seed=4294967296", "run.seed", "must be at most 4294967295, not 4294967296"),
+        ("run.deterministic=1", "run.deterministic", "must be true or false, not 1"),
+        ("run.name=../x", "run.name", "letters, digits and . _ - only"),
+        ("run.name=.hidden", "run.name", "must not begin with . or -"),
+        ("run.name=..", "run.name", "letters, digits and . _ - only"),
+        ("run.dir=a\0b", "run.dir", "must be a path"),
+        ("data=files", "data", "must be a section"),
+        ("data.kind=fils", "data.kind", "did you mean files?"),
+        ("data.sequence_length=7", "data.sequence_length", "must be at least 8, not 7"),
+        ("data.holdout=1", "data.holdout", "must be below 1, not 1"),
+        ("data.path=x", "data.path", "belongs to data.kind=files, but data.kind is python_library"),
+        ("data={kind: 5}", "data.kind", "must be text"),
+        ("tokenizer.path=x", "tokenizer.path", "belongs to tokenizer.kind=huggingface"),
+        ("tokenizer.vocabulary_size=256", "tokenizer.vocabulary_size", "must be at least 257"),
+        ("state_store.keep=0", "state_store.keep", "must be at least 1, not 0"),
+        ("monitors=console", "monitors", "must be a list, not console"),
+        ("monitors=[consol]", "monitors[0].kind", "did you mean console?"),
+        ("monitors=[jsonl, jsonl]", "monitors", "names one monitor twice"),
+        ("model.pretrained=true", "model.pretrained", "needs model.path"),
+        ("model.revision=abc", "model.revision", "needs model.path"),
+        ("model.config=null", "model", "needs path or config"),
+        ("model.config=llama", "model.config", "must be a mapping"),
+        ("model.config={model_type: 5}", "model", "needs config.model_type"),
+        ("sample.prompt=\ud800", "sample.prompt", "must be valid Unicode"),
+        ("sample.prompt='x", "sample.prompt", "begins like quoted text"),
+        ("sample.top_k=&a 5", "sample.top_k", "must be a whole number"),
+        ("model.config=[*a]", "model.config", "aliases"),
+        ("run.seed", "run.seed", "write section.key=value"),
+        ("=5", "an empty name", "write section.key=value"),
+        ("run..seed=5", "run..seed", "write section.key=value"),
+        ("a." * 5000 + "a=5", "a.a.a", "write section.key=value"),
+    ],
+)
+def test_a_wrong_override_is_named_with_its_remedy(override, key, remedy):
+    """A problem on the command line names the key as it was written, the command line, and what would be right."""
+    message = complaint(override)
+    assert message.startswith(key)
+    assert "(command line)" in message
+    assert remedy in message
+
+
+def test_a_missing_field_names_what_needs_it():
+    """A kind with a required field says which field, which kind, and where the kind was chosen."""
+    expected = "tokenizer.path is missing: tokenizer.kind=huggingface (command line) needs it"
+    assert complaint("tokenizer.kind=huggingface") == expected
+
+
+def test_fields_of_an_unknown_kind_belong_under_options():
+    """A kind that is not built in refuses other fields, lists the built-in kinds and points to options."""
+    message = complaint("data.kind=parquet", "data.path=x")
+    for part in ("data.path (command line)", "data.kind=parquet", "python_library, files", "data.options"):
+        assert part in message
+
+
+def test_path_and_config_together_are_refused():
+    """Two sources of a model in one layer, or a config on top of a path, are an error, not a guess."""
+    assert "keep one" in complaint("model.path=x", "model.config.model_type=gpt2")
+    message = complaint("model.config.dropout=0.1", environ={"HOLDFAST_MODEL__PATH": "x"})
+    assert message.startswith("model (command line) has both path and config")
+
+
+def test_several_problems_are_counted():
+    """The first problem is stated and the others are counted."""
+    assert complaint("run.seed=-1", "run.name=.").endswith("(1 more setting is wrong)")
+    assert complaint("optimizer.x=1", "a=1", "run.seed=-1").endswith("(2 more settings are wrong)")
+
+
+@pytest.mark.parametrize("variable", ["HOLDFAST_OPTIMIZER__LERNING_RATE", "HOLDFAST_OPTIMIZER_LEARNING_RATE"])
+def test_a_wrong_variable_is_answered_in_its_own_terms(variable):
+    """A variable that names no setting is an error that names it and the nearest variable."""
+    message = complaint(environ={variable: "1"})
+    assert f"(environment {variable})" in message
+    assert "did you mean HOLDFAST_OPTIMIZER__LEARNING_RATE?" in message
+
+
+def test_the_value_of_a_variable_is_checked():
+    """A value of the wrong type names the key and the variable."""
+    message = complaint(environ={"HOLDFAST_RUN__SEED": "x"})
+    assert message == "run.seed (environment HOLDFAST_RUN__SEED) must be a whole number, not x"
+
+
+def test_a_wrong_value_in_a_file_names_the_file(tmp_path):
+    """A problem that stands in a file names the file, also if other layers are right."""
+    file = written(tmp_path, "run: {seed: -1}")
+    message = complaint("run.name=x", files=[file])
+    assert message == f"run.seed ({file}) must be at least 0, not -1"
+
+
+def test_a_problem_of_a_whole_section_names_the_layer_that_caused_it(tmp_path):
+    """Of the layers that set a part of a wrong section, the highest is named."""
+    file = written(tmp_path, "run: {budget: {steps: 5, tokens: null}}")
+    assert complaint("run.budget.steps=null", files=[file]).startswith("run.budget (command line) needs steps")
+
+
+def test_settings_of_a_record_are_checked_as_well():
+    """Settings read back name the record as the place of a problem."""
+    with pytest.raises(ConfigurationError, match=r"run\.seed \(run\.json\) must be a whole number"):
+        restore_settings({"run": {"seed": "x"}})
+    with pytest.raises(ConfigurationError, match=r"old/run\.json: it must hold sections"):
+        restore_settings([], "old/run.json")

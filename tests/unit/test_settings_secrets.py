@@ -1,0 +1,140 @@
+"""Secrets in the settings never reach what is written or said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from configs.layers import Resolved, load_settings, restore_settings
+from configs.masking import MASK, is_secret, mask, mask_text
+from configs.plain import leaves, to_plain
+from configs.rendering import dump_settings, render
+from configs.settings import TrainSettings
+from domain.errors import ConfigurationError
+
+# `CANARY` keeps a drawn secret from standing in the settings by chance.
+secrets = st.text(st.characters(codec="utf-8", exclude_characters="&"), max_size=20).map("CANARY{}".format)
+urls = st.sampled_from(
+    [
+        "s3://key:{}@bucket/texts/*.jsonl",
+        "s3://key:{}@bucket/data@v2/x",
+        "https://{}@host/x.txt",
+        "https://user:{}@host:8080/x.txt?version=3",
+        "https://host/x.txt?a=1&token={}&b=2",
+        "https://host/x.txt?X-Amz-Signature={}",
+        "https://host/x.txt?a=1;sig={}",
+        "https://host/x.txt?%74oken={}",
+        "simplecache::s3://key:{}@bucket/x.txt",
+        "zip://inner.txt::https://user:{}@host/x.zip",
+    ]
+)
+names = st.sampled_from(
+    [
+        "token",
+        "password",
+        "secret",
+        "api_key",
+        "apiKey",
+        "API-KEY",
+        "hf_token",
+        "accessToken",
+        "aws_secret_access_key",
+        "client_secret",
+        "Authorization",
+        "passphrase",
+        "key",
+    ]
+)
+
+
+def everything_said(settings):
+    origins = {".".join(path): "x" for path, _ in leaves(to_plain(settings))}
+    return json.dumps(dump_settings(settings), ensure_ascii=False) + render(Resolved(settings, origins))
+
+
+@hypothesis_settings(deadline=None)
+@given(secret=secrets, name=names, nesting=st.sampled_from(["{}", "[]", "deep"]))
+def test_what_a_secret_key_holds_is_never_written(secret, name, nesting):
+    """Whatever stands under a key that looks like a secret appears neither in the dump nor in the rendering."""
+    held = {"{}": secret, "[]": [secret], "deep": {"value": secret, "number": 5}}[nesting]
+    settings = restore_settings({"data": {"kind": "outside", "options": {"inner": [{name: held}]}}})
+    said = everything_said(settings)
+    assert "CANARY" not in said
+    assert MASK in said
+
+
+@hypothesis_settings(deadline=None)
+@given(secret=secrets.filter(lambda text: "/" not in text and "?" not in text and "#" not in text), url=urls)
+def test_secrets_in_urls_are_never_written(secret, url):
+    """User parts and secret parameters of URLs are masked wherever text may stand."""
+    text = url.format(secret)
+    settings = restore_settings({"data": {"kind": "files", "path": ["a", text]}, "model": {"path": text}})
+    said = everything_said(settings)
+    assert "CANARY" not in said
+    assert said.count(MASK) == 4
+
+
+@pytest.mark.parametrize("secret", ["CANARY/with/slashes", "CANARY@CANARY", "CANARY#x", "CANARY?x", "CANARY:CANARY"])
+def test_a_secret_that_was_not_escaped_is_masked_too(secret):
+    """A user part with characters that should have been escaped does not slip through."""
+    assert "CANARY" not in mask_text(f"s3://key:{secret}@bucket/x")
+
+
+def test_the_rest_of_a_url_stays():
+    """Only the secret goes: scheme, host, path and other parameters stay readable, and so does a port."""
+    assert mask_text("https://u:p@host:80/a?b=1&token=t&c=2") == f"https://{MASK}@host:80/a?b=1&token={MASK}&c=2"
+    for harmless in ("s3://bucket/a@b", "http://host:8080/data@v1?page=2", "mail me@home", "x?max_tokens=5"):
+        assert mask_text(harmless) == harmless
+
+
+def test_words_that_resemble_secrets_are_not_masked():
+    """Tokens of a vocabulary and numbers of tokens are no secrets."""
+    harmless = [
+        "tokenizer",
+        "max_tokens",
+        "tokens",
+        "eos_token",
+        "pad_token_id",
+        "bos_token",
+        "num_key_value_heads",
+        "keep",
+    ]
+    assert [name for name in harmless if is_secret(name)] == []
+    assert mask({"model": {"eos_token": "</s>", "max_tokens": 5}}) == {"model": {"eos_token": "</s>", "max_tokens": 5}}
+
+
+def test_the_defaults_hold_nothing_to_mask():
+    """The default settings are written as they are."""
+    assert dump_settings(TrainSettings()) == to_plain(TrainSettings())
+
+
+def test_a_masked_secret_is_not_taken_for_the_secret(tmp_path):
+    """Settings with a masked secret are refused by name, so that a run does not start with a wrong password."""
+    secret = ["data.kind=outside", "data.options={password: hunter2}"]
+    file = tmp_path / "rendered.yaml"
+    file.write_text(render(load_settings([], secret, {})), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"data\.options\.password \(.*\) has a masked secret"):
+        load_settings([file], [], {})
+    assert load_settings([file], ["data.options.password=hunter2"], {}).settings.data.options == {"password": "hunter2"}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.kind=s3://key:CANARY@bucket",
+        "run.budget.steps=s3://key:CANARY@bucket",
+        "optimizer.precision=https://host?token=CANARY",
+        "hub_token=CANARY",
+        "optimizer.api_key=CANARY",
+        "s3://key:CANARY@bucket",
+    ],
+)
+def test_errors_do_not_repeat_secrets(override):
+    """A message about a wrong setting shows its value only without secrets."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings([], [override, "data.x=1"], {})
+    assert "CANARY" not in str(caught.value)
