@@ -1,6 +1,7 @@
 # Every target uses the tools of the active environment: pip install -e '.[dev]'
 PYTHON ?= python
 HERE := not gpu and not network
+BENCHMARKS = $(basename $(notdir $(shell grep -l '^if __name__' benchmarks/*.py)))
 
 .DEFAULT_GOAL := help
 .PHONY: help check format lint types contracts test faults bench
@@ -30,5 +31,5 @@ test: ## the default suite
 faults: ## crashes, full disks, damaged files and signals, the slow ones too
 	$(PYTHON) -m pytest tests/faults -m "$(HERE)"
 
-bench: ## measure what docs/benchmarks.md says
-	@for script in benchmarks/*.py; do echo "$$script"; $(PYTHON) "$$script" || exit 1; done
+bench: ## measure what docs/benchmarks.md says; ARGS=--write puts it there
+	@for name in $(BENCHMARKS); do $(PYTHON) -m benchmarks.$$name $(ARGS) || exit 1; done

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _GROUP_CHARACTERS = 1 << 17  # enough documents at once that the tokenizer works in parallel, few enough to stay small
 
 
+class NothingToReadError(DataError):
+    """A whole epoch has no document that is wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacedDocument:
     """A text, where it starts and where the one behind it starts."""
@@ -35,9 +39,9 @@ class PlacedDocument:
 def stream_documents(
     source: DataSource, cursor: Cursor, *, seed: int, epochs: int | None, wanted: Callable[[str], bool]
 ) -> Iterator[PlacedDocument]:
-    """Yield the ``wanted`` documents from ``cursor`` on, in shuffled units, for ``epochs`` epochs or for ever.
+    """Yield the ``wanted`` documents with text from ``cursor`` on, units shuffled, for ``epochs`` epochs or for ever.
 
-    Raises ``DataError`` if a whole epoch has none.
+    Raises ``NothingToReadError`` if a whole epoch has none.
     """
     units = source.units()
     for epoch in count(cursor.epoch):
@@ -49,14 +53,14 @@ def stream_documents(
             start = cursor
             for document in source.read(units[order[place]], cursor.position):
                 end = Cursor(epoch, place, document.end)
-                if wanted(document.text):
+                if document.text and wanted(document.text):
                     is_empty = False
                     skip = start.skip if document.start == start.position else 0
                     yield PlacedDocument(document.text, Cursor(epoch, place, document.start, skip), end)
             cursor = Cursor(epoch, place + 1)
         if is_empty:
-            msg = f"none of the {len(units)} files or units holds any text to use; point data.path at text"
-            raise DataError(msg)
+            msg = f"none of the {len(units)} files, the first being {units[0].name}, holds any text to use"
+            raise NothingToReadError(msg)
         cursor = Cursor(epoch + 1)
 
 
@@ -74,11 +78,17 @@ def tokenize(
 def _groups(documents: Iterable[PlacedDocument]) -> Iterator[list[PlacedDocument]]:
     group: list[PlacedDocument] = []
     characters = 0
-    for document in documents:
-        group.append(document)
-        characters += len(document.text)
-        if characters >= _GROUP_CHARACTERS:
-            yield group
-            group, characters = [], 0
+    try:
+        for document in documents:
+            group.append(document)
+            characters += len(document.text)
+            # at the end of an epoch too: a small corpus would be read over and over before its first batch
+            if characters >= _GROUP_CHARACTERS or document.start.epoch > group[0].start.epoch:
+                yield group
+                group, characters = [], 0
+    except DataError:
+        if group:
+            yield group  # an error comes where its document would be
+        raise
     if group:
         yield group

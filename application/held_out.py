@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
-from application.documents import stream_documents, tokenize
+from application.documents import NothingToReadError, stream_documents, tokenize
 from domain.cursor import Cursor
 from domain.errors import DataError
 from domain.packing import ConcatPacker
@@ -46,9 +46,7 @@ class HeldOut:
                 packer.add(tokens[: self._max_tokens - packer.held], document.start, document.end)
                 if packer.held >= self._max_tokens:
                     break
-        except DataError as error:
-            if packer.held:
-                raise
+        except NothingToReadError as error:
             msg = f"no document was held out to evaluate on: raise data.holdout, now {self._holdout.fraction}"
             raise DataError(msg) from error
         rest = packer.take_rest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, final
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Prefetch(Generic[T]):
         except BaseException as caught:  # noqa: BLE001  it is raised again in the thread that asks
             error = caught
         finally:
+            if isinstance(self._items, Generator):
+                self._items.close()  # here, since files and databases may be bound to the thread that opened them
             with self._changed:
                 self._error = error
                 self._ended = True

@@ -81,12 +81,13 @@ class TrainRun:
             while not (self._plan.budget.is_spent_by(progress) or self.stopped_by):
                 progress = self._advance(progress)
                 self._obey_all(progress)
+            self._obey_all(progress)  # a group may return what the last step brought only now
+            self._checkpoints.flush()
         except Exception as error:
             self._bus.publish(RunFailed(progress, error))
             raise
         finally:
             self._feed.close()
-        self._checkpoints.flush()
         self._bus.publish(RunFinished(progress))
         return progress
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 import torch
-from adapters.event_bus.blinker import BlinkerEventBus
 from torch.nn.functional import cross_entropy
 
+from adapters.event_bus.blinker import BlinkerEventBus
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.shared.device import choose_precision
 from benchmarks.report import Figure, interval_of_median, main

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dependency_injector import containers, providers
 
 from application.checkpoints import Checkpoints
+from application.choose_holdout import choose_holdout
 from application.engine import Engine
 from application.evaluate import Evaluator
 from application.feed import Feed, FeedPlan
@@ -19,7 +20,6 @@ from bootstrap.plugins import load_plugin
 from configs.settings import TrainSettings
 from domain.budget import Budget
 from domain.errors import ConfigurationError
-from domain.holdout import Holdout
 from domain.schedule import WarmupCosine
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class Container(containers.DeclarativeContainer):
             text_field=settings.provided.data.text_field,
         ),
     )
-    holdout = providers.Singleton(Holdout, settings.provided.data.holdout, settings.provided.run.seed)
+    holdout = providers.Singleton(
+        choose_holdout, data_source, settings.provided.data.holdout, settings.provided.run.seed, say
+    )
     tokenizer = providers.Selector(
         settings.provided.tokenizer.kind,
         train=providers.Singleton(

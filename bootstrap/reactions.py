@@ -41,6 +41,7 @@ def reactions(
     """Return each event with its handler, in the order of their subscription: an evaluation comes before a save."""
     settings, inbox, budget = container.settings(), container.inbox(), container.budget()
     measure = EvaluateOnCadence(Every(settings.evaluation.every), budget, inbox, at_start=settings.evaluation.at_start)
+    measurements = [(RunStarted, measure.on_start), (StepCompleted, measure.on_step)]
     recorders = [RecordMetrics(monitor, container.trainable()) for monitor in monitors]
     return [
         (Event, RecordEvents(write)),
@@ -48,8 +49,7 @@ def reactions(
         *((RunStarted, recorder.on_start) for recorder in recorders),
         *((StepCompleted, recorder.on_step) for recorder in recorders),
         *((EvaluationCompleted, recorder.on_evaluation) for recorder in recorders),
-        (RunStarted, measure.on_start),
-        (StepCompleted, measure.on_step),
+        *(measurements if container.holdout().fraction else ()),
         (StepCompleted, SaveOnCadence(Every(settings.state_store.every), budget, inbox)),
         (MemoryExhausted, HalveMicroBatch(inbox)),
         (StopRequested, SaveOnStop(inbox)),

@@ -19,6 +19,10 @@ class Holdout:
 
     def holds(self, text: str) -> bool:
         """Return whether the document is for evaluation, never for training."""
-        key = self.seed.to_bytes(8, "little", signed=True)
+        return self.place_of(text) < self.fraction
+
+    def place_of(self, text: str) -> float:
+        """Return where the document falls in [0, 1): it is held if that is below ``fraction``."""
+        key = (self.seed % 2**64).to_bytes(8, "little")
         digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, key=key).digest()
-        return int.from_bytes(digest, "little") < self.fraction * 2**64
+        return (int.from_bytes(digest, "little") >> 11) / 2**53

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 def unit_order(num_units: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return a permutation of ``range(num_units)``, int64, that depends on nothing but the arguments."""
-    generator = np.random.Generator(np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64)))
-    return generator.permutation(num_units)
+    return _permutation(num_units, np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64)))
 
 
 def row_order(num_rows: int, *, seed: int, window: Cursor) -> NDArray[np.int64]:
     """Return the permutation, int64, of the rows that were packed from ``window`` on; ``window.taken`` is ignored."""
     place = [seed % 2**64, window.epoch, window.unit, window.position, window.skip]
-    generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(place)))
-    return generator.permutation(num_rows)
+    return _permutation(num_rows, np.random.Philox(np.random.SeedSequence(place)))
+
+
+def _permutation(length: int, numbers: np.random.Philox) -> NDArray[np.int64]:
+    # numpy guarantees Philox's numbers over its versions, but not what ``Generator.permutation`` makes of them
+    return np.argsort(numbers.random_raw(length), kind="stable").astype(np.int64, copy=False)

@@ -28,5 +28,10 @@ class WarmupCosine:
         """Return the learning rate of the step that follows ``progress``."""
         if progress.step < self.warmup_steps:
             return self.peak * (progress.step + 1) / self.warmup_steps
-        cosine = 0.5 * (1.0 + math.cos(math.pi * self.budget.fraction_spent_by(progress)))
+        spent = self.budget.fraction_spent_by(progress)
+        warmed_up = (
+            spent * self.warmup_steps / max(1, progress.step)
+        )  # warm-up's share of the budget, steps being equal
+        decayed = (spent - warmed_up) / (1.0 - warmed_up) if warmed_up < 1.0 else 1.0
+        cosine = 0.5 * (1.0 + math.cos(math.pi * decayed))
         return self.floor + (self.peak - self.floor) * cosine

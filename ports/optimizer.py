@@ -36,8 +36,8 @@ class Update(ABC):
     """One optimizer step as a unit of work, entered with ``with``.
 
     - ``accumulate`` adds the gradient of ``weight`` times the part's summed loss and returns that summed loss,
-      unweighted and not yet read from the device. Parts whose targets add up to the batch, each with weight one over the batch's
-      number of targets, give the gradient of the whole batch within rounding. ``last`` marks the last part.
+      unweighted and not yet read from the device. Parts whose targets add up to the batch, each with weight one over
+      the batch's number of targets, give the gradient of the whole batch within rounding. ``last`` marks the last.
     - Nothing changes before ``apply``. ``apply`` clips, steps and returns the gradient's norm before clipping, once.
     - Leaving without ``apply`` drops the gradients and leaves no trace.
     - Non-finite gradients make ``apply`` raise ``NonFiniteGradients`` and change nothing.

@@ -56,7 +56,8 @@ class Rejected:
 class Loaded:
     """The newest valid checkpoint, None if there is none, and those that were set aside on the way to it.
 
-    ``folder`` holds the files of the snapshot's parts, verified, readable until the store is closed or collected.
+    ``folder`` holds the files of the snapshot's parts, verified, perhaps beside the store's own; they are readable
+    until a later save's retention deletes them, or the store is collected.
     """
 
     info: CheckpointInfo | None
@@ -69,12 +70,16 @@ class StateStore(ABC):
 
     - ``save`` returns once the snapshot is durable (it survives ``kill -9`` and power loss where the medium can); at
       any earlier crash the store holds what it held before. A later change of the argument does not leak in.
-    - A failed ``save`` raises ``StateError``, leaves older checkpoints as they were and no litter that counts.
+    - A failed ``save`` raises ``StateError``, leaves older checkpoints as they were and no litter that counts. What a
+      part raises comes through as it is, but for ``OSError``, which becomes ``StateError``.
     - Saving a step that is already stored raises ``StateError`` and changes nothing.
     - ``load`` returns exactly one saved snapshot's files, of the highest step that verifies. One that does not verify
       is set aside, not deleted, and reported in ``rejected``; the next older one is used. It never returns a mixture.
+    - A medium that cannot be read, or a checkpoint of a later version, makes ``load`` and ``list`` raise
+      ``StateError`` and sets nothing aside.
     - ``list`` names the complete checkpoints, oldest first, without verifying their bytes.
-    - Retention deletes only what is older than a durable successor, never the newest.
+    - Retention deletes only what is older than a durable successor, never the newest, nor what was just saved. If it
+      cannot delete, the save has succeeded all the same; the next one tries again.
     - ``flush`` waits until all saves are durable; it is rank-local, idempotent, and callable from any thread.
     - Not promised: two writers at once.
     """

@@ -7,6 +7,7 @@ import io
 import zlib
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from fsspec.implementations.memory import MemoryFileSystem
@@ -30,8 +31,9 @@ _PLAIN_TEXT = (
     *("sh", "bash", "zsh", "ps1", "sql", "html", "htm", "css", "scss", "xml", "yaml", "yml", "toml", "ini", "cfg"),
 )
 _FORMATS: Mapping[str, Literal["txt", "jsonl"]] = {
-    **dict.fromkeys(_PLAIN_TEXT, "txt"),
-    **dict.fromkeys(("jsonl", "ndjson"), "jsonl"),
+    **{f".{suffix}": "txt" for suffix in _PLAIN_TEXT},
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
 }
 
 
@@ -106,8 +108,7 @@ class FilesDataSource(DataSource):
     def _format_of(self, file: StoredFile) -> Literal["txt", "jsonl"] | None:
         if self._format != "auto":
             return self._format
-        suffix = file.path.lower().removesuffix(".gz").rpartition("/")[2].rpartition(".")[2]
-        return _FORMATS.get(suffix)
+        return _FORMATS.get(PurePosixPath(file.path.lower().removesuffix(".gz")).suffix)
 
 
 @contextmanager

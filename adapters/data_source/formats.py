@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _BYTE_ORDER_MARK = "\ufeff"
-DOCUMENT_BYTES = 256 << 10
+DOCUMENT_BYTES = 64 << 10
 LINE_BYTES = 64 << 20
 
 _READING = 1  # raise it when the same bytes become other documents

@@ -143,7 +143,7 @@ class ConsoleMonitor(Monitor):
         if share is None:
             return text
         grid = Table.grid(padding=(0, 1))
-        grid.add_row(ProgressBar(total=1.0, completed=share, width=20), text)
+        grid.add_row(ProgressBar(total=1.0, completed=share, width=8), text)
         return grid
 
 
@@ -177,7 +177,7 @@ class _Figures:
         return min(max(*spent, 0.0), 1.0) if spent else None
 
     def __str__(self) -> str:
-        return " · ".join(part for part in (self._position(), *self._measured(), self._left()) if part)
+        return " · ".join(part for part in self._parts() if part)
 
     def _position(self) -> str:
         position = f"step {self.step}" + (f"/{self._total_steps}" if self._total_steps else "")
@@ -185,11 +185,15 @@ class _Figures:
             position += f" · {self.latest.get('tokens', 0):,.0f}/{self._total_tokens:,} tokens"
         return position
 
-    def _measured(self) -> list[str]:
+    def _parts(self) -> tuple[str, ...]:
         latest = self.latest  # the writing thread reads while ``update`` replaces it
-        forms = (("loss", "loss {:.3f}", 1), ("tokens_per_second", "{:,.0f} tokens/s", 1))
-        memory = ("memory_bytes", "{:.2f} GiB", 2**30)
-        return [form.format(latest[name] / unit) for name, form, unit in (*forms, memory) if name in latest]
+        return (
+            self._position(),
+            f"loss {latest['loss']:.3f}" if "loss" in latest else "",
+            f"{latest['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in latest else "",
+            self._left(),
+            f"{latest['memory_bytes'] / 2**30:.1f} GiB" if "memory_bytes" in latest else "",
+        )
 
     def _left(self) -> str:
         if len(self._samples) < 2:

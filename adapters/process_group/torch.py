@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
 import os
@@ -9,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo
 from torch.distributed.rendezvous import rendezvous
 from typing_extensions import override
 
@@ -34,6 +35,9 @@ class TorchProcessGroup(ProcessGroup):
     ranks of a run make their groups in the same order. Commands travel as JSON: nothing that is received is run. Where
     no rank has a command, ``agree`` costs one exchange of eight bytes a rank.
 
+    torchrun's own restarts need a fresh meeting point each: ``--standalone`` or ``--rdzv-backend c10d``, with
+    ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``; else torch's gloo groups, this one too, find the addresses of the dead.
+
     ``timeout_seconds`` must exceed the longest time that one rank may keep the others waiting, a save included.
     Raises ``ConfigurationError`` without that environment, ``TrainingError`` if the ranks do not find each other.
     """
@@ -49,6 +53,7 @@ class TorchProcessGroup(ProcessGroup):
             where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             msg = f"rank {self._rank} of {self._size} did not find the others at {where}; see that all ranks start"
             raise TrainingError(msg) from error
+        atexit.register(self.close)  # a group that is still there when the interpreter ends aborts the process
         self.barrier()  # rank 0 serves the meeting point: nobody may leave before all have met
 
     @property
@@ -77,6 +82,7 @@ class TorchProcessGroup(ProcessGroup):
 
     @override
     def close(self) -> None:
+        atexit.unregister(self.close)
         self._group = None
 
     def _gather(self, mine: torch.Tensor) -> list[torch.Tensor]:

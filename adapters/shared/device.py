@@ -103,7 +103,7 @@ def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:
 
 @contextmanager
 def torch_state_preserved(*, deterministic: bool) -> Iterator[None]:
-    """Within the block a run may seed torch and, if ``deterministic``, gets only repeatable kernels; then all is as before.
+    """Within the block a run may seed torch and, if ``deterministic``, gets repeatable kernels; then all is as before.
 
     On CPU eager torch repeats itself as it is; on a GPU this is what makes two runs equal, at some cost in speed.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -46,7 +48,11 @@ class TensorsPart(StatePart):
 
     @override
     def write(self, folder: Path) -> None:
-        save_file(dict(self.tensors), folder / self.name, metadata={"format": "pt"})
+        try:
+            save_file(dict(self.tensors), folder / self.name, metadata={"format": "pt"})
+        except SafetensorError as error:  # how its Rust side says that a disk is full
+            number = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

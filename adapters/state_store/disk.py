@@ -13,7 +13,7 @@ from adapters.shared.file_operations import FileOperations, explain
 from adapters.state_store.defect import Defect
 from adapters.state_store.draft import write_draft
 from adapters.state_store.retention import check_keep, doomed
-from adapters.state_store.run_folder import RunFolder, is_there
+from adapters.state_store.store_folder import StoreFolder, is_there
 from adapters.state_store.verification import read_manifest, verify
 from domain.errors import StateError
 from ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
@@ -43,7 +43,7 @@ class DiskStateStore(StateStore):
     def __init__(self, root: Path, *, keep: int, files: FileOperations | None = None) -> None:
         self._keep = check_keep(keep)
         self._files = files or FileOperations()
-        self._folder = RunFolder(root.absolute(), self._files)
+        self._folder = StoreFolder(root.absolute(), self._files)
         self._lock = RLock()
 
     @override

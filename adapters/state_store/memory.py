@@ -14,7 +14,7 @@ from typing_extensions import override
 from adapters.shared.file_operations import explain
 from adapters.state_store.defect import Defect
 from adapters.state_store.retention import check_keep, doomed
-from adapters.state_store.run_folder import folder_name
+from adapters.state_store.store_folder import folder_name
 from adapters.state_store.tree import read_tree
 from domain.errors import StateError
 from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore

@@ -16,7 +16,7 @@ from adapters.state_store.manifest import (
     Manifest,
     commit_of,
 )
-from adapters.state_store.run_folder import folder_name
+from adapters.state_store.store_folder import folder_name
 from adapters.state_store.tree import hash_file, read_tree
 from domain.errors import StateError
 

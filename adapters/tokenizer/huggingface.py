@@ -55,7 +55,7 @@ class HuggingfaceTokenizer(Tokenizer):
         """
         file = Path(path).expanduser()
         if not file.exists() and (path.startswith(("/", ".", "~")) or file.suffix == ".json"):
-            msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a model folder or a hub name"
+            msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a folder or a hub name"
             raise ConfigurationError(msg)
         if not file.is_file():
             return cls._load_model(str(file) if file.is_dir() else path, revision)

@@ -53,7 +53,12 @@ def train_tokenizer(
     file = cache_dir / "tokenizers" / f"{key}.json"
     serialized = _load(file, report)
     if serialized is None:
-        serialized = _train(list(sample_documents(source, max_bytes, holds_out)), vocabulary_size, report)
+        documents = list(sample_documents(source, max_bytes, holds_out))
+        if not any(documents):
+            units = source.units()
+            msg = f"none of the {len(units)} files, the first being {units[0].name}, holds text to train a tokenizer on"
+            raise DataError(msg)
+        serialized = _train(documents, vocabulary_size, report)
         _store(file, serialized, report)
     return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT)
 
@@ -79,9 +84,6 @@ def sample_documents(source: DataSource, max_bytes: int, holds_out: Callable[[st
 
 def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], None]) -> str:
     num_bytes = sum(len(document.encode()) for document in documents)
-    if not num_bytes:
-        msg = "there is no text to train a tokenizer on: point data.path at text, or lower data.holdout"
-        raise DataError(msg)
     report(
         f"training a {vocabulary_size:,}-entry tokenizer on {num_bytes / 1e6:.1f} MB of {len(documents):,} documents"
     )

@@ -41,5 +41,6 @@ def _flat(event: Event) -> dict[str, Any]:
             case Exception() as error:
                 record[field.name] = f"{type(error).__name__}: {error}"
             case value:
-                record[field.name] = value
+                # a record's own "event" is its kind
+                record["during" if field.name == "event" else field.name] = value
     return record

@@ -168,8 +168,8 @@ class TestPythonLibraryDataSource(LocalFiles):
     @pytest.fixture
     def damaged(self, tmp_path) -> tuple[DataSource, int]:
         (tmp_path / "bad").mkdir()
-        (tmp_path / "bad" / "bad.py").write_bytes(b"#" * (256 << 10) + b"\n0\0\n")
-        return self.open(tmp_path / "bad"), (256 << 10) + 2
+        (tmp_path / "bad" / "bad.py").write_bytes(b"#" * (64 << 10) + b"\n0\0\n")
+        return self.open(tmp_path / "bad"), (64 << 10) + 2
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):

@@ -79,6 +79,18 @@ class TestTensorboardMonitor(MonitorContract):
         with np.errstate(over="ignore"):
             return float(np.float32(value))
 
+    def test_a_quick_restart_is_read_in_order(self, tmp_path, monkeypatch):
+        """A restart within a second still hides what came before it, though the library would name its file earlier."""
+        from tensorboard.summary.writer import event_file_writer
+
+        monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(9))
+        for loss in (1.0, 2.0):
+            monitor = TensorboardMonitor(tmp_path)
+            monitor.rewind(0)
+            monitor.record(1, {"loss": loss})
+            monitor.close()
+        assert self.recorded(monitor, tmp_path) == [(1, {"loss": 2.0})]
+
     def test_a_missing_package_is_told_in_one_sentence(self, tmp_path, monkeypatch):
         """Without the extra the error names the command that installs it."""
         for name in [name for name in sys.modules if name.split(".")[0] == "tensorboard"]:

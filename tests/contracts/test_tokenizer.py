@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import pytest
@@ -18,6 +17,8 @@ from adapters.tokenizer.train import train_tokenizer
 from ports.testing.tokenizer import HARD_TEXTS, TokenizerContract
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ports.tokenizer import Tokenizer
 
 CORPUS = {

@@ -52,7 +52,7 @@ def test_the_model_learned(trained):
     """Bits per byte on held-out documents fall."""
     lines = (trained[0] / "runs/default/metrics.jsonl").read_text().splitlines()
     figures = [record["eval_bits_per_byte"] for record in map(json.loads, lines) if "eval_bits_per_byte" in record]
-    assert figures[-1] < 0.8 * figures[0]
+    assert figures[-1] < figures[0] - 0.3
 
 
 def test_transformers_reproduces_the_evaluation(trained, monkeypatch):

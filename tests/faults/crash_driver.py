@@ -88,6 +88,7 @@ def recover(root: Path) -> dict[str, Any]:
         "damaged": [step for step, folder in kept.items() if not payload(step).items() <= files_under(folder).items()],
         "goes_on": store.load().info == store.list()[-1] and max(kept) == 10,
         "litter": litter(root),
+        "halves": sorted({path.name for path in (root / "checkpoints").iterdir()} - {f"checkpoint-{n}" for n in kept}),
     }
 
 

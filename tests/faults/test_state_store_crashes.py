@@ -51,7 +51,7 @@ def test_a_kill_at_any_point_loses_nothing(scenario, steps):
         assert outcome["second_is_no_op"], outcome
         assert outcome["goes_on"], outcome
         assert outcome["damaged"] == [], outcome
-        assert outcome["litter"] == [], outcome
+        assert outcome["litter"] == outcome["halves"] == [], outcome
 
 
 def test_a_kill_at_any_point_of_a_quarantine_keeps_each_bad_checkpoint_once():

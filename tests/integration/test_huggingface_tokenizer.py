@@ -10,6 +10,7 @@ import sys
 import pytest
 from tokenizers import Tokenizer as Core
 from tokenizers import models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from domain.errors import ConfigurationError
@@ -69,7 +70,9 @@ def test_a_configured_end_of_text_must_exist(tmp_path):
 def test_a_file_beside_its_configuration_takes_its_end_of_text(tmp_path):
     """A tokenizer.json in a model folder ends documents as the folder says, special or not in the file itself."""
     vocabulary = {"a": 0, "b": 1, "<": 2, "|": 3, ">": 4, "<|b|>": 5, "<eos>": 6}
-    (tmp_path / "tokenizer.json").write_text(Core(models.BPE(vocab=vocabulary, merges=[])).to_str())
+    core = Core(models.BPE(vocab=vocabulary, merges=[]))
+    core.add_tokens(["<|b|>"])
+    (tmp_path / "tokenizer.json").write_text(core.to_str())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|b|>"}))
     tokenizer = HuggingfaceTokenizer.load(str(tmp_path / "tokenizer.json"))
     assert tokenizer.end_of_text == 5
@@ -122,21 +125,15 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence():
 
 
 def test_the_fingerprint_tells_encodings_apart():
-    """Another merge, another end of a document or another added word is another fingerprint; a decoder is not."""
+    """Another merge, end of a document or added word is another fingerprint; tokens put around a text are not."""
 
     def core(**choices) -> Core:
         return Core(models.BPE(vocab={"a": 0, "b": 1, "ab": 2, "<eos>": 3, "</s>": 4}, **choices))
 
     plain, merged, added, prefixed = core(merges=[]), core(merges=[("a", "b")]), core(merges=[]), core(merges=[])
     added.add_tokens(["ba"])
-    prefixed.post_processor = pre_tokenizers_free_processor()
+    prefixed.post_processor = TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", 3)])
     prints = [HuggingfaceTokenizer(each.to_str(), end_of_text="<eos>").fingerprint() for each in (plain, merged, added)]
     prints.append(HuggingfaceTokenizer(plain.to_str(), end_of_text="</s>").fingerprint())
     assert len(set(prints)) == 4
     assert HuggingfaceTokenizer(prefixed.to_str(), end_of_text="<eos>").fingerprint() == prints[0]
-
-
-def pre_tokenizers_free_processor():
-    from tokenizers.processors import TemplateProcessing
-
-    return TemplateProcessing(single="<eos> $A", special_tokens=[("<eos>", 3)])

@@ -9,7 +9,7 @@ import sys
 from functools import partial
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.data_source.memory import MemoryDataSource
@@ -19,7 +19,7 @@ from adapters.tokenizer.train import sample_documents, train_tokenizer
 from domain.errors import ConfigurationError, DataError
 
 # each pair is as frequent as the next: what decides between them must be the same everywhere
-TIES = {f"unit {number}": [f"{chr(97 + number)}{chr(98 + number)} " * 50] for number in range(20)}
+TIES = {f"unit {number}": [f"{chr(97 + number)}{chr(98 + number)} " * 50] for number in range(40)}
 TRAIN = """
 import sys
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_kept_tokenizer_is_used_again(train, tmp_path):
     said = []
     first = train(MemoryDataSource(TIES), report=said.append)
     assert len(said) == 1
-    assert "training a 300-entry tokenizer on 0.0 MB of 20 documents" in said[0]
+    assert "training a 300-entry tokenizer on 0.0 MB of 40 documents" in said[0]
     second = train(MemoryDataSource(TIES), report=said.append)
     assert len(said) == 1
     assert second.fingerprint() == first.fingerprint()
@@ -150,7 +150,7 @@ def test_end_of_text_is_id_0(train):
     """A trained tokenizer ends documents with id 0, and its 256 bytes come next, in one fixed order."""
     tokenizer = train(MemoryDataSource(TIES))
     assert tokenizer.end_of_text == 0
-    assert tokenizer.encode(["!Az"]).ids.tolist() == [1, 34, 91]
+    assert tokenizer.encode(["!Az"]).ids.tolist() == [1, 33, 90]
 
 
 def test_a_checkpoint_holds_the_trained_tokenizer(train, tmp_path):
@@ -184,14 +184,15 @@ units_of_text = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(units=units_of_text.filter(bool), max_bytes=st.integers(1, 60))
 def test_a_sample_is_bounded_and_complete_if_it_can_be(units, max_bytes):
     """No sample is larger than asked for, and a corpus that fits is taken whole, in order."""
     sample = list(sample_documents(MemoryDataSource(units), max_bytes, lambda _: False))
-    everything = [text for name in sorted(units) for text in units[name]]
+    everything = "".join(text for name in sorted(units) for text in units[name])
     size = sum(max(1, sum(len(text.encode()) for text in texts)) for texts in units.values())
     assert sum(len(text.encode()) for text in sample) <= max_bytes
-    assert sample == everything or size > max_bytes
+    assert "".join(sample) == everything or size > max_bytes
 
 
 def test_the_default_corpus_trains_in_seconds(train):

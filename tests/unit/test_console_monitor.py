@@ -49,7 +49,7 @@ def test_a_line_names_the_figures(clock):
     monitor = ConsoleMonitor(1000, None, file=file, clock=clock)
     monitor.record(12, FIGURES)
     monitor.close()
-    assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.00 GiB"]
+    assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.0 GiB"]
 
 
 def test_a_line_at_most_every_ten_seconds(clock):
@@ -155,7 +155,7 @@ def test_a_terminal_is_left_clean():
     monitor.record(999, FIGURES)
     monitor.record(1000, FIGURES)
     monitor.close()
-    last, after = file.getvalue().rsplit("step 1000/1000 · loss 3.412 · 45,213 tokens/s · 3.00 GiB", 1)
+    last, after = file.getvalue().rsplit("step 1000/1000 · loss 3.412 · 45,213 tokens/s · 3.0 GiB", 1)
     assert last.count("\x1b[?25l") == 1
     assert after.split("\n", 1)[1] == "\x1b[?25h"
 
@@ -227,9 +227,8 @@ def test_a_held_output_does_not_block_the_end(clock):
     monitor.say("never read")
     start = time.monotonic()
     monitor.close()
-    waited = time.monotonic() - start
+    assert time.monotonic() - start < 10.0
     file.released.set()
-    assert waited < 10.0
 
 
 def test_an_output_that_is_gone_is_reported_once(clock):

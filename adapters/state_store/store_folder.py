@@ -34,7 +34,7 @@ def is_there(path: Path) -> bool:
 
 
 @final
-class RunFolder:
+class StoreFolder:
     """The folders of ``root``, which need not exist yet; all methods raise ``OSError``, and ``StateError`` for a link.
 
     A move is durable once both folders that it changes are synced: on some file systems the old name could otherwise

@@ -1,0 +1,198 @@
+"""The promises of ``ports.process_group`` as tests."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun, to_json
+from domain.errors import TrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from domain.commands import Command
+    from ports.process_group import ProcessGroup
+
+_NUM_ROUNDS = 40
+
+
+class ProcessGroupContract(ABC):
+    """Subclass it for an adapter, named ``Test...``."""
+
+    @abstractmethod
+    def on_each_rank(self, task: Callable[[ProcessGroup], Any], *, timeout_seconds: float) -> Sequence[Any]:
+        """Make a group with that time-out, run ``task`` on all its ranks at the same time, return the results by rank.
+
+        ``task`` is a function at the top of a module and returns JSON, so its name and its result can be sent to other
+        processes. Closing the groups is up to this method.
+        """
+
+    def test_every_rank_has_its_own_number(self) -> None:
+        """``rank`` lies in ``[0, size)``, differs on each rank, and all know the same size."""
+        places = self.on_each_rank(place, timeout_seconds=30)
+        assert list(places) == [[rank, len(places)] for rank in range(len(places))]
+
+    def test_all_ranks_agree(self) -> None:
+        """Every rank gets all commands of all ranks, by rank, in the order in which a rank gave them, each once."""
+        results = self.on_each_rank(agree_on_every_kind, timeout_seconds=30)
+        expected = [to_json(command) for rank in range(len(results)) for command in every_kind(rank)]
+        assert list(results) == [expected] * len(results)
+
+    def test_ranks_agree_while_some_have_nothing(self) -> None:
+        """A command that only the last rank gives reaches all."""
+        results = self.on_each_rank(agree_on_what_the_last_rank_wants, timeout_seconds=30)
+        assert list(results) == [[to_json(Evaluate())]] * len(results)
+
+    def test_nothing_is_agreed_on_nothing(self) -> None:
+        """Where no rank has a command, none is returned."""
+        results = self.on_each_rank(agree_on_nothing, timeout_seconds=30)
+        assert list(results) == [[]] * len(results)
+
+    def test_many_rounds(self) -> None:
+        """Over many rounds of random length no command is lost, doubled or moved, on any rank."""
+        results = self.on_each_rank(agree_in_many_rounds, timeout_seconds=30)
+        expected = [
+            to_json(command)
+            for number in range(_NUM_ROUNDS)
+            for rank in range(len(results))
+            for command in some_commands(rank, number)
+        ]
+        assert list(results) == [expected] * len(results)
+
+    def test_one_rank_is_the_identity(self) -> None:
+        """A group of one returns what it was given, at once."""
+        results = self.on_each_rank(agree_once, timeout_seconds=30)
+        assert len(results) > 1 or results[0] == [to_json(command) for command in every_kind(0)]
+
+    def test_a_barrier_waits_for_every_rank(self) -> None:
+        """No rank leaves the barrier before the last one, which comes late, has come."""
+        times = self.on_each_rank(pass_a_barrier, timeout_seconds=30)
+        assert min(left for _, left in times) >= max(came for came, _ in times)
+
+    def test_a_silent_rank_does_not_hang_an_agreement(self) -> None:
+        """Where one rank does not call ``agree``, the others' raises ``TrainingError`` within the time-out."""
+        *others, _ = self.on_each_rank(agree_while_the_last_rank_is_silent, timeout_seconds=2)
+        assert all(error == "TrainingError" and waited < 10 for error, waited in others), others
+
+    def test_a_gone_rank_does_not_hang_a_barrier(self) -> None:
+        """Where one rank has left, the others' ``barrier`` raises ``TrainingError`` within the time-out."""
+        *others, _ = self.on_each_rank(wait_while_the_last_rank_is_gone, timeout_seconds=2)
+        assert all(error == "TrainingError" and waited < 10 for error, waited in others), others
+
+    def test_close_needs_nobody_and_may_come_twice(self) -> None:
+        """One rank closes, twice, while the others do not."""
+        results = self.on_each_rank(close_on_the_first_rank, timeout_seconds=30)
+        assert list(results) == ["closed", *["open"] * (len(results) - 1)]
+
+    def test_a_quick_rank_does_not_break_the_last_round(self) -> None:
+        """A rank that closes as soon as it is through does not make the others fail in the same round."""
+        for _ in range(3):
+            results = self.on_each_rank(close_right_after_the_last_round, timeout_seconds=30)
+            assert list(results) == [len(results)] * len(results)
+
+
+def every_kind(rank: int) -> list[Command]:
+    """Return one of each command, told apart by rank."""
+    return [
+        StopRun(f'rank {rank} says "stop" · \n\0 \N{SNOWMAN}', signal=15),
+        SplitBatch(rank + 1),
+        *(SaveCheckpoint(reason) for reason in SaveReason),
+        Evaluate(),
+        StopRun("", signal=None),
+    ]
+
+
+def some_commands(rank: int, number: int) -> list[Command]:
+    """Return up to three commands, the same at each call."""
+    chance = random.Random(f"{rank} {number}")  # noqa: S311  reproducible, not secret
+    num_commands = chance.choice((0, 0, 1, 3))
+    return [StopRun(f"{rank} {number} {position}" + "x" * chance.randrange(99)) for position in range(num_commands)]
+
+
+def place(group: ProcessGroup) -> list[int]:
+    """Return where this rank stands."""
+    return [group.rank, group.size]
+
+
+def agree_once(group: ProcessGroup) -> list[Any]:
+    """Return what one call agreed on."""
+    return [to_json(command) for command in group.agree(every_kind(group.rank))]
+
+
+def agree_on_every_kind(group: ProcessGroup) -> list[Any]:
+    """Return what was agreed on when each rank gave one of each command."""
+    return _agreed(group, [every_kind(group.rank)])
+
+
+def agree_on_what_the_last_rank_wants(group: ProcessGroup) -> list[Any]:
+    """Return what was agreed on when only the last rank gave a command."""
+    return _agreed(group, [[Evaluate()] if group.rank == group.size - 1 else []])
+
+
+def agree_on_nothing(group: ProcessGroup) -> list[Any]:
+    """Return what was agreed on when nobody gave a command."""
+    return _agreed(group, [[], [], []])
+
+
+def agree_in_many_rounds(group: ProcessGroup) -> list[Any]:
+    """Return what was agreed on in many rounds."""
+    return _agreed(group, [some_commands(group.rank, number) for number in range(_NUM_ROUNDS)])
+
+
+def pass_a_barrier(group: ProcessGroup) -> list[float]:
+    """Return when this rank came and when it left, by the clock of the machine."""
+    time.sleep(0.1 * group.rank)
+    came = time.time()
+    group.barrier()
+    return [came, time.time()]
+
+
+def agree_while_the_last_rank_is_silent(group: ProcessGroup) -> list[Any]:
+    """Return the error of an agreement that the last rank does not come to, and how long it took."""
+    if group.rank == group.size - 1:
+        time.sleep(3 if group.size > 1 else 0)
+        return []
+    return _error_of(lambda: group.agree([Evaluate()]))
+
+
+def wait_while_the_last_rank_is_gone(group: ProcessGroup) -> list[Any]:
+    """Return the error of a barrier that the last rank does not come to, and how long it took."""
+    if group.rank == group.size - 1:
+        group.close()
+        return []
+    return _error_of(group.barrier)
+
+
+def close_on_the_first_rank(group: ProcessGroup) -> str:
+    """Close twice on rank 0 only."""
+    if group.rank > 0:
+        return "open"
+    group.close()
+    group.close()
+    return "closed"
+
+
+def close_right_after_the_last_round(group: ProcessGroup) -> int:
+    """Return how many commands were agreed on in the round after which every rank closes at once."""
+    for _ in range(20):
+        group.barrier()
+    agreed = _agreed(group, [[Evaluate()]])
+    group.close()
+    return len(agreed)
+
+
+def _agreed(group: ProcessGroup, rounds: Sequence[Sequence[Command]]) -> list[Any]:
+    # The round without commands at the end is for groups that return commands one call later.
+    return [to_json(command) for commands in [*rounds, []] for command in group.agree(commands)]
+
+
+def _error_of(collective: Callable[[], object]) -> list[Any]:
+    start = time.monotonic()
+    try:
+        collective()
+    except TrainingError as error:
+        return [type(error).__name__, time.monotonic() - start]
+    return [None, time.monotonic() - start]

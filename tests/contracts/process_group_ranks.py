@@ -1,0 +1,116 @@
+"""Ranks in processes of their own: as a script, one rank that runs the tasks it is told; as a module, their owner."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+class Ranks:
+    """Starts processes with torchrun's environment when they are needed, and again if one has died."""
+
+    def __init__(self, size):
+        self.size = size
+        self._processes = []
+
+    def run(self, task, *, timeout_seconds, dying=()):
+        """Return what ``task`` returns on each rank that is not expected to die."""
+        self._start()
+        order = {"module": task.__module__, "task": task.__name__, "timeout_seconds": timeout_seconds}
+        for process in self._processes:
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+        answers = [json.loads(process.stdout.readline() or '{"error": "died"}') for process in self._processes]
+        errors = [answer["error"] for rank, answer in enumerate(answers) if "error" in answer and rank not in dying]
+        assert not errors, "\n".join(errors)
+        if dying:
+            self.stop()
+        return [answer.get("result") for answer in answers]
+
+    def stop(self):
+        for process in self._processes:
+            process.kill()
+            process.communicate()
+        self._processes = []
+
+    def _start(self):
+        if self._processes:
+            return
+        port = free_port()
+        for rank in range(self.size):
+            place = {"RANK": rank, "WORLD_SIZE": self.size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+            more = {**place, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": 1}
+            environment = {**os.environ, **{name: str(value) for name, value in more.items()}}
+            process = subprocess.Popen(
+                [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            self._processes.append(process)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def die(group):
+    """Kill the last rank as the system does when memory ends; return how the others fare."""
+    from domain.errors import TrainingError
+
+    group.barrier()
+    if group.rank == group.size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    try:
+        group.barrier()
+    except TrainingError as error:
+        return [type(error).__name__, time.monotonic() - start]
+    return [None, time.monotonic() - start]
+
+
+def stand_beside_another_group(group):
+    """Use torch's default group, made later, between two uses of this one, and make a second one of these beside it."""
+    import torch
+    from torch import distributed
+
+    from adapters.process_group.torch import TorchProcessGroup
+    from domain.commands import Evaluate
+
+    distributed.init_process_group("gloo")
+    ones = torch.ones(1)
+    distributed.all_reduce(ones)
+    time.sleep(0.5 * group.rank)  # whoever comes first must not find the addresses of the first group
+    second = TorchProcessGroup(30)
+    agreed = [group.agree([Evaluate()]), second.agree([Evaluate()])]
+    second.close()
+    distributed.destroy_process_group()
+    agreed.append(group.agree([Evaluate()]))
+    return [int(ones), *map(len, agreed)]
+
+
+def serve():
+    from adapters.process_group.torch import TorchProcessGroup
+
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            group = TorchProcessGroup(order["timeout_seconds"])
+            answer = {"result": getattr(importlib.import_module(order["module"]), order["task"])(group)}
+            group.close()
+        except Exception:  # noqa: BLE001  the owner shows it
+            answer = {"error": traceback.format_exc()}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

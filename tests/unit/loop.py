@@ -1,0 +1,195 @@
+"""A whole training run on in-memory adapters, and a trainable at which faults can be placed."""
+
+from dataclasses import dataclass, field
+from typing import final
+
+import numpy as np
+from typing_extensions import override
+
+from adapters.data_source.memory import MemoryDataSource
+from adapters.event_bus.memory import MemoryEventBus
+from adapters.model_factory.memory import MemoryModelFactory
+from adapters.optimizer.memory import MemoryOptimizer
+from adapters.process_group.single import SingleProcessGroup
+from adapters.state_store.memory import MemoryStateStore
+from adapters.tokenizer.memory import MemoryTokenizer
+from application.checkpoints import Checkpoints
+from application.engine import Engine
+from application.evaluate import Evaluator
+from application.feed import Feed, FeedPlan
+from application.handlers.evaluate_on_cadence import EvaluateOnCadence
+from application.handlers.halve_micro_batch import HalveMicroBatch
+from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from application.held_out import HeldOut
+from application.inbox import Inbox
+from application.train import TrainPlan, TrainRun
+from domain.budget import Budget
+from domain.cadence import Every
+from domain.events import MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
+from domain.holdout import Holdout
+from domain.schedule import WarmupCosine
+from ports.optimizer import Trainable, Update
+from ports.process_group import ProcessGroup
+from ports.testing.optimizer_cases import files_of
+
+TOKENIZER = MemoryTokenizer()
+CORPUS = {
+    "songs": ["Twinkle, twinkle, little star.", "Row, row, row your boat gently down the stream.", "Baa, baa!"],
+    "proverbs": ["A stitch in time saves nine.", "Too many cooks spoil the broth.", "No smoke without fire.", "Ah."],
+    "numbers": ["one two three four five", "six", "seven eight nine", "ten eleven twelve thirteen"],
+}
+
+
+def nothing(*_):
+    """Let things go on as they do."""
+
+
+@final
+class FaultyTrainable(Trainable):
+    """Trains as ``inner`` does, remembers the rows of each step, and asks before it does anything.
+
+    ``before_part(step, part)`` and ``before_evaluation(batch)`` may raise.
+    """
+
+    def __init__(self, inner, *, before_part=nothing, before_evaluation=nothing):
+        self.inner = inner
+        self.before_part = before_part
+        self.before_evaluation = before_evaluation
+        self.consumed = {}
+
+    @property
+    @override
+    def hardware(self):
+        return self.inner.hardware
+
+    @override
+    def memory_bytes(self):
+        return self.inner.memory_bytes()
+
+    @override
+    def update(self, *, step, learning_rate):
+        return _FaultyUpdate(self, self.inner.update(step=step, learning_rate=learning_rate), step)
+
+    @override
+    def evaluate(self, batch):
+        self.before_evaluation(batch)
+        return self.inner.evaluate(batch)
+
+    @override
+    def generate(self, prompt, sampling, *, end_of_text):
+        return self.inner.generate(prompt, sampling, end_of_text=end_of_text)
+
+    @override
+    def capture(self):
+        return self.inner.capture()
+
+    @override
+    def restore(self, folder, *, weights_only=False):
+        self.inner.restore(folder, weights_only=weights_only)
+
+
+@final
+class _FaultyUpdate(Update):
+    def __init__(self, trainable, inner, step):
+        self._trainable = trainable
+        self._inner = inner
+        self._step = step
+        self._rows = []
+
+    @override
+    def accumulate(self, part, *, weight, last):
+        self._trainable.before_part(self._step, part)
+        self._rows += part.input_ids.tolist()
+        return self._inner.accumulate(part, weight=weight, last=last)
+
+    @override
+    def apply(self):
+        norm = self._inner.apply()
+        self._trainable.consumed[self._step] = self._rows
+        return norm
+
+    @override
+    def __enter__(self):
+        self._inner.__enter__()
+        return self
+
+    @override
+    def __exit__(self, kind, error, trace):
+        self._inner.__exit__(kind, error, trace)
+
+
+@dataclass
+class Loop:
+    """The parts of a run, made anew over ``store`` as a fresh process would; ``run`` trains."""
+
+    store: MemoryStateStore = field(default_factory=lambda: MemoryStateStore(keep=100))
+    source: MemoryDataSource = field(default_factory=lambda: MemoryDataSource(CORPUS))
+    plan: FeedPlan = FeedPlan(sequence_length=8, rows=4, seed=3, prefetch=0)  # noqa: RUF009  frozen
+    budget: Budget = Budget(steps=8)  # noqa: RUF009  frozen
+    holdout: Holdout = Holdout(0.2, seed=3)  # noqa: RUF009  frozen
+    group: ProcessGroup = field(default_factory=SingleProcessGroup)
+    micro_batch: int = 4
+    max_rows: int | None = None
+    save_every: int = 0
+    evaluate_every: int = 0
+    evaluate_at_start: bool = False
+
+    def __post_init__(self):
+        model = MemoryModelFactory().build(vocabulary_size=257, end_of_text=256, seed=1)
+        self.trainable = FaultyTrainable(MemoryOptimizer(max_rows=self.max_rows).prepare(model))
+        self.bus = MemoryEventBus()
+        self.inbox = Inbox()
+        self.checkpoints = Checkpoints(self.store, self.trainable, self.bus, parts=[TOKENIZER])
+        held_out = HeldOut(self.source, TOKENIZER, self.holdout, self.plan, max_tokens=64)
+        self.train = TrainRun(
+            plan=TrainPlan(self.budget, WarmupCosine(5.0, warmup_steps=3, floor=0.5, budget=self.budget)),
+            feed=Feed(self.source, TOKENIZER, self.holdout, self.plan),
+            engine=Engine(self.trainable, micro_batch=self.micro_batch),
+            evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes),
+            checkpoints=self.checkpoints,
+            bus=self.bus,
+            inbox=self.inbox,
+            group=self.group,
+        )
+        measure = EvaluateOnCadence(
+            Every(self.evaluate_every), self.budget, self.inbox, at_start=self.evaluate_at_start
+        )
+        if self.evaluate_every:
+            self.bus.subscribe(RunStarted, measure.on_start)
+            self.bus.subscribe(StepCompleted, measure.on_step)
+        self.bus.subscribe(StepCompleted, SaveOnCadence(Every(self.save_every), self.budget, self.inbox))
+        self.bus.subscribe(MemoryExhausted, HalveMicroBatch(self.inbox))
+        self.bus.subscribe(StopRequested, SaveOnStop(self.inbox))
+        self.bus.subscribe(RunFailed, SaveOnFailure(self.checkpoints))
+
+    def run(self):
+        """Train; return the progress at the end."""
+        return self.train.run()
+
+    def at_step(self, step, act):
+        """Call ``act`` once ``step`` is complete."""
+        self.bus.subscribe(StepCompleted, lambda event: act() if event.progress.step == step else None)
+
+    @property
+    def state(self):
+        """Return the bytes of all that training changes."""
+        return files_of(self.trainable.capture())
+
+    @property
+    def rows(self):
+        """Return the rows that each step consumed, by step."""
+        return self.trainable.consumed
+
+    @property
+    def losses(self):
+        """Return the loss of each step that this process took."""
+        return np.array([event.outcome.loss for event in self.published(StepCompleted)])
+
+    def published(self, kind):
+        """Return the events of ``kind``."""
+        return [event for event in self.bus.published if isinstance(event, kind)]
+
+    @property
+    def story(self):
+        """Return the names of all events, in order."""
+        return [type(event).__name__ for event in self.bus.published]

@@ -1,0 +1,241 @@
+import json
+import math
+from dataclasses import fields
+
+import pytest
+from loop import Loop
+
+from adapters.monitor.memory import MemoryMonitor
+from application.handlers.announce import Announce
+from application.handlers.evaluate_on_cadence import EvaluateOnCadence
+from application.handlers.halve_micro_batch import HalveMicroBatch
+from application.handlers.record_events import RecordEvents
+from application.handlers.record_metrics import RecordMetrics
+from application.handlers.save_checkpoints import SaveOnCadence, SaveOnStop
+from application.inbox import Inbox
+from domain import events
+from domain.budget import Budget
+from domain.cadence import Every
+from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch
+from domain.cursor import Cursor
+from domain.errors import DataError
+from domain.events import (
+    BatchSplit,
+    CheckpointRejected,
+    CheckpointSaved,
+    EvaluationCompleted,
+    Event,
+    HandlerFailed,
+    MemoryExhausted,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+    StopRequested,
+)
+from domain.outcome import Evaluation, StepOutcome
+from domain.progress import Progress
+from ports.optimizer import Hardware
+
+PROGRESS = Progress(7, 700, Cursor(1, 2, 3, 4))
+OUTCOME = StepOutcome(
+    losses=[3.0, 5.0],
+    num_targets=4,
+    num_tokens=100,
+    grad_norm=1.5,
+    learning_rate=0.1,
+    micro_batch=2,
+    step_seconds=0.75,
+    data_wait_seconds=0.25,
+)
+EXAMPLES = [
+    RunStarted(PROGRESS),
+    StepCompleted(PROGRESS, OUTCOME),
+    MemoryExhausted(PROGRESS, 8, "no room"),
+    BatchSplit(PROGRESS, 4),
+    EvaluationCompleted(PROGRESS, Evaluation(8.0, 4, 16)),
+    CheckpointSaved(PROGRESS, "/runs/a/checkpoint-7", SaveReason.FINAL, 0.5),
+    CheckpointRejected("checkpoint-9", "bad hash", "/runs/a/quarantine/checkpoint-9"),
+    StopRequested(PROGRESS, "SIGTERM", 15),
+    RunFailed(PROGRESS, DataError("line 3 is no JSON")),
+    RunFinished(PROGRESS),
+    HandlerFailed("StepCompleted", "RecordMetrics.on_step", OSError("disk full")),
+]
+each_event = pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
+
+
+def test_there_is_an_example_of_every_event():
+    """A new event is not forgotten by the tests below."""
+    kinds = {kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, Event)}
+    assert {type(event) for event in EXAMPLES} == kinds - {Event}
+
+
+def record_of(event):
+    records = []
+    RecordEvents(records.append)(event)
+    return records
+
+
+@each_event
+def test_every_event_but_a_step_is_recorded_as_json(event):
+    """The history has an object for each event, that JSON can hold, with its time, its kind and all its fields."""
+    records = record_of(event)
+    assert len(records) == (not isinstance(event, StepCompleted))
+    for record in records:
+        again = json.loads(json.dumps(record, allow_nan=False))
+        assert again == record
+        assert record["event"] == type(event).__name__
+        assert record["time"].endswith("+00:00")
+        assert ("step" in record) == any(field.name == "progress" for field in fields(event))
+
+
+def test_the_history_says_what_happened():
+    """Records hold progress as step and tokens, an evaluation as its figures, and an error as type and message."""
+    assert record_of(EXAMPLES[4])[0].items() >= {"step": 7, "tokens": 700, "loss": 2.0}.items()
+    assert record_of(EXAMPLES[4])[0]["bits_per_byte"] == pytest.approx(8 / math.log(2) / 16)
+    assert record_of(EXAMPLES[8])[0]["error"] == "DataError: line 3 is no JSON"
+    assert record_of(EXAMPLES[5])[0].items() >= {"reason": "final", "seconds": 0.5}.items()
+    assert record_of(EXAMPLES[10])[0].items() >= {"during": "StepCompleted", "error": "OSError: disk full"}.items()
+
+
+@each_event
+def test_every_event_is_announced_in_one_line_or_not_at_all(event):
+    """A person reads at most one line an event; what figures tell better is left to them."""
+    lines = []
+    Announce(lines.append)(event)
+    told_by_figures = isinstance(event, (StepCompleted, EvaluationCompleted, RunFinished))
+    assert len(lines) == (not told_by_figures)
+    assert all(line and "\n" not in line for line in lines)
+
+
+def test_announcements_say_what_a_person_asks():
+    """Each line names the step and what was done about it; a new run is not called resumed."""
+    lines = []
+    for event in [RunStarted(Progress()), *EXAMPLES]:
+        Announce(lines.append)(event)
+    assert lines == [
+        "resumed at step 7",
+        "step 8 does not fit into memory with 8 rows at once",
+        "the same batch again in micro-batches of 4; the result does not change",
+        "step 7 · checkpoint (final) in /runs/a/checkpoint-7, 0.50 s",
+        "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; the one before it is used",
+        "step 7 · stopping: SIGTERM",
+        "failed after step 7: DataError",
+        "RecordMetrics.on_step failed on StepCompleted and training goes on: OSError: disk full",
+    ]
+
+
+class Device:
+    """Stands for a trainable on some hardware."""
+
+    def __init__(self, peak_flops):
+        self.hardware = Hardware("device", "bf16", 10, flops_per_token=60.0, peak_flops=peak_flops)
+
+    def memory_bytes(self):
+        return 12345
+
+
+@pytest.mark.parametrize("peak_flops", [None, 60_000.0])
+def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
+    """A monitor gets loss, rate, speed and memory of each step, and MFU where the device's peak is known."""
+    monitor = MemoryMonitor()
+    RecordMetrics(monitor, Device(peak_flops)).on_step(EXAMPLES[1])
+    expected = {
+        "tokens": 700,
+        "loss": 2.0,
+        "lr": 0.1,
+        "grad_norm": 1.5,
+        "tokens_per_second": 100.0,
+        "data_wait_seconds": 0.25,
+        "memory_bytes": 12345,
+        "micro_batch": 2,
+    }
+    assert monitor.records == [(7, expected | ({"mfu": 0.1} if peak_flops else {}))]
+
+
+def test_the_figures_of_an_evaluation_reach_the_monitor():
+    """A monitor gets loss and bits a byte of each evaluation, apart from those of training."""
+    monitor = MemoryMonitor()
+    RecordMetrics(monitor, Device(None)).on_evaluation(EXAMPLES[4])
+    ((step, metrics),) = monitor.records
+    assert (step, metrics["tokens"], metrics["eval_loss"]) == (7, 700, 2.0)
+    assert metrics["eval_bits_per_byte"] == pytest.approx(8 / math.log(2) / 16)
+
+
+def test_every_step_stands_once_in_the_figures_of_a_resumed_run():
+    """A run that is taken up again at an earlier step makes the monitor forget the later ones."""
+    monitor = MemoryMonitor()
+    first = Loop(save_every=3)
+    first.at_step(5, lambda: setattr(first.trainable, "before_part", interrupt))
+
+    def interrupt(step, part):
+        raise KeyboardInterrupt
+
+    first.bus.subscribe(StepCompleted, RecordMetrics(monitor, first.trainable).on_step)
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = Loop(first.store)
+    recorder = RecordMetrics(monitor, second.trainable)
+    second.bus.subscribe(RunStarted, recorder.on_start)
+    second.bus.subscribe(StepCompleted, recorder.on_step)
+    second.run()
+    assert [step for step, _ in monitor.records] == list(range(1, 9))
+
+
+def at(step):
+    return StepCompleted(Progress(step, step * 100), OUTCOME)
+
+
+def orders(handler, inbox, steps):
+    """Return what ``handler`` orders in answer to each of ``steps``."""
+    answers = []
+    for event in steps:
+        handler(event)
+        answers.append(inbox.drain())
+    return answers
+
+
+def test_checkpoints_are_due_on_their_cadence_and_at_the_end():
+    """A save is ordered at each multiple and once at the end of the budget, as the final one."""
+    inbox = Inbox()
+    handler = SaveOnCadence(Every(2), Budget(steps=4), inbox)
+    periodic, final = [SaveCheckpoint()], [SaveCheckpoint(SaveReason.FINAL)]
+    assert orders(handler, inbox, map(at, range(1, 5))) == [[], periodic, [], final]
+    never = SaveOnCadence(Every(0), Budget(steps=3), inbox)
+    assert orders(never, inbox, map(at, range(1, 4))) == [[], [], final]
+
+
+@pytest.mark.parametrize(("signal", "reason"), [(None, SaveReason.FINAL), (15, SaveReason.PREEMPT)])
+def test_a_stop_is_answered_with_a_checkpoint(signal, reason):
+    """A run that is asked to stop saves, and the checkpoint tells whether a signal asked."""
+    inbox = Inbox()
+    SaveOnStop(inbox)(StopRequested(PROGRESS, "why", signal))
+    assert inbox.drain() == [SaveCheckpoint(reason)]
+
+
+def test_evaluations_are_due_on_their_cadence_and_at_the_end():
+    """An evaluation is ordered at each multiple and once at the end of the budget."""
+    inbox = Inbox()
+    handler = EvaluateOnCadence(Every(2), Budget(steps=5), inbox, at_start=False)
+    assert orders(handler.on_step, inbox, map(at, range(1, 6))) == [[], [Evaluate()], [], [Evaluate()], [Evaluate()]]
+
+
+@pytest.mark.parametrize(("step", "at_start", "expected"), [(0, True, 1), (0, False, 0), (7, True, 0)])
+def test_only_a_new_run_is_evaluated_at_its_start(step, at_start, expected):
+    """The untrained model is measured if asked for, a resumed one is not measured again."""
+    inbox = Inbox()
+    EvaluateOnCadence(Every(0), Budget(steps=9), inbox, at_start=at_start).on_start(RunStarted(Progress(step)))
+    assert inbox.drain() == [Evaluate()] * expected
+
+
+def test_a_micro_batch_is_halved_down_to_one_row():
+    """Halving rounds up, ends at one row, and at one row there is no remedy."""
+    inbox = Inbox()
+    rows, tried = 13, []
+    while rows:
+        tried.append(rows)
+        HalveMicroBatch(inbox)(MemoryExhausted(PROGRESS, rows, "no room"))
+        answers = inbox.drain()
+        assert answers in ([], [SplitBatch((rows + 1) // 2)])
+        rows = answers[0].rows if answers else 0
+    assert tried == [13, 7, 4, 2, 1]

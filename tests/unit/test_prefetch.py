@@ -1,0 +1,102 @@
+import threading
+from itertools import count
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from application.prefetch import Prefetch
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_items_come_in_order_and_end(items, depth):
+    """Prefetching yields the same items in the same order, and stays ended."""
+    prefetch = Prefetch(iter(items), depth=depth)
+    assert list(prefetch) == items
+    assert list(prefetch) == []
+    prefetch.close()
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_an_error_comes_where_its_item_would_be(depth):
+    """Items that were made before an error come first, and the error comes each time one asks again."""
+
+    def items():
+        yield from "abcd"
+        raise ZeroDivisionError
+
+    prefetch = Prefetch(items(), depth=depth)
+    assert [next(prefetch) for _ in range(4)] == list("abcd")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            next(prefetch)
+    prefetch.close()
+
+
+def test_an_interruption_in_the_thread_reaches_the_one_who_asks():
+    """No exception is lost in the thread, not even one that is no ``Exception``."""
+
+    def items():
+        yield 1
+        raise KeyboardInterrupt
+
+    prefetch = Prefetch(items(), depth=1)
+    assert next(prefetch) == 1
+    with pytest.raises(KeyboardInterrupt):
+        next(prefetch)
+    prefetch.close()
+
+
+def test_only_so_many_items_are_made_ahead():
+    """Memory is bounded: ``depth`` items wait, and one more is in hand."""
+    made = []
+    enough = threading.Event()
+
+    def items():
+        for number in count():
+            made.append(number)
+            if number == 3:
+                enough.set()
+            yield number
+
+    prefetch = Prefetch(items(), depth=3)
+    assert enough.wait(10)
+    for taken in range(20):
+        assert len(made) <= taken + 3 + 1
+        assert next(prefetch) == taken
+    prefetch.close()
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_closing_ends_the_thread(depth):
+    """``close`` waits for the thread, in the middle of endless items and after the last, and may be called twice."""
+    before = threading.active_count()
+    endless, ended = Prefetch(count(), depth=depth), Prefetch(iter([1]), depth=depth)
+    assert next(endless) == 0
+    assert list(ended) == [1]
+    for prefetch in (endless, ended, endless):
+        prefetch.close()
+    assert threading.active_count() == before
+
+
+def test_closing_wakes_one_who_waits():
+    """A thread that waits for an item learns that none comes any more."""
+    may_go_on = threading.Event()
+
+    def items():
+        may_go_on.wait(10)
+        yield 1
+
+    prefetch = Prefetch(items(), depth=1)
+    received = []
+    waiting = threading.Thread(target=lambda: received.extend(prefetch))
+    waiting.start()
+    closing = threading.Thread(target=prefetch.close)
+    closing.start()
+    may_go_on.set()
+    closing.join(10)
+    waiting.join(10)
+    assert not closing.is_alive()
+    assert not waiting.is_alive()
+    assert received in ([], [1])
