@@ -54,7 +54,7 @@ class Container(containers.DeclarativeContainer):
     settings = providers.Dependency(instance_of=TrainSettings)
     directory = providers.Dependency(instance_of=Path)
     chosen = providers.Dependency(instance_of=dict)
-    say = providers.Dependency()
+    say: providers.Dependency[Any] = providers.Dependency()
 
     event_bus = providers.Selector(
         settings.provided.event_bus.kind,
@@ -64,7 +64,9 @@ class Container(containers.DeclarativeContainer):
     process_group = providers.Selector(
         settings.provided.process_group.kind,
         single=providers.Singleton(lazy("adapters.process_group.single:SingleProcessGroup")),
-        torch=providers.Singleton(lazy("adapters.process_group.torch:TorchProcessGroup")),
+        torch=providers.Singleton(
+            lazy("adapters.process_group.torch:TorchProcessGroup"), settings.provided.process_group.timeout_seconds
+        ),
     )
     data_source = providers.Selector(
         settings.provided.data.kind,

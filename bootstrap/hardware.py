@@ -6,13 +6,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
+from configs.sections.optimizer import AccelerateOptimizerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from configs.settings import TrainSettings
-
-_TORCH_KINDS = ("accelerate",)
 
 
 def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], str]) -> dict[str, str]:
@@ -20,18 +19,19 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
 
     The device is chosen at each start, as a run may move; the precision once, as another would be another run.
     """
-    if settings.optimizer.kind not in _TORCH_KINDS:
+    optimizer = settings.optimizer
+    if not isinstance(optimizer, AccelerateOptimizerSettings):
         return {}
-    device, _ = lazy("adapters.shared.device:choose_device")(settings.optimizer.device)
-    precision, reason = lazy("adapters.shared.device:choose_precision")(settings.optimizer.precision, device)
-    if settings.optimizer.precision == "auto":
+    device, _ = lazy("adapters.shared.device:choose_device")(optimizer.device)
+    precision, reason = lazy("adapters.shared.device:choose_precision")(optimizer.precision, device)
+    if optimizer.precision == "auto":
         precision = decide("optimizer.precision", precision, reason)
     return {"optimizer.device": device, "optimizer.precision": precision}
 
 
 def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:
     """Return a context that puts torch's process-wide state back at its end, if the run uses torch."""
-    if settings.optimizer.kind not in _TORCH_KINDS:
+    if not isinstance(settings.optimizer, AccelerateOptimizerSettings):
         return nullcontext()
     context: AbstractContextManager[Any] = lazy("adapters.shared.device:torch_state_preserved")(
         deterministic=settings.run.deterministic

@@ -25,7 +25,7 @@ def build_monitors(
     say: Callable[[str], object] = _log
     if "monitors" in overrides:
         return list(overrides["monitors"]), say
-    built_in = {
+    built_in: dict[str, Callable[[], Any]] = {
         "console": lambda: lazy("adapters.monitor.console:ConsoleMonitor")(budget.steps, budget.tokens),
         "jsonl": lambda: lazy("adapters.monitor.jsonl:JsonlMonitor")(folder / "metrics.jsonl"),
         "tensorboard": lambda: lazy("adapters.monitor.tensorboard:TensorboardMonitor")(folder / "tensorboard"),

@@ -30,19 +30,12 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = _locked(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            msg = f"the run folder {path} cannot be used: {error.strerror}; choose another with run.dir"
-            raise StateError(msg) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            msg = f"another process trains in {path}: wait for it, or give this run another run.name"
-            raise StateError(msg) from error
-        self.record: dict[str, Any] = read_record(path) if (path / _RECORD).exists() else {}
+            self.record: dict[str, Any] = read_record(path) if (path / _RECORD).exists() else {}
+        except StateError:
+            self.close()
+            raise
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Record ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
@@ -117,9 +110,23 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def set_aside(path: Path) -> Path | None:
-    """Move the run folder ``path`` out of the way, never deleting it; return where it went, None if there was none."""
+    """Move the run folder ``path`` out of the way, never deleting it; return where it went, None if there was none.
+
+    Raises ``StateError`` if another process trains in it.
+    """
     if not path.exists():
         return None
+    lock = _locked(path)
+    try:
+        return _move_away(path)
+    except OSError as error:
+        msg = f"{path} cannot be set aside: {error.strerror}"
+        raise StateError(msg) from error
+    finally:
+        os.close(lock)
+
+
+def _move_away(path: Path) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     target = path.with_name(f"{path.name}.{stamp}")
     number = 1
@@ -128,6 +135,22 @@ def set_aside(path: Path) -> Path | None:
         target = path.with_name(f"{path.name}.{stamp}-{number}")
     path.rename(target)
     return target
+
+
+def _locked(path: Path) -> int:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        msg = f"the run folder {path} cannot be used: {error.strerror}; choose another with run.dir"
+        raise StateError(msg) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        msg = f"another process trains in {path}: wait for it, or give this run another run.name"
+        raise StateError(msg) from error
+    return lock
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

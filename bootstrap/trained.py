@@ -10,6 +10,7 @@ from bootstrap.hardware import choose_hardware
 from bootstrap.run_folder import read_record
 from configs.layers import restore_settings
 from configs.rendering import dump_settings
+from configs.sections.model import HuggingFaceModelSettings
 from domain.errors import DataError, StateError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def open_trained(path: Path) -> Trained:
 def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
     """Take tokenizer and model from the checkpoint itself: what they were made from may be gone."""
     tree = dump_settings(settings)
-    if settings.model.kind == "huggingface":
+    if isinstance(settings.model, HuggingFaceModelSettings):
         tree["model"] = {"kind": "huggingface", "path": str(folder), "attention": settings.model.attention}
     if settings.tokenizer.kind in ("huggingface", "train"):
         tree["tokenizer"] = {"kind": "huggingface", "path": str(folder)}

@@ -39,7 +39,8 @@ class DataSource(ABC):
 
     - ``units`` has the same order each time, and at least one unit, or raises ``DataError`` saying what was looked for.
     - ``read(unit, start)`` yields the documents from ``start`` on, the same ones each time; positions are exact, so a
-      cut at any document and a new read lose and repeat nothing. Only what is yielded is read: memory stays bounded.
+      cut at any document and a new read lose and repeat nothing, and reading from a document's ``start`` yields it
+      again. Only what is yielded is read: memory stays bounded.
     - Opening is cheap: nothing is read before the first document is asked for.
     - A record that cannot be read raises ``DataError`` naming the unit and the position.
     - ``fingerprint`` changes when a unit's bytes, name or the way of reading change, and stays equal otherwise.

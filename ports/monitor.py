@@ -16,7 +16,8 @@ class Monitor(ABC):
     - ``rewind`` forgets what was recorded after ``step``, also by an earlier process, where the sink can; it is called
       at each start, with 0 for a new run, so that every step stands there once.
     - ``close`` makes what was recorded visible and may be called twice; a later ``record`` is ignored.
-    - A call takes milliseconds: a slow sink buffers, and drops the oldest rather than block the loop.
+    - A call takes milliseconds; one that writes to what may stall (a terminal, a pipe, a network) buffers, and drops
+      the oldest rather than block the loop.
     - Called from one thread at a time. An error raised here is reported and does not stop training.
     """
 

@@ -39,7 +39,8 @@ class Tokenizer(StatePart):
       not become the special id.
     - ``decode(encode(text))`` gives ``text`` back, if the tokenizer is lossless.
     - ``token_bytes`` summed over a document's ids is the length of its UTF-8 bytes, if the tokenizer is lossless.
-    - ``fingerprint`` is equal for tokenizers that encode equally, also in another process.
+    - ``fingerprint`` is equal for one tokenizer wherever it is loaded, and differs where encoding differs.
+    - A document that UTF-8 cannot hold (a lone surrogate) raises ``DataError``.
     - Usable from several threads at once.
     - ``write`` puts files into a folder that Hugging Face's ``AutoTokenizer`` loads as it is.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -51,8 +52,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             with torch.random.fork_rng():
                 torch.manual_seed(seed)
                 network = self._load_weights(config) if self._pretrained else self._from_scratch(config)
-        except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-            msg = f"model {self._path or self._config.get('model_type')} cannot be built: {_first_line(error)}"
+        except Exception as error:  # models raise whatever they like over a configuration
+            msg = f"model {self._path or self._config.get('model_type')} cannot be built: {_in_one_line(error)}"
             raise ConfigurationError(msg) from error
         self._check(network, vocabulary_size)
         network.config.architectures = [type(network).__name__]
@@ -68,6 +69,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             fields = {"vocab_size": vocabulary_size, **self._config}
             config = AutoConfig.for_model(**fields)
         config.bos_token_id = config.eos_token_id = end_of_text
+        config.pad_token_id = None  # torch never trains a padding id, and here it may be any token's
         return config
 
     def _from_scratch(self, config: PreTrainedConfig) -> PreTrainedModel:
@@ -76,7 +78,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         )
 
     def _load_weights(self, config: PreTrainedConfig) -> PreTrainedModel:
-        return AutoModelForCausalLM.from_pretrained(
+        network, report = AutoModelForCausalLM.from_pretrained(
             self._path,
             config=config,
             revision=self._revision,
@@ -84,7 +86,12 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             attn_implementation=self._attention,
             use_safetensors=True,
             trust_remote_code=False,
+            output_loading_info=True,
         )
+        if missing := sorted(report["missing_keys"]):
+            msg = f"the weights there lack {len(missing)} of the model's tensors, {missing[0]} for one"
+            raise ValueError(msg)
+        return network
 
     def _check(self, network: PreTrainedModel, vocabulary_size: int) -> None:
         rows = network.get_input_embeddings().num_embeddings
@@ -97,5 +104,6 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             raise ConfigurationError(msg)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+def _in_one_line(error: Exception) -> str:
+    is_word = isinstance(error, LookupError) or not str(error)  # such as KeyError("nope")
+    return shorten(f"{type(error).__name__}: {error}" if is_word else str(error), width=300)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
 
 import numpy as np
 import torch
@@ -182,13 +182,14 @@ class _AccelerateTrainable(Trainable):
         )
         return loss
 
-    def accumulate(self, part: Batch, weight: float) -> Tensor:
+    def accumulate(self, part: Batch, weight: float) -> SupportsFloat:
         return within_memory(self._accelerator.device.type, self._backward, part, weight)
 
-    def _backward(self, part: Batch, weight: float) -> Tensor:
+    def _backward(self, part: Batch, weight: float) -> SupportsFloat:
         loss = self._summed_loss(part)
         self._accelerator.backward(loss * weight)
-        return loss.detach()
+        # in host memory a tensor of one number, kept, would keep the allocator from reusing the room it lies in
+        return loss.item() if loss.device.type == "cpu" else loss.detach()
 
     def apply(self, learning_rate: float) -> Tensor:
         norm = within_memory(self._accelerator.device.type, self._clip_gradients)
@@ -218,7 +219,7 @@ class _AccelerateUpdate(Update):
         self._learning_rate = learning_rate
 
     @override
-    def accumulate(self, part: Batch, *, weight: float, last: bool) -> Tensor:
+    def accumulate(self, part: Batch, *, weight: float, last: bool) -> SupportsFloat:
         return self._trainable.accumulate(part, weight)
 
     @override

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
@@ -78,7 +80,12 @@ def memory_bytes(device: str) -> int:
     """Return the GPU's peak allocation, or the process's resident size where there is no GPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
-    return int(psutil.Process().memory_info().rss)
+    return int(_process(os.getpid()).memory_info().rss)
+
+
+@cache
+def _process(pid: int) -> psutil.Process:
+    return psutil.Process(pid)
 
 
 def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:
@@ -108,6 +115,8 @@ def torch_state_preserved(*, deterministic: bool) -> Iterator[None]:
     On CPU eager torch repeats itself as it is; on a GPU this is what makes two runs equal, at some cost in speed.
     """
     was_deterministic = torch.are_deterministic_algorithms_enabled()
+    if deterministic and torch.cuda.is_available():
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats itself only with a fixed workspace
     was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
     with torch.random.fork_rng():
         torch.use_deterministic_algorithms(deterministic or was_deterministic, warn_only=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag
 
-from configs.sections.base import PLUGIN, PluginSettings, Section, by_kind
+from configs.sections.base import PLUGIN, PluginSettings, Positive, Section, by_kind
 
 
 class SingleProcessGroupSettings(Section):
@@ -19,6 +19,9 @@ class TorchProcessGroupSettings(Section):
     """The processes that torchrun started."""
 
     kind: Literal["torch"] = Field(default="torch", description="The processes that torchrun started.")
+    timeout_seconds: Positive = Field(
+        default=1800, description="Seconds after which a silent process is given up; more than a save or evaluation."
+    )
 
 
 ProcessGroupSettings = Annotated[

@@ -1,0 +1,343 @@
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from adapters.model_factory.huggingface import HuggingfaceModelFactory
+from adapters.optimizer.accelerate import AccelerateOptimizer
+from adapters.shared.device import choose_device, choose_precision, within_memory
+from domain.batch import Batch
+from domain.errors import ConfigurationError, OutOfMemory, StateError
+from domain.sampling import Sampling
+from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step, write
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def build(**changes):
+    factory = HuggingfaceModelFactory(config=TINY | changes)
+    return factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=0)
+
+
+def prepare(model=None, *, precision="fp32", **options):
+    return AccelerateOptimizer(device="cpu", precision=precision, **options).prepare(model or build())
+
+
+def state_of(trainable, folder):
+    """Return weights and optimizer state as captured, by file."""
+    write(trainable.capture(), folder)
+    return load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")
+
+
+def without_targets(batch):
+    return Batch(batch.input_ids, batch.position_ids, batch.document_ids, np.zeros_like(batch.loss_mask))
+
+
+@pytest.mark.parametrize("clip", [0.01, 1e9])
+def test_gradients_are_clipped_to_their_bound(clip, tmp_path):
+    """The first moment after one step is that of gradients no longer than the bound, and the norm told is unclipped."""
+    trainable = prepare(clip=clip, betas=(0.9, 0.95))
+    norm = take_step(trainable, packed_batch(), step=1, rate=0.01)[1]
+    moments = [tensor for name, tensor in state_of(trainable, tmp_path / "a")[1].items() if name.startswith("exp_avg/")]
+    length = float(torch.cat([moment.flatten() for moment in moments]).norm())
+    assert norm > 0.01
+    assert length == pytest.approx(0.1 * min(norm, clip), rel=1e-3)
+
+
+def test_matrices_decay_and_norms_do_not(tmp_path):
+    """Without gradients a step shrinks matrices by rate times decay and leaves one-dimensional weights alone."""
+    trainable = prepare(weight_decay=0.5)
+    before = state_of(trainable, tmp_path / "before")[0]
+    take_step(trainable, _masked(packed_batch()), step=1, rate=0.1)
+    after = state_of(trainable, tmp_path / "after")[0]
+    for name, tensor in before.items():
+        factor = 1 - 0.1 * 0.5 if tensor.dim() > 1 else 1.0
+        torch.testing.assert_close(after[name], tensor * factor, rtol=1e-6, atol=0)
+
+
+def _masked(batch):
+    """Return ``batch`` with a single target, whose weight is nothing beside the batch's."""
+    return without_targets(batch)
+
+
+def test_training_is_plain_adamw(tmp_path):
+    """Three steps equal torch's own AdamW with its own clipping on the bare model."""
+    trainable, model = prepare(clip=0.5), build()
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": 0.1},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+    for step, rate in ((1, 0.01), (2, 0.02), (3, 0.005)):
+        batch = packed_batch(seed=step)
+        take_step(trainable, batch, step=step, rate=rate)
+        arrays = (batch.input_ids, batch.position_ids, batch.loss_mask)
+        (model(*map(torch.from_numpy, arrays)) / batch.num_targets).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        adamw.step()
+        adamw.zero_grad()
+    expected = model.network.state_dict()
+    for name, tensor in state_of(trainable, tmp_path / "a")[0].items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-5, atol=1e-5)
+
+
+def test_bf16_computes_in_bf16_and_keeps_full_weights(tmp_path):
+    """With bf16 the loss is that of half precision, while weights and optimizer state stay fp32."""
+    losses = {}
+    for precision in ("fp32", "bf16"):
+        trainable = prepare(precision=precision)
+        losses[precision] = take_step(trainable, packed_batch(), step=1, rate=0.01)[0]
+        for tensors in state_of(trainable, tmp_path / precision):
+            assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+        assert trainable.hardware.precision == precision
+    assert losses["bf16"] != losses["fp32"]
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=1e-2)
+
+
+def test_trainables_of_two_precisions_live_in_one_process():
+    """A later run with another precision does not change an earlier one."""
+    alone = prepare(precision="fp32")
+    expected = [take_step(alone, packed_batch(seed=step), step=step, rate=0.01) for step in (1, 2)]
+    first = prepare(precision="fp32")
+    figures = [take_step(first, packed_batch(seed=1), step=1, rate=0.01)]
+    take_step(prepare(precision="bf16"), packed_batch(seed=1), step=1, rate=0.01)
+    figures.append(take_step(first, packed_batch(seed=2), step=2, rate=0.01))
+    assert figures == expected
+
+
+@pytest.mark.parametrize("message", ["a bug", "DefaultCPUAllocator: can't allocate memory"])
+def test_a_step_that_is_cut_in_two_is_not_saved(message, tmp_path):
+    """An error inside the optimizer's own step is never taken for a shortage, and bars saving until a restore."""
+    trainable = prepare()
+    before = write(trainable.capture(), tmp_path / "before")
+
+    def fail(*_):
+        raise RuntimeError(message)
+
+    hook = register_optimizer_step_post_hook(fail)
+    try:
+        with pytest.raises(RuntimeError, match=message):
+            take_step(trainable, packed_batch(), step=1, rate=0.01)
+    finally:
+        hook.remove()
+    with pytest.raises(StateError, match="not saved"):
+        trainable.capture()
+    trainable.restore(before, weights_only=True)
+    with pytest.raises(StateError, match="not saved"):
+        trainable.capture()
+    trainable.restore(before)
+    assert files_of(trainable.capture()) == files_of(prepare().capture())
+
+
+def test_the_state_of_every_parameter_is_there_from_the_start(tmp_path):
+    """No memory is first asked for in mid-step: moments of all weights exist, and are zero, before the first step."""
+    weights, state = state_of(prepare(), tmp_path / "a")
+    assert set(state) == {f"{key}/{name}" for key in ("step", "exp_avg", "exp_avg_sq") for name in weights}
+    assert not any(tensor.any() for tensor in state.values())
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.unlink(), "optimizer.safetensors"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "optimizer.safetensors"),
+    ],
+)
+def test_a_checkpoint_without_a_whole_optimizer_is_refused(damage, message, tmp_path):
+    """Weights are not restored beside an optimizer that cannot be, and alone they still can."""
+    trained, fresh = prepare(), prepare()
+    take_step(trained, packed_batch(), step=1, rate=0.01)
+    folder = write(trained.capture(), tmp_path / "a")
+    damage(folder / "optimizer.safetensors")
+    before = files_of(fresh.capture())
+    with pytest.raises(StateError, match=message):
+        fresh.restore(folder)
+    assert files_of(fresh.capture()) == before
+    fresh.restore(folder, weights_only=True)
+    assert files_of(fresh.capture())["model.safetensors"] == files_of(trained.capture())["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"num_hidden_layers": 3}, "model.layers.2"), ({"intermediate_size": 48}, r"\(48, 32\).*\(64, 32\)")],
+)
+def test_what_differs_is_said(changes, message, tmp_path):
+    """A checkpoint of another model is refused by the name or the shapes of what differs."""
+    folder = write(prepare(build(**changes)).capture(), tmp_path / "a")
+    with pytest.raises(StateError, match=message):
+        prepare().restore(folder)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_hardware_counts_parameters_and_operations(tied):
+    """Six operations a weight in a matrix product, tied embeddings being one, and attention by the row's length."""
+    model = build(tie_word_embeddings=tied)
+    hardware = prepare(model, sequence_length=16).hardware
+    embedding = VOCABULARY_SIZE * 32
+    body = 2 * (32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 64 + 2 * 32) + 32
+    assert hardware.num_parameters == body + embedding * (1 if tied else 2)
+    assert hardware.flops_per_token == 6 * (body + embedding) + 12 * 2 * 32 * 16
+    assert (hardware.device, hardware.peak_flops) == ("cpu", None)
+
+
+def test_generating_leaves_torch_s_random_state():
+    """Text is drawn from a generator of its own seed."""
+    trainable = prepare()
+    before = torch.get_rng_state()
+    trainable.generate([1], Sampling(max_new_tokens=4, temperature=1.0), end_of_text=END_OF_TEXT)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation"),
+        MemoryError(),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
+        RuntimeError("could not create a primitive"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_every_library_s_shortage_is_one_error(error):
+    """Whatever a library says for want of memory becomes ``OutOfMemory`` in one line, without the library's error."""
+
+    def work():
+        raise error
+
+    with pytest.raises(OutOfMemory) as raised:
+        within_memory("cpu", work)
+    assert str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert raised.value.__context__ is None
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("out of memory"), KeyError("a")])
+def test_other_errors_are_no_shortage(error):
+    """A bug stays what it is: it must not be tried again with fewer rows."""
+
+    def work():
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        within_memory("cpu", work)
+    assert raised.value is error
+
+
+def test_work_within_memory_returns_what_it_computes():
+    """Nothing but a shortage changes what the work does."""
+    assert within_memory("cpu", divmod, 7, 3) == (2, 1)
+
+
+def test_a_device_that_is_missing_is_refused():
+    """A configured device must be there, and auto takes one that is."""
+    assert choose_device("cpu")[0] == "cpu"
+    assert choose_device("auto")[0] in ("cpu", "cuda", "mps")
+    missing = [kind for kind, module in (("cuda", torch.cuda), ("mps", torch.mps)) if not module.is_available()]
+    for kind in missing:
+        with pytest.raises(ConfigurationError, match=f"device is {kind}"):
+            choose_device(kind)
+
+
+def test_the_precision_is_what_was_asked_for_or_says_why():
+    """A configured precision is taken as it is, and auto gives a reason."""
+    assert choose_precision("bf16", "cpu") == ("bf16", "configured")
+    precision, reason = choose_precision("auto", "cpu")
+    assert precision in ("fp32", "bf16")
+    assert "CPU" in reason or "here" in reason
+
+
+_CHILD = """
+import json, resource, sys
+from pathlib import Path
+sys.path[:0] = json.loads(sys.argv[1])
+import test_accelerate_optimizer as tests
+tests.{work}(*sys.argv[2:])
+"""
+
+
+def run_child(work, *arguments):
+    """Run the function ``work`` of this module in a fresh process; return what it prints."""
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD.format(work=work), json.dumps(sys.path), *map(str, arguments)],
+        env=os.environ | {"PYTHONHASHSEED": "3"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr[-2000:]
+    return child.stdout.split()
+
+
+def continue_training(folder):
+    """Restore ``folder`` after step 3, take three steps and print a digest of the state."""
+    from pathlib import Path
+
+    trainable = prepare(build(attention_dropout=0.5))
+    trainable.restore(Path(folder))
+    for step in (4, 5, 6):
+        take_step(trainable, packed_batch(seed=step), step=step, rate=0.01)
+    print(_digest(trainable))
+
+
+def _digest(trainable):
+    hashed = sha256()
+    for name, data in sorted(files_of(trainable.capture()).items()):
+        hashed.update(name.encode() + data)
+    return hashed.hexdigest()
+
+
+def test_another_process_continues_bit_for_bit(tmp_path):
+    """A run with dropout that is taken up in a fresh process has the bytes of the one that went on."""
+    trainable = prepare(build(attention_dropout=0.5))
+    for step in range(1, 7):
+        take_step(trainable, packed_batch(seed=step), step=step, rate=0.01)
+        if step == 3:
+            write(trainable.capture(), tmp_path / "state")
+    assert run_child("continue_training", tmp_path / "state")[-1] == _digest(trainable)
+
+
+def run_out_of_memory(precision):
+    """Take a step that needs more address space than there is, then the same in small parts, and print both."""
+    import resource
+    from pathlib import Path
+
+    model = build(num_hidden_layers=1)
+    trainable = prepare(model, precision=precision)
+    batch = packed_batch()
+    many = batch.select(np.zeros(40_000, np.int64), batch.cursor)
+    take_step(trainable, batch, step=1, rate=0.0, rows=1)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 400_000_000, -1))
+    before = files_of(trainable.capture())
+    try:
+        take_step(trainable, many, step=2, rate=0.01)
+    except OutOfMemory as error:
+        print("OutOfMemory", files_of(trainable.capture()) == before)
+        shortage = error
+    take_step(trainable, many, step=2, rate=0.01, rows=1000)
+    print(type(shortage).__name__, files_of(trainable.capture()) != before)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits address space as Linux does")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_real_shortage_is_survived(precision):
+    """A process that truly runs out of memory raises ``OutOfMemory``, changes nothing, and trains on in parts."""
+    assert run_child("run_out_of_memory", precision)[-4:] == ["OutOfMemory", "True"] * 2
