@@ -10,6 +10,7 @@ from domain.commands import Evaluate, SaveCheckpoint, SplitBatch, StopRun
 from domain.errors import OutOfMemory
 from domain.events import (
     BatchSplit,
+    DataEnded,
     EvaluationCompleted,
     MemoryExhausted,
     RunFailed,
@@ -96,6 +97,8 @@ class TrainRun:
         batch = self._feed.next()
         waited = time.perf_counter() - asked
         if batch is None:
+            self._bus.publish(DataEnded(progress))
+            self._obey_all(progress)
             self._inbox.post(StopRun("the data ended"))
             return progress
         try:
@@ -108,9 +111,10 @@ class TrainRun:
             self._bus.publish(StepCompleted(progress, replace(outcome, data_wait_seconds=waited)))
             return progress
         self._feed.push_back(batch)
-        self._bus.publish(MemoryExhausted(progress, self._engine.micro_batch, str(shortage)))
+        rows = min(self._engine.micro_batch, batch.num_rows)
+        self._bus.publish(MemoryExhausted(progress, rows, str(shortage)))
         if not self._inbox:
-            msg = f"a step does not fit into memory in micro-batches of {self._engine.micro_batch} rows: {shortage}"
+            msg = f"a step does not fit into memory in micro-batches of {rows} rows: {shortage}"
             raise OutOfMemory(msg)
         return progress
 

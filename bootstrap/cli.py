@@ -28,13 +28,14 @@ examples:
   python -m application train run.name=gpt2 model.path=./gpt2 tokenizer.kind=huggingface tokenizer.path=./gpt2
 
 settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value in the environment, key.path=value.
-`python -m application config` shows each setting, its value and where it came from.
+`python -m application config` shows each value and where it came from, `config --describe` what each is for.
 
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code. A user's mistake is one sentence on standard error, never a traceback."""
+    from configs.masking import mask_text
     from domain.errors import ConfigurationError, DataError, StateError, TrainingError
 
     options = _parser().parse_args(arguments)
@@ -42,12 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except TrainingError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {mask_text(str(error))}", file=sys.stderr)
         codes = {ConfigurationError: 2, DataError: 3, StateError: 4}
         return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; Python would complain about it at exit
         return 1
+    except KeyboardInterrupt:
+        return 130
     except Exception as error:  # noqa: BLE001  the last line of defence
         traceback.print_exc()
         print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
@@ -79,16 +82,21 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     text = "Prints the settings as YAML that --config accepts, with the origin of each value. Secrets are masked."
     config = _add(commands, "config", "show every setting, its value and where it came from", text)
     _add_settings(config)
+    config.add_argument("--describe", action="store_true", help="list every setting, its default and what it is for")
 
 
 def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     generate = _add(commands, "generate", "continue a text with a trained model", "example:\n  %(prog)s runs/default")
     _add_run(generate)
     generate.add_argument("--prompt", default="", help="text to continue; without it the model begins a document")
-    generate.add_argument("--max-new-tokens", type=_positive, default=128, metavar="N", help="default: %(default)s")
-    generate.add_argument("--temperature", type=float, default=0.8, metavar="T", help="0 takes the likeliest token")
-    generate.add_argument("--top-k", type=int, default=50, metavar="K", help="draw among the K likeliest; 0 means all")
-    generate.add_argument("--seed", type=int, default=0, metavar="S", help="another seed gives another text")
+    generate.add_argument("--max-new-tokens", type=_whole(1), default=128, metavar="N", help="default: 128")
+    generate.add_argument(
+        "--temperature", type=_temperature, default=0.8, metavar="T", help="0 takes the likeliest token"
+    )
+    generate.add_argument(
+        "--top-k", type=_whole(0), default=50, metavar="K", help="draw among the K likeliest; 0 means all"
+    )
+    generate.add_argument("--seed", type=_whole(0), default=0, metavar="S", help="another seed gives another text")
 
 
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -132,8 +140,22 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/default")
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
+def _whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        number = int(text)
+        if not smallest <= number <= largest:
+            raise ValueError
+        return number
+
+    parse.__name__ = f"whole number from {smallest} to {largest}"  # argparse shows it
+    return parse
+
+
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0.0 <= number < float("inf"):
         raise ValueError
     return number
+
+
+_temperature.__name__ = "temperature"

@@ -11,9 +11,10 @@ from bootstrap.logging import configure_logging
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
 from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from configs.catalog import describe_settings
 from configs.layers import load_settings
 from configs.rendering import render
-from domain.events import CheckpointSaved, EvaluationCompleted, RunStarted
+from domain.events import EvaluationCompleted, RunStarted
 from domain.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
 
 def config(options: argparse.Namespace) -> int:
-    """Print the resolved settings."""
+    """Print the resolved settings, or what can be set."""
+    if options.describe:
+        print(describe_settings())
+        return 0
     print(render(load_settings(options.config, options.settings, os.environ)))
     return 0
 
@@ -46,7 +50,9 @@ def train(options: argparse.Namespace) -> int:
     except StoppedAtOnce as stop:
         print(f"{stop}: the same command goes on from the newest checkpoint, if there is one", file=sys.stderr)
         return 128 + stop.number
-    print(f"stopped at step {progress.step} with a checkpoint in {report.checkpoint}; the same command goes on")
+    where = run.newest_checkpoint()
+    saved = f"at step {progress.step} with a checkpoint in {where}" if where else "before there was anything to save"
+    print(f"stopped {saved}; the same command goes on")
     return 128 + run.stopped_by.signal
 
 
@@ -82,19 +88,14 @@ class _Report:
         self._began = time.monotonic()
         self._first_step = 0
         self._evaluation: EvaluationCompleted | None = None
-        self.checkpoint: object = run.directory / "checkpoints"
         run.subscribe(RunStarted, self._on_start)
         run.subscribe(EvaluationCompleted, self._on_evaluation)
-        run.subscribe(CheckpointSaved, self._on_save)
 
     def _on_start(self, event: RunStarted) -> None:
         self._first_step = event.progress.step
 
     def _on_evaluation(self, event: EvaluationCompleted) -> None:
         self._evaluation = event
-
-    def _on_save(self, event: CheckpointSaved) -> None:
-        self.checkpoint = event.location
 
     def show(self, progress: Progress) -> None:
         """Print how the run ended, a sample, and what to try next."""
@@ -111,7 +112,8 @@ class _Report:
         chosen = self._run.settings.sample
         sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
         print(f"\nsample:\n{_indented(self._run.sample(chosen.prompt, sampling))}\n")
-        print(f"checkpoint: {self.checkpoint}  (transformers loads it as it is)")
+        if (checkpoint := self._run.newest_checkpoint()) is not None:
+            print(f"checkpoint: {checkpoint}  (transformers loads it as it is)")
         print(f"try next:   python -m application generate {folder} --prompt {chosen.prompt!r}")
         print(f"            python -m application evaluate {folder}")
 

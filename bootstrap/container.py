@@ -16,10 +16,9 @@ from application.held_out import HeldOut
 from application.inbox import Inbox
 from application.train import TrainPlan, TrainRun
 from bootstrap.lazy import lazy
-from bootstrap.plugins import load_plugin
+from bootstrap.plugins import check_options, load_plugin
 from configs.settings import TrainSettings
 from domain.budget import Budget
-from domain.errors import ConfigurationError
 from domain.schedule import WarmupCosine
 
 if TYPE_CHECKING:
@@ -217,12 +216,9 @@ def assemble(
         selector = getattr(container, port)
         if port not in overrides and section.kind not in selector.providers:
             adapter = load_plugin(port, section.kind, built_in=selector.providers)
-            selector.set_providers(
-                **selector.providers, **{section.kind: providers.Singleton(adapter, **section.options)}
-            )
+            options = {"keep": section.keep, **section.options} if port == "state_store" else section.options
+            check_options(port, section.kind, adapter, **options)
+            selector.set_providers(**selector.providers, **{section.kind: providers.Singleton(adapter, **options)})
     for name, replacement in overrides.items():
-        if name not in container.providers:
-            msg = f"nothing in a run is called {name}: replace one of {', '.join(PORTS)}"
-            raise ConfigurationError(msg)
         getattr(container, name).override(providers.Object(replacement))
     return container

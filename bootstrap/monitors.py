@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
-from bootstrap.plugins import load_plugin
+from bootstrap.plugins import check_options, load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -37,7 +37,9 @@ def build_monitors(
             monitor = built_in[section.kind]()
             say = monitor.say if section.kind == "console" else say
         else:
-            monitor = load_plugin("monitor", section.kind, built_in=built_in)(**section.options)
+            plugin = load_plugin("monitor", section.kind, built_in=built_in)
+            check_options("monitor", section.kind, plugin, **section.options)
+            monitor = plugin(**section.options)
         monitors.append(monitor)
     return monitors, say
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+
+def check_options(port: str, kind: str, plugin: Any, *arguments: Any, **options: Any) -> None:
+    """Raise ``ConfigurationError`` if ``plugin`` cannot be called with ``arguments`` and ``options``."""
+    try:
+        signature(plugin).bind(*arguments, **options)
+    except TypeError as error:
+        msg = f"the options of {port} '{kind}' do not fit: {error}"
+        raise ConfigurationError(msg) from error
 
 
 def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:

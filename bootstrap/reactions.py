@@ -10,9 +10,10 @@ from application.handlers.halve_micro_batch import HalveMicroBatch
 from application.handlers.record_events import RecordEvents
 from application.handlers.record_metrics import RecordMetrics
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
-from bootstrap.plugins import load_plugin
+from bootstrap.plugins import check_options, load_plugin
 from domain.cadence import Every
 from domain.events import (
+    DataEnded,
     EvaluationCompleted,
     Event,
     MemoryExhausted,
@@ -41,7 +42,11 @@ def reactions(
     """Return each event with its handler, in the order of their subscription: an evaluation comes before a save."""
     settings, inbox, budget = container.settings(), container.inbox(), container.budget()
     measure = EvaluateOnCadence(Every(settings.evaluation.every), budget, inbox, at_start=settings.evaluation.at_start)
-    measurements = [(RunStarted, measure.on_start), (StepCompleted, measure.on_step)]
+    measurements = [
+        (RunStarted, measure.on_start),
+        (StepCompleted, measure.on_step),
+        (DataEnded, measure.on_data_end),
+    ]
     recorders = [RecordMetrics(monitor, container.trainable()) for monitor in monitors]
     return [
         (Event, RecordEvents(write)),
@@ -63,4 +68,6 @@ def subscribe_outside_handlers(container: Container) -> None:
     It is called once with the bus and the inbox, and its options by name.
     """
     for section in container.settings().handlers:
-        load_plugin("handler", section.kind)(container.event_bus(), container.inbox(), **section.options)
+        plugin = load_plugin("handler", section.kind)
+        check_options("handler", section.kind, plugin, container.event_bus(), container.inbox(), **section.options)
+        plugin(container.event_bus(), container.inbox(), **section.options)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from adapters.shared.json_lines import JsonLines
 from application.generate import generate
 from application.inbox import Inbox
-from bootstrap.container import assemble
+from bootstrap.container import PORTS, assemble
 from bootstrap.hardware import choose_hardware, torch_state
 from bootstrap.monitors import build_monitors
 from bootstrap.reactions import reactions, subscribe_outside_handlers
 from bootstrap.run_folder import RunFolder
+from configs.masking import mask, mask_text
 from configs.rendering import dump_settings
 from domain.budget import Budget
 from domain.commands import StopRun
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from configs.settings import TrainSettings
     from domain.progress import Progress
     from domain.sampling import Sampling
+    from ports.monitor import Monitor
 
 E = TypeVar("E", bound=Event)
 
@@ -43,6 +45,9 @@ def build(settings: TrainSettings, *, say: Callable[[str], object] | None = None
     ``optimizer``, ``state_store``, ``event_bus``, ``process_group`` or ``monitors`` (a list).
     ``say`` gets lines for a person; without it they go to the console monitor, if there is one.
     """
+    if strange := sorted(overrides.keys() - {*PORTS, "monitors"}):
+        msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PORTS)} or monitors"
+        raise ConfigurationError(msg)
     return Run(settings, overrides, say=say)
 
 
@@ -88,6 +93,9 @@ class Run:
         Raises ``ConfigurationError``, ``DataError``, ``StateError`` or another ``TrainingError``; what was complete is
         durable then. A second run in this process at the same time is refused.
         """
+        if self._container is not None:
+            msg = "this run has been run: build another one, which goes on from its newest checkpoint"
+            raise ConfigurationError(msg)
         if not _TRAINING.acquire(blocking=False):
             msg = "another run is training in this process: wait for it, or start this one in a process of its own"
             raise ConfigurationError(msg)
@@ -108,12 +116,22 @@ class Run:
         assert self._container is not None, "sample needs a run that has ended"
         return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
 
+    def newest_checkpoint(self) -> str | None:
+        """Return where the newest checkpoint lies after ``run``, None if there is none."""
+        assert self._container is not None, "there is no checkpoint to name before a run has ended"
+        stored = self._container.state_store().list()
+        return stored[-1].location if stored else None
+
     def _assemble(self, folder: RunFolder, stack: ExitStack) -> TrainRun:
         budget = Budget(self.settings.run.budget.steps, self.settings.run.budget.tokens)
         monitors, console = build_monitors(self._overrides, self.settings.monitors, folder.path, budget)
+        show = self._say or console
+
+        def say(line: str) -> None:
+            show(mask_text(line))
+
         for monitor in monitors:
-            stack.callback(monitor.close)
-        say = self._say or console
+            stack.callback(_close, monitor, say)
         chosen = choose_hardware(self.settings, folder.decide)
         parts = {name: part for name, part in self._overrides.items() if name != "monitors"} | {"inbox": self._inbox}
         container = self._container = assemble(self.settings, folder.path, chosen, say, parts)
@@ -122,12 +140,13 @@ class Run:
         self._check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))
         events = stack.enter_context(closing(JsonLines(folder.path / "events.jsonl")))
-        for kind, handler in reactions(container, monitors, write=events.append, say=say):
-            bus.subscribe(kind, handler)
+        for kind, handler in reactions(container, monitors, write=lambda record: events.append(mask(record)), say=say):
+            stack.callback(bus.subscribe(kind, handler))  # ended with the run: a host's own bus may serve another one
         subscribe_outside_handlers(container)
         for kind, handler in self._subscriptions:
-            bus.subscribe(kind, handler)
+            stack.callback(bus.subscribe(kind, handler))
         train_run: TrainRun = container.train_run()
+        folder.write()
         return train_run
 
     def _check_identity(self, folder: RunFolder, container: Container) -> None:
@@ -138,3 +157,10 @@ class Run:
         remedy = "put it back, or start another run with --fresh or another run.name"
         folder.hold_to("data", container.data_source().fingerprint(), remedy)
         folder.hold_to("tokenizer", container.tokenizer().fingerprint(), remedy)
+
+
+def _close(monitor: Monitor, say: Callable[[str], object]) -> None:
+    try:
+        monitor.close()
+    except Exception as error:  # noqa: BLE001  the run has ended, and how it ended is what its caller is to hear
+        say(f"{type(monitor).__qualname__} failed to close: {type(error).__name__}: {error}")

@@ -6,16 +6,17 @@ import fcntl
 import json
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 _RECORD = "run.json"
 _SCHEMA = 1
+_MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 # What a resumed run may not change: another value here makes it another run.
 _IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.batch_size")
 _FREE = ("data.prefetch",)
@@ -38,9 +39,10 @@ class RunFolder:
             raise
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Record ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
+        """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
 
-        Raises ``ConfigurationError`` naming the first setting that would make it another run.
+        What is taken, decided and held stands in ``record`` until ``write``: a start that comes to nothing claims no
+        folder. Raises ``ConfigurationError`` naming the first setting that would make it another run.
         """
         if not self.record:
             self.record = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
@@ -57,12 +59,10 @@ class RunFolder:
             if changes:
                 self.record["history"].append({"time": _now(), "changed": changes})
         self.record["settings"] = dict(settings)
-        self.write()
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what was once decided for the ``auto`` setting ``name``, or decide it now and record why."""
         decided = self.record["auto"].setdefault(name, {"value": value, "reason": reason})
-        self.write()
         return str(decided["value"])
 
     def hold_to(self, name: str, value: str, remedy: str) -> None:
@@ -71,7 +71,6 @@ class RunFolder:
         if known != value:
             msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
             raise StateError(msg)
-        self.write()
 
     def write(self) -> None:
         """Replace ``run.json`` in one move."""
@@ -100,22 +99,36 @@ def read_record(path: Path) -> dict[str, Any]:
         if record["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)
-    except FileNotFoundError as error:
+        _check_members(record)
+    except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{path} is no run folder: it has no {_RECORD}"
         raise StateError(msg) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        msg = f"{path / _RECORD} is damaged ({error}): set the folder aside with --fresh"
+        msg = f"{path / _RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
         raise StateError(msg) from error
     return dict(record)
+
+
+def _check_members(record: Mapping[str, Any]) -> None:
+    for name, kind in _MEMBERS.items():
+        if not isinstance(record[name], kind):
+            msg = f"{name} is not a {kind.__name__}"
+            raise TypeError(msg)
+    if not all(isinstance(decided["value"], str) for decided in record["auto"].values()):
+        msg = "auto holds something else than text"
+        raise TypeError(msg)
 
 
 def set_aside(path: Path) -> Path | None:
     """Move the run folder ``path`` out of the way, never deleting it; return where it went, None if there was none.
 
-    Raises ``StateError`` if another process trains in it.
+    Raises ``StateError`` if another process trains in it, or if it is the current folder or above it.
     """
     if not path.exists():
         return None
+    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
+        msg = f"{path} cannot be set aside: this command was started inside it; start it from another folder"
+        raise StateError(msg)
     lock = _locked(path)
     try:
         return _move_away(path)

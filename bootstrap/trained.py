@@ -11,7 +11,8 @@ from bootstrap.run_folder import read_record
 from configs.layers import restore_settings
 from configs.rendering import dump_settings
 from configs.sections.model import HuggingFaceModelSettings
-from domain.errors import DataError, StateError
+from configs.sections.optimizer import AccelerateOptimizerSettings
+from domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,16 +45,14 @@ class Trained:
     def evaluate(self) -> Evaluation:
         """Measure the model on the documents that its run held out; raises ``DataError`` if there are none."""
         evaluation: Evaluation | None = self._container.evaluator().run()
-        if evaluation is None:
-            msg = "no document was held out to evaluate on"
-            raise DataError(msg)
+        assert evaluation is not None  # nobody asks it to stop
         return evaluation
 
 
 def open_trained(path: Path) -> Trained:
     """Return the newest valid checkpoint below the run folder ``path``; raises ``StateError`` if there is none."""
     record = read_record(path)
-    settings = restore_settings(record["settings"])
+    settings = _on_any_device(restore_settings(record["settings"]))
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
     chosen = choose_hardware(settings, lambda name, value, _: decided.get(name, value))
     container = assemble(settings, path, chosen, _say_nothing, {})
@@ -64,6 +63,14 @@ def open_trained(path: Path) -> Trained:
     container = assemble(_on_checkpoint(settings, loaded.folder), path, chosen, _say_nothing, {})
     container.trainable().restore(loaded.folder, weights_only=True)
     return Trained(container, loaded.info.location)
+
+
+def _on_any_device(settings: TrainSettings) -> TrainSettings:
+    """Let the model be asked on another machine than the one that trained it."""
+    tree = dump_settings(settings)
+    if isinstance(settings.optimizer, AccelerateOptimizerSettings):
+        tree["optimizer"]["device"] = "auto"
+    return restore_settings(tree)
 
 
 def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:

@@ -24,7 +24,7 @@ class EvaluationSettings(Section):
     """How often, and on how much held-out text, the model is measured."""
 
     every: Natural = Field(
-        default=100, description="Steps between two evaluations; 0 leaves only the one at the end, and at_start."
+        default=100, description="Steps between two evaluations; 0 leaves that at the end of the budget, and at_start."
     )
     at_start: Flag = Field(default=True, description="Whether to evaluate before the first step of a new run.")
     max_tokens: Positive = Field(default=65536, description="Held-out tokens that an evaluation reads at most.")

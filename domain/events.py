@@ -2,8 +2,9 @@
 
     RunStarted
     while budget is left:
-        batch = next(feed)                     -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
+        batch = next(feed)                     -> DataEnded         (handlers may answer Evaluate; then StopRun)
         one optimizer step                     -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
+                                               -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
         obey commands
             SplitBatch                         -> BatchSplit
             Evaluate                           -> EvaluationCompleted
@@ -87,6 +88,13 @@ class CheckpointRejected(Event):
     name: str
     reason: str
     location: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataEnded(Event):
+    """Finite data have been trained on; the run stops once this is answered."""
+
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)

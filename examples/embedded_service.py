@@ -43,6 +43,7 @@ class TrainingService:
             self.result = self._run.run()
         except Exception as error:  # noqa: BLE001  the host decides what becomes of it
             self.result = error
+        finally:
             self.enough.set()
 
     def _on_step(self, event: StepCompleted) -> None:

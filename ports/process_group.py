@@ -16,7 +16,8 @@ class ProcessGroup(ABC):
 
     - ``rank`` lies in ``[0, size)`` and differs in each process.
     - ``agree`` returns the same commands in the same order on every rank: all that any rank gave, by rank, each
-      once. Size 1 is the identity.
+      once. An adapter may return them at the next call instead, to spare the device a wait; then the last call of a
+      run brings what is left. Size 1 is the identity.
     - ``barrier`` returns once every rank has called it.
     - ``agree`` and ``barrier`` are collective: every rank calls them, in the same order. A rank that is gone raises
       ``TrainingError`` on the others within the group's time-out; it never hangs for good.

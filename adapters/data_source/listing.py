@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _MAGIC = re.compile(r"[*?\[]")
+# many an S3 secret holds slashes, so all up to the last @ is left out, unless the colon is that of a port
+_USER = re.compile(r"(?<=://)(?:[^/?#@:\s]*:(?![0-9]*/)\S*|[^/?#\s]*)@")
+_PARAMETER = re.compile(
+    r"([?&][^=&\s]*(?:sig|token|key|secret|credential|password)[^=&\s]*=)[^&\s'\")]*", re.IGNORECASE
+)
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
@@ -119,8 +124,8 @@ class _Search:
 
 
 def without_secrets(url: str) -> str:
-    """Return ``url`` with the password or key that it may carry left out."""
-    return re.sub(r"(?<=://)[^/@]*@", "***@", url)
+    """Return ``url``, or a text with URLs, without the passwords, keys and signatures that it may carry."""
+    return _PARAMETER.sub(r"\1***", _USER.sub("***@", url))
 
 
 def describe(error: Exception) -> str:
@@ -163,4 +168,4 @@ def _unit(file_system: AbstractFileSystem, path: str, info: dict[str, Any]) -> U
         return Unit(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
     size = int(info.get("size") or 0)
     version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
-    return Unit(file_system.unstrip_protocol(path), size, f"{version}-{size}")
+    return Unit(without_secrets(file_system.unstrip_protocol(path)), size, f"{version}-{size}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, final
 
@@ -66,8 +67,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
                 return config
             config.vocab_size = vocabulary_size
         else:
-            fields = {"vocab_size": vocabulary_size, **self._config}
-            config = AutoConfig.for_model(**fields)
+            _refuse_strangers(self._config)
+            config = AutoConfig.for_model(**{"vocab_size": vocabulary_size, **self._config})
         config.bos_token_id = config.eos_token_id = end_of_text
         config.pad_token_id = None  # torch never trains a padding id, and here it may be any token's
         return config
@@ -100,8 +101,19 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             raise ConfigurationError(msg)
         longest = getattr(network.config, "max_position_embeddings", None)
         if longest is not None and self._sequence_length is not None and self._sequence_length > longest:
-            msg = f"data.sequence_length is {self._sequence_length} but the model has {longest} positions"
+            msg = f"data.sequence_length is {self._sequence_length} but the model has {longest} positions: shorten it"
             raise ConfigurationError(msg)
+
+
+def _refuse_strangers(fields: Mapping[str, Any]) -> None:
+    """Refuse a field that the model does not have: transformers would keep it and never read it."""
+    default = AutoConfig.for_model(fields["model_type"])
+    known = {*default.to_dict(), *default.attribute_map}
+    for name in fields:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            msg = f"it has no field {name}" + (f": did you mean {near[0]}?" if near else "")
+            raise ValueError(msg)
 
 
 def _in_one_line(error: Exception) -> str:

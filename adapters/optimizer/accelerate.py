@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
+from typing import TYPE_CHECKING, Self, SupportsFloat, final
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import GradientAccumulationPlugin
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from typing_extensions import override
 
@@ -60,9 +61,9 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     @override
     def prepare(self, model: CausalLanguageModel) -> Trainable:
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  an earlier run may have set another precision
-        accelerator = Accelerator(
-            cpu=self._device == "cpu", mixed_precision="bf16" if self._precision == "bf16" else "no"
-        )
+        mixed = "bf16" if self._precision == "bf16" else "no"
+        steps = GradientAccumulationPlugin(num_steps=1)  # else the environment may set another number
+        accelerator = Accelerator(cpu=self._device == "cpu", mixed_precision=mixed, gradient_accumulation_plugin=steps)
         decay = float(self._adamw["weight_decay"])  # type: ignore[arg-type]
         groups = [
             {"params": [p for p in model.parameters() if p.requires_grad and p.dim() >= 2], "weight_decay": decay},
@@ -131,31 +132,7 @@ class _AccelerateTrainable(Trainable):
 
     @override
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
-        ids = torch.tensor([list(prompt)], device=self._accelerator.device)
-        chosen: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature > 0:
-            chosen = {
-                "do_sample": True,
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k,
-                "top_p": sampling.top_p,
-            }
-        network = self._model.network.eval()
-        try:
-            with torch.random.fork_rng(), torch.no_grad():
-                torch.manual_seed(sampling.seed)
-                out = network.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=sampling.max_new_tokens,
-                    eos_token_id=end_of_text,
-                    pad_token_id=end_of_text,
-                    **chosen,
-                )
-        finally:
-            network.train()
-        new: list[int] = out[0, ids.shape[1] :].tolist()
-        return new[: new.index(end_of_text)] if end_of_text in new else new
+        return self._model.generate(prompt, sampling, end_of_text=end_of_text)
 
     @override
     def capture(self) -> Sequence[StatePart]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+import sys
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from adapters.shared.state_parts import TensorsPart, TextPart
-from domain.errors import StateError
+from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from domain.sampling import Sampling
     from ports.state_store import StatePart
 
 MODEL_FILE = "model.safetensors"
@@ -41,6 +43,34 @@ class CausalLanguageModel(nn.Module):
         labels = torch.full_like(input_ids, _IGNORED)
         labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], _IGNORED)
         return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
+
+    def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
+        """Return new ids behind ``prompt``, as ``Trainable.generate`` promises; a long prompt loses its beginning.
+
+        Raises ``ConfigurationError`` if the model has no position left for new tokens.
+        """
+        room = self._room_for_prompt(sampling.max_new_tokens)
+        ids = torch.tensor([list(prompt)[-room:]], device=self.network.device)
+        chosen: dict[str, Any] = {"do_sample": False}
+        if sampling.temperature > 0:
+            chosen = {"do_sample": True, "temperature": sampling.temperature}
+            chosen |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
+        network = self.network.eval()
+        try:
+            with torch.random.fork_rng(), torch.no_grad():
+                torch.manual_seed(sampling.seed)
+                out = network.generate(
+                    ids,
+                    attention_mask=torch.ones_like(ids),
+                    max_new_tokens=sampling.max_new_tokens,
+                    eos_token_id=end_of_text,
+                    pad_token_id=end_of_text,
+                    **chosen,
+                )
+        finally:
+            network.train()
+        new: list[int] = out[0, ids.shape[1] :].tolist()
+        return new[: new.index(end_of_text)] if end_of_text in new else new
 
     def capture(self) -> Sequence[StatePart]:
         """Return weights and description by value, as files that ``from_pretrained`` loads."""
@@ -74,6 +104,15 @@ class CausalLanguageModel(nn.Module):
         self.check_fits(tensors)
         for name, tensor in self._own_tensors().items():
             tensor.copy_(tensors[name])
+
+    def _room_for_prompt(self, max_new_tokens: int) -> int:
+        positions = getattr(self.network.config, "max_position_embeddings", None)
+        if positions is None:
+            return sys.maxsize
+        if positions <= max_new_tokens:
+            msg = f"the model has {positions} positions: ask for fewer than {positions} new tokens"
+            raise ConfigurationError(msg)
+        return int(positions) - max_new_tokens
 
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return each tensor once: tied weights stand under their first name, as Hugging Face saves them."""

@@ -28,12 +28,14 @@ _SHORTAGES = (
     "std::bad_alloc",
 )
 
-# Dense bf16 peaks in FLOP/s, from NVIDIA's data sheets.
+# Dense bf16 peaks in FLOP/s, from NVIDIA's data sheets; the first name that a device's name holds counts.
 _PEAKS = {
     "H200": 989e12,
+    "H100 PCIe": 756e12,
     "H100": 989e12,
     "A100": 312e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
     "4090": 165e12,
     "3090": 71e12,

@@ -39,7 +39,8 @@ def allocate_adamw(optimizer: AdamW) -> None:
 
 def capture_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str]) -> Sequence[StatePart]:
     """Return the state by value: tensors as ``<key>/<parameter name>`` and, for people, the groups as JSON."""
-    state = {name: value.detach().to("cpu", copy=True) for name, value in _named(optimizer, names).items()}
+    named = _named(optimizer, names).items()
+    state = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in named}
     groups = [
         {key: value for key, value in group.items() if key not in ("params", "lr")}
         | {"params": [names[parameter] for parameter in group["params"]]}

@@ -42,7 +42,7 @@ def sentence_of(event: Event) -> str | None:  # noqa: PLR0911  a table of events
         case CheckpointSaved(progress, location, reason, seconds):
             return f"step {progress.step} · checkpoint ({reason}) in {location}, {seconds:.2f} s"
         case CheckpointRejected(name, reason, location):
-            return f"{name} is damaged ({reason}): set aside in {location}; the one before it is used"
+            return f"{name} is damaged ({reason}): set aside in {location}; an older one is used, if there is one"
         case MemoryExhausted(progress, micro_batch, _):
             return f"step {progress.step + 1} does not fit into memory with {micro_batch} rows at once"
         case BatchSplit(_, micro_batch):

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from application.inbox import Inbox
     from domain.budget import Budget
     from domain.cadence import Every
-    from domain.events import RunStarted, StepCompleted
+    from domain.events import DataEnded, RunStarted, StepCompleted
 
 
 @final
 class EvaluateOnCadence:
-    """Asks for an evaluation when one is due, at the end, and, if ``at_start``, of the untrained model."""
+    """Asks for an evaluation when one is due, at the end of budget or data, and, if ``at_start``, of the new model."""
 
     def __init__(self, cadence: Every, budget: Budget, inbox: Inbox, *, at_start: bool) -> None:
         self._cadence = cadence
@@ -32,3 +32,7 @@ class EvaluateOnCadence:
         """Answer a step."""
         if self._cadence.is_due(event.progress.step) or self._budget.is_spent_by(event.progress):
             self._inbox.post(Evaluate())
+
+    def on_data_end(self, _: DataEnded) -> None:
+        """Answer the end of finite data."""
+        self._inbox.post(Evaluate())

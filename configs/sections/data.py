@@ -24,7 +24,7 @@ class FeedSettings(Section):
         default=0.02, description="Share of the documents kept for evaluation, from 0 to below 1."
     )
     shuffle_tokens: Natural = Field(
-        default=524288, description="Tokens that are packed and shuffled together; 0 keeps the order of the documents."
+        default=1048576, description="Tokens that are packed and shuffled together; 0 keeps the order of the documents."
     )
     prefetch: Natural = Field(default=4, description="Batches prepared ahead of the one in training; 0 prepares none.")
     epochs: Positive | None = Field(

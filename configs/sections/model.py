@@ -42,7 +42,7 @@ class HuggingFaceModelSettings(Section):
         "if model_type is llama or left out; null if path is given.",
     )
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
-        default="auto", description="Implementation of attention; auto takes the fastest that is installed."
+        default="auto", description="Implementation of attention; auto means sdpa, which torch brings along."
     )
 
     @model_validator(mode="before")

@@ -24,7 +24,7 @@ class StepSettings(Section):
     """What every optimizer shares: how large a step is and how many sequences it sees."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
-    learning_rate: Annotated[Number, Field(gt=0)] = Field(default=2e-3, description="Peak learning rate, above 0.")
+    learning_rate: Annotated[Number, Field(gt=0)] = Field(default=3e-3, description="Peak learning rate, above 0.")
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, description="The learning rate over the run.")
     batch_size: Positive = Field(default=8, description="Sequences in an optimizer step, over all processes.")
     micro_batch: Positive | None = Field(

@@ -42,7 +42,7 @@ class RunSettings(Section):
         description="How long to train.",
     )
     deterministic: Flag = Field(
-        default=True, description="Whether to use only operations that give the same bits each time."
+        default=True, description="Whether to take operations that give the same bits each time, where torch has them."
     )
     cache_dir: Folder | None = Field(
         default=None,

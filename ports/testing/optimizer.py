@@ -11,7 +11,7 @@ import pytest
 from domain.errors import StateError
 from domain.sampling import Sampling
 from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write
-from ports.testing.update import UpdateContract
+from ports.testing.optimizer_update import UpdateContract
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,17 +9,28 @@ import sys
 import threading
 from contextlib import closing
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 import torch
 from command_line import ROOT, corpus, environment, tiny
 
 from adapters.event_bus.memory import MemoryEventBus
+from adapters.state_store.disk import DiskStateStore
 from bootstrap import build
 from configs.layers import load_settings
-from domain.errors import ConfigurationError
-from domain.events import RunFinished, RunStarted, StepCompleted
+from domain.errors import ConfigurationError, DataError
+from domain.events import (
+    CheckpointSaved,
+    DataEnded,
+    EvaluationCompleted,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+    StopRequested,
+)
 from examples.sqlite_data_source import SqliteDataSource
+from ports.monitor import Monitor
 from ports.testing.data_source import DataSourceContract
 
 
@@ -60,6 +71,13 @@ def test_the_service_example_trains_and_stops(home):
     assert process.returncode == 0, process.stderr
     assert "stopped after step" in process.stdout
     assert list((home / "run/checkpoints").iterdir())
+
+
+def test_the_service_example_ends_with_a_run_that_is_short(home):
+    """The embedding example does not wait for steps that its budget does not hold."""
+    process = example("embedded_service.py", str(home / "run"), *tiny(home / "corpus.jsonl", "run.budget.steps=1"))
+    assert process.returncode == 0, process.stderr
+    assert "stopped after step 1," in process.stdout
 
 
 def test_the_outside_adapter_example_trains(tmp_path):
@@ -155,6 +173,44 @@ def test_a_part_is_replaced_by_name(home):
         build(settings_of(home, f"run.dir={home / 'other'}"), evnt_bus=bus).run()
 
 
+def test_two_runs_on_one_bus_do_not_touch_each_other(home):
+    """A host that gives its bus to one run after another gets two runs: the first one's handlers end with it."""
+    bus = MemoryEventBus()
+    first, second = (build(settings_of(home, f"run.dir={home / name}"), event_bus=bus) for name in ("first", "second"))
+    steps: list[int] = []
+    first.subscribe(StepCompleted, lambda event: steps.append(event.progress.step))
+    first.run()
+    before = {path: path.read_bytes() for path in (home / "first").rglob("*") if path.is_file()}
+    second.run()
+    assert {path: path.read_bytes() for path in (home / "first").rglob("*") if path.is_file()} == before
+    assert steps == [1, 2, 3, 4]
+
+
+class Stuck(Monitor):
+    """A monitor that fails when it is closed."""
+
+    def record(self, step, metrics):
+        """Take no notice."""
+
+    def rewind(self, step):
+        """Forget nothing."""
+
+    def close(self):
+        """Fail."""
+        msg = "the sink is gone"
+        raise OSError(msg)
+
+
+def test_a_monitor_that_fails_to_close_does_not_fail_the_run(home):
+    """What a monitor raises at the end is told, and neither fails a finished run nor hides why another one failed."""
+    said: list[str] = []
+    assert build(settings_of(home), say=said.append, monitors=[Stuck()]).run().step == 4
+    assert "Stuck failed to close: OSError: the sink is gone" in said
+    (home / "corpus.jsonl").write_text("{")
+    with pytest.raises(DataError):
+        build(settings_of(home, f"run.dir={home / 'other'}"), monitors=[Stuck()]).run()
+
+
 class ColumnSource(SqliteDataSource):
     """What the entry point of the next test names."""
 
@@ -188,8 +244,67 @@ def test_outside_adapters_and_handlers_come_by_entry_point(tmp_path, monkeypatch
     assert COUNTS["steps"] == [1, 1, 1]
 
 
+def stored_in(*, keep, folder):
+    """Return a state store, as an entry point of the next test."""
+    return DiskStateStore(Path(folder), keep=keep)
+
+
+def test_an_outside_state_store_is_told_how_much_to_keep(home, monkeypatch):
+    """``state_store.keep`` reaches a state store that comes by entry point, beside its own options."""
+    point = EntryPoint("vault", f"{__name__}:stored_in", "holdfast.state_store")
+    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: [point] if group == point.group else [])
+    vault = home / "vault"
+    store = ["state_store.kind=vault", "state_store.every=1", "state_store.keep=2"]
+    build(settings_of(home, *store, f"state_store.options.folder={vault}")).run()
+    assert sorted(path.name for path in (vault / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-4"]
+
+
 def test_an_unknown_kind_names_the_nearest(home):
     """A kind that neither the core nor an installed package has is refused with what there is."""
     with pytest.raises(ConfigurationError, match="postgres") as caught:
         build(settings_of(home, "state_store.kind=postgres")).run()
     assert "disk" in str(caught.value)
+
+
+def test_options_that_an_outside_adapter_does_not_take_are_refused(tmp_path, monkeypatch):
+    """A misspelt option of an outside adapter is a configuration error that says what it asks for."""
+    point = EntryPoint("table", f"{__name__}:ColumnSource", "holdfast.data_source")
+    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: [point] * (group == "holdfast.data_source"))
+    overrides = ["data.kind=table", "data.options.pth=t.db", f"run.dir={tmp_path / 'run'}", "monitors=[]"]
+    with pytest.raises(ConfigurationError, match="'path'"):
+        build(load_settings([], overrides, {}).settings).run()
+
+
+def test_a_run_is_run_once(home):
+    """A second ``run`` of one object is refused; another object of the same settings goes on."""
+    run = build(settings_of(home))
+    run.run()
+    with pytest.raises(ConfigurationError, match="build another"):
+        run.run()
+
+
+def test_secrets_in_an_error_do_not_reach_the_events(home):
+    """A URL with a password in an exception's text is masked in events.jsonl and in what a person is told."""
+    said = []
+    run = build(settings_of(home), say=said.append)
+
+    def fail(_):
+        message = "cannot reach https://user:hunter2secret@example.org/x"
+        raise RuntimeError(message)
+
+    run.subscribe(StepCompleted, fail)
+    run.run()
+    recorded = (home / "run/events.jsonl").read_text()
+    assert "HandlerFailed" in recorded
+    assert "hunter2secret" not in recorded + "".join(said)
+
+
+def test_finite_data_end_with_an_evaluation_and_a_checkpoint(home):
+    """When the data end before the budget, the model is evaluated and saved as at the end of a budget."""
+    bus = MemoryEventBus()
+    run = build(settings_of(home, "data.epochs=1", "run.budget.steps=1000", "evaluation.every=0"), event_bus=bus)
+    last = run.run().step
+    story = [(type(event), event.progress.step) for event in bus.published if hasattr(event, "progress")]
+    assert 4 < last < 1000
+    kinds = (StepCompleted, DataEnded, EvaluationCompleted, StopRequested, CheckpointSaved, RunFinished)
+    assert story[-6:] == [(kind, last) for kind in kinds]

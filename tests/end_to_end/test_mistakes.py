@@ -53,6 +53,37 @@ def test_a_folder_that_is_no_run_exits_with_four(tmp_path):
     assert "nowhere" in complaint(process)
 
 
+@pytest.mark.parametrize(
+    ("mistake", "code"), [("data.path=nowhere/*.txt", 3), ("model.config.num_attention_heads=5", 2)]
+)
+def test_a_start_that_fails_claims_no_folder(tmp_path, mistake, code):
+    """After a first start that came to nothing, the same command without the mistake trains."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=2", "evaluation.at_start=false")
+    assert run("train", *settings, mistake, cwd=tmp_path).returncode == code
+    process = run("train", *settings, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"schema": 1}', '{"schema": 1, "settings": 5, "auto": {}}'])
+def test_a_damaged_record_exits_with_four(tmp_path, content):
+    """A run.json that is cut off or is something else exits with 4 and names the file, to train and to evaluate."""
+    (tmp_path / "runs/default").mkdir(parents=True)
+    (tmp_path / "runs/default/run.json").write_text(content)
+    for command in (["train", *tiny(corpus(tmp_path))], ["evaluate", "runs/default"]):
+        process = run(*command, cwd=tmp_path)
+        assert process.returncode == 4, process.stderr
+        assert "run.json is damaged" in complaint(process)
+
+
+def test_the_current_folder_is_not_set_aside(tmp_path):
+    """``--fresh`` on the folder that the command was started in exits with 4 and moves nothing."""
+    (tmp_path / "mine.txt").write_text("keep")
+    process = run("train", "--fresh", "run.dir=.", cwd=tmp_path)
+    assert process.returncode == 4, process.stderr
+    assert "start it from another folder" in complaint(process)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
     """While one process holds the run folder, another is refused with 4."""
     from contextlib import closing
@@ -73,3 +104,23 @@ def test_config_shows_each_value_and_its_origin(tmp_path):
     (tmp_path / "again.yaml").write_text(process.stdout)
     again = run("config", "--config", "again.yaml", cwd=tmp_path)
     assert any("seed: 7" in line and "again.yaml" in line for line in again.stdout.splitlines())
+
+
+def test_config_describes_every_setting(tmp_path):
+    """``config --describe`` lists the settings of every section with what they are for."""
+    process = run("config", "--describe", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    sections = {line.split(".")[0].split(" ")[0] for line in process.stdout.splitlines()}
+    assert {"run", "data", "tokenizer", "model", "optimizer", "state_store", "evaluation", "sample"} <= sections
+
+
+def test_an_interrupted_command_exits_with_130(monkeypatch, capsys):
+    """Ctrl-C in a command that has no run to stop ends it with 130 and without a traceback."""
+    from bootstrap import cli, commands
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "config", interrupted)
+    assert cli.main(["config"]) == 130
+    assert not capsys.readouterr().err

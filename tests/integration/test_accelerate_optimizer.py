@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.shared.device import choose_device, choose_precision, within_memory
+from adapters.shared.device import choose_device, choose_precision, peak_flops, within_memory
 from domain.batch import Batch
 from domain.errors import ConfigurationError, OutOfMemory, StateError
 from domain.sampling import Sampling
@@ -29,9 +30,9 @@ TINY = {
 }
 
 
-def build(**changes):
+def build(*, seed=0, **changes):
     factory = HuggingfaceModelFactory(config=TINY | changes)
-    return factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=0)
+    return factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=seed)
 
 
 def prepare(model=None, *, precision="fp32", **options):
@@ -63,16 +64,13 @@ def test_matrices_decay_and_norms_do_not(tmp_path):
     """Without gradients a step shrinks matrices by rate times decay and leaves one-dimensional weights alone."""
     trainable = prepare(weight_decay=0.5)
     before = state_of(trainable, tmp_path / "before")[0]
-    take_step(trainable, _masked(packed_batch()), step=1, rate=0.1)
+    with trainable.update(step=1, learning_rate=0.1) as update:
+        update.accumulate(without_targets(packed_batch()), weight=1.0, last=True)
+        assert float(update.apply()) == 0.0
     after = state_of(trainable, tmp_path / "after")[0]
     for name, tensor in before.items():
         factor = 1 - 0.1 * 0.5 if tensor.dim() > 1 else 1.0
         torch.testing.assert_close(after[name], tensor * factor, rtol=1e-6, atol=0)
-
-
-def _masked(batch):
-    """Return ``batch`` with a single target, whose weight is nothing beside the batch's."""
-    return without_targets(batch)
 
 
 def test_training_is_plain_adamw(tmp_path):
@@ -172,6 +170,19 @@ def test_a_checkpoint_without_a_whole_optimizer_is_refused(damage, message, tmp_
     assert files_of(fresh.capture()) == before
     fresh.restore(folder, weights_only=True)
     assert files_of(fresh.capture())["model.safetensors"] == files_of(trained.capture())["model.safetensors"]
+
+
+def test_weights_that_do_not_fit_leave_the_optimizer_alone(tmp_path):
+    """A folder whose optimizer fits and whose weights do not is refused before anything is restored."""
+    trained, fresh = prepare(), prepare()
+    take_step(trained, packed_batch(), step=1, rate=0.01)
+    folder = write(trained.capture(), tmp_path / "a")
+    for part in build(num_hidden_layers=3).capture():
+        part.write(folder)
+    before = files_of(fresh.capture())
+    with pytest.raises(StateError, match=r"model\.layers\.2"):
+        fresh.restore(folder)
+    assert files_of(fresh.capture()) == before
 
 
 @pytest.mark.parametrize(
@@ -288,13 +299,11 @@ def run_child(work, *arguments):
 
 def continue_training(folder):
     """Restore ``folder`` after step 3, take three steps and print a digest of the state."""
-    from pathlib import Path
-
     trainable = prepare(build(attention_dropout=0.5))
     trainable.restore(Path(folder))
     for step in (4, 5, 6):
         take_step(trainable, packed_batch(seed=step), step=step, rate=0.01)
-    print(_digest(trainable))
+    sys.stdout.write(_digest(trainable))
 
 
 def _digest(trainable):
@@ -314,30 +323,60 @@ def test_another_process_continues_bit_for_bit(tmp_path):
     assert run_child("continue_training", tmp_path / "state")[-1] == _digest(trainable)
 
 
-def run_out_of_memory(precision):
-    """Take a step that needs more address space than there is, then the same in small parts, and print both."""
-    import resource
-    from pathlib import Path
+def test_the_environment_does_not_scale_gradients(monkeypatch):
+    """Accumulation steps that a launcher of Accelerate put into the environment change no gradient."""
+    norm = take_step(prepare(), packed_batch(), step=1, rate=0.01)[1]
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
+    assert take_step(prepare(), packed_batch(), step=1, rate=0.01)[1] == norm
 
-    model = build(num_hidden_layers=1)
-    trainable = prepare(model, precision=precision)
+
+def test_state_of_any_memory_layout_is_saved(tmp_path):
+    """A parameter that lies transposed in memory is saved with its optimizer state, and restored."""
+    trainables = []
+    for seed in (0, 1):
+        model = build(seed=seed)
+        weight = model.network.model.layers[0].mlp.down_proj.weight
+        weight.data = weight.data.t().contiguous().t()
+        trainables.append(prepare(model))
+    take_step(trainables[0], packed_batch(), step=1, rate=0.01)
+    write(trainables[0].capture(), tmp_path / "a")
+    trainables[1].restore(tmp_path / "a")
+    assert files_of(trainables[1].capture()) == files_of(trainables[0].capture())
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"), [("NVIDIA L40", 181e12), ("NVIDIA L4", 121e12), ("NVIDIA H100 PCIe", 756e12), ("Any Other", None)]
+)
+def test_the_peak_is_that_of_the_device(name, peak, monkeypatch):
+    """A device whose name begins like another's has its own peak, and one that nobody knows has none."""
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    assert peak_flops("cuda") == peak
+
+
+def run_out_of_memory(precision):
+    """Take a step that needs more address space than there is, then the same in small parts; tell what happened."""
+    import resource
+
+    trainable = prepare(build(num_hidden_layers=1), precision=precision)
     batch = packed_batch()
-    many = batch.select(np.zeros(40_000, np.int64), batch.cursor)
+    many = batch.select(np.zeros(16_000, np.int64), batch.cursor)
     take_step(trainable, batch, step=1, rate=0.0, rows=1)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + 400_000_000, -1))
     before = files_of(trainable.capture())
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + 250_000_000, -1))
     try:
         take_step(trainable, many, step=2, rate=0.01)
     except OutOfMemory as error:
-        print("OutOfMemory", files_of(trainable.capture()) == before)
         shortage = error
+    is_unchanged = files_of(trainable.capture()) == before
     take_step(trainable, many, step=2, rate=0.01, rows=1000)
-    print(type(shortage).__name__, files_of(trainable.capture()) != before)
+    is_trained = files_of(trainable.capture()) != before
+    sys.stdout.write(f"{type(shortage).__name__} {is_unchanged} {is_trained}")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits address space as Linux does")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_real_shortage_is_survived(precision):
-    """A process that truly runs out of memory raises ``OutOfMemory``, changes nothing, and trains on in parts."""
-    assert run_child("run_out_of_memory", precision)[-4:] == ["OutOfMemory", "True"] * 2
+    """A process that truly runs out of memory is told so, changes nothing, and takes the step in parts that fit."""
+    # there is room for few of the sixteen parts: nothing of one may stay while the next is computed
+    assert run_child("run_out_of_memory", precision)[-3:] == ["OutOfMemory", "True", "True"]

@@ -13,10 +13,12 @@ from tempfile import TemporaryDirectory
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.data_source.files import FilesDataSource
+from adapters.data_source.listing import without_secrets
 from adapters.data_source.python_library import PythonLibraryDataSource
 from domain.errors import ConfigurationError, DataError
 
@@ -248,6 +250,41 @@ def test_an_unknown_scheme_is_named_without_its_password():
     message = error_of(FilesDataSource(["nowhere://user:secret@host/a.txt"]))
     assert "nowhere://" in message
     assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("url", "rest"),
+    [
+        ("s3://KEY:aB/cD+9@bucket/a.txt", "bucket/a.txt"),
+        ("https://me:aB/cD+9@host:8080/a.txt", "host:8080/a.txt"),
+        ("https://host/a.txt?part=1&X-Amz-Signature=aB/cD+9&more=2", "more=2"),
+    ],
+)
+def test_urls_are_named_without_their_secrets(url, rest):
+    """A password with a slash in it and the signature of a signed URL are left out; the rest of the URL stays."""
+    assert "aB/cD" not in without_secrets(url)
+    assert without_secrets(url).endswith(rest)
+
+
+def test_units_are_named_without_their_secrets():
+    """A file system whose paths are whole URLs, as those of HTTP are, gives units whose names hold no password."""
+
+    class WholeUrls(MemoryFileSystem):
+        protocol = "whole"
+        store = {"whole://me:hidden@host/a.txt": MemoryFile(None, "a.txt", b"text")}  # noqa: RUF012  as fsspec has it
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            return path
+
+        def info(self, path, **_):
+            return {"name": path, "size": 4, "type": "file"}
+
+    fsspec.register_implementation("whole", WholeUrls, clobber=True)
+    source = FilesDataSource(["whole://me:hidden@host/a.txt"])
+    (unit,) = source.units()
+    assert "hidden" not in unit.name
+    assert [document.text for document in source.read(unit)] == ["text"]
 
 
 BAD_LINES = {

@@ -11,6 +11,7 @@ from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from domain.cursor import Cursor
 from domain.errors import ConfigurationError
 from domain.packing import ConcatPacker, rows_of
+from domain.sampling import Sampling
 from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write
 
 LLAMA = {
@@ -293,3 +294,21 @@ def test_a_row_that_crosses_documents_in_training_learns_nothing_across():
     torch.testing.assert_close(logits[1:2], alone, rtol=0, atol=1e-5)
     assert isinstance(model, nn.Module)
     assert batch.num_targets == 20 - 3
+
+
+def test_a_misspelt_field_is_refused():
+    """A field that the model does not have is refused with the nearest one, not kept and never read."""
+    factory = HuggingfaceModelFactory(config={"model_type": "llama", "hiden_size": 32})
+    with pytest.raises(ConfigurationError, match=r"hiden_size.*did you mean hidden_size"):
+        factory.build(vocabulary_size=300, end_of_text=0, seed=0)
+
+
+def test_a_prompt_longer_than_the_model_s_positions_loses_its_beginning():
+    """Generating behind a prompt that fills all positions works; more new tokens than positions are refused."""
+    config = {"model_type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    model = HuggingfaceModelFactory(config=config).build(vocabulary_size=300, end_of_text=0, seed=0)
+    long, short = list(range(1, 41)), list(range(29, 41))
+    sampling = Sampling(max_new_tokens=4, temperature=0.0)
+    assert model.generate(long, sampling, end_of_text=0) == model.generate(short, sampling, end_of_text=0)
+    with pytest.raises(ConfigurationError, match="16 positions"):
+        model.generate(long, Sampling(max_new_tokens=16), end_of_text=0)

@@ -23,6 +23,7 @@ from domain.events import (
     BatchSplit,
     CheckpointRejected,
     CheckpointSaved,
+    DataEnded,
     EvaluationCompleted,
     Event,
     HandlerFailed,
@@ -60,6 +61,7 @@ EXAMPLES = [
     RunFailed(PROGRESS, DataError("line 3 is no JSON")),
     RunFinished(PROGRESS),
     HandlerFailed("StepCompleted", "RecordMetrics.on_step", OSError("disk full")),
+    DataEnded(PROGRESS),
 ]
 each_event = pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 
@@ -103,8 +105,8 @@ def test_every_event_is_announced_in_one_line_or_not_at_all(event):
     """A person reads at most one line an event; what figures tell better is left to them."""
     lines = []
     Announce(lines.append)(event)
-    told_by_figures = isinstance(event, (StepCompleted, EvaluationCompleted, RunFinished))
-    assert len(lines) == (not told_by_figures)
+    told_elsewhere = isinstance(event, (StepCompleted, EvaluationCompleted, DataEnded, RunFinished))
+    assert len(lines) == (not told_elsewhere)
     assert all(line and "\n" not in line for line in lines)
 
 
@@ -118,7 +120,7 @@ def test_announcements_say_what_a_person_asks():
         "step 8 does not fit into memory with 8 rows at once",
         "the same batch again in micro-batches of 4; the result does not change",
         "step 7 · checkpoint (final) in /runs/a/checkpoint-7, 0.50 s",
-        "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; the one before it is used",
+        "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; an older one is used, if there is one",
         "step 7 · stopping: SIGTERM",
         "failed after step 7: DataError",
         "RecordMetrics.on_step failed on StepCompleted and training goes on: OSError: disk full",

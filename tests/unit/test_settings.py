@@ -76,7 +76,7 @@ def test_every_setting_is_described():
             assert field.description.endswith("."), name
     listing = describe_settings()
     assert {line.split()[0].rstrip(":") for line in listing.splitlines()} == set(settings_by_name())
-    assert "optimizer.learning_rate = 0.002: " in listing
+    assert "optimizer.learning_rate = 0.003: " in listing
     assert "run.budget.steps = 350: " in listing
 
 

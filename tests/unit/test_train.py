@@ -114,6 +114,14 @@ def test_a_shortage_that_nobody_answers_ends_the_run():
     assert loop.story == ["RunStarted", "MemoryExhausted", "RunFailed"]
 
 
+def test_a_shortage_tells_how_many_rows_were_tried():
+    """A batch with fewer rows than a micro-batch is split from its own size on, and not tried again whole."""
+    loop = Loop(plan=FeedPlan(sequence_length=8, rows=4, seed=3, prefetch=0), micro_batch=16, max_rows=2)
+    loop.run()
+    assert [event.micro_batch for event in loop.published(MemoryExhausted)] == [4]
+    assert [event.micro_batch for event in loop.published(BatchSplit)] == [2]
+
+
 def test_an_answer_that_does_not_help_ends_the_run():
     """Commands that leave the micro-batch as it is do not make the loop try the same batch for ever."""
     loop = Loop(max_rows=1, micro_batch=1)
