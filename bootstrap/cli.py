@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -38,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from configs.masking import mask_text
     from domain.errors import ConfigurationError, DataError, StateError, TrainingError
 
+    _prepare_streams()
     options = _parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
@@ -55,6 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
         return 1
+
+
+def _prepare_streams() -> None:
+    """Let no stream that is closed, or that cannot write every letter of a model's text, end a command."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # in this order, so that no file of the run gets the number of the stream
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _parser() -> argparse.ArgumentParser:

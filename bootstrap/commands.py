@@ -7,6 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from bootstrap.environment import set_library_defaults
 from bootstrap.logging import configure_logging
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
@@ -36,6 +37,7 @@ def config(options: argparse.Namespace) -> int:
 def train(options: argparse.Namespace) -> int:
     """Train, or go on training, and show what came of it."""
     configure_logging()
+    set_library_defaults()
     settings = load_settings(options.config, options.settings, os.environ).settings
     run = build(settings)
     if options.fresh and (target := set_aside(run.directory)) is not None:
@@ -59,6 +61,7 @@ def train(options: argparse.Namespace) -> int:
 def generate(options: argparse.Namespace) -> int:
     """Print a continued prompt."""
     configure_logging()
+    set_library_defaults()
     from bootstrap.trained import open_trained
 
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
@@ -69,6 +72,7 @@ def generate(options: argparse.Namespace) -> int:
 def evaluate(options: argparse.Namespace) -> int:
     """Print a trained model's figures on its held-out documents."""
     configure_logging()
+    set_library_defaults()
     from bootstrap.trained import open_trained
 
     trained = open_trained(options.run)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 
 import structlog
 
 
 def configure_logging() -> None:
-    """Send structured log lines to standard error, and quieten libraries that greet.
+    """Send structured log lines to standard error.
 
     Only the command line calls this: an embedding host keeps its own logging.
     """
@@ -24,6 +23,3 @@ def configure_logging() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

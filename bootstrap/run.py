@@ -155,7 +155,8 @@ class Run:
             msg = f"{ranks} processes were started, but this version trains on one: start it without torchrun"
             raise ConfigurationError(msg)
         remedy = "put it back, or start another run with --fresh or another run.name"
-        folder.hold_to("data", container.data_source().fingerprint(), remedy)
+        touched = f"a file has another name, size or time than then; {remedy}"
+        folder.hold_to("data", container.data_source().fingerprint(), touched)
         folder.hold_to("tokenizer", container.tokenizer().fingerprint(), remedy)
 
 

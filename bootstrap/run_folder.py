@@ -45,6 +45,7 @@ class RunFolder:
         folder. Raises ``ConfigurationError`` naming the first setting that would make it another run.
         """
         if not self.record:
+            self._refuse_orphans()
             self.record = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
         else:
             changes = changed_settings(self.record["settings"], settings)
@@ -70,6 +71,13 @@ class RunFolder:
         known = self.record["facts"].setdefault(name, value)
         if known != value:
             msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
+            raise StateError(msg)
+
+    def _refuse_orphans(self) -> None:
+        if any(self.path.glob("checkpoints/checkpoint-*")):
+            msg = (
+                f"{self.path} holds checkpoints but no {_RECORD} that says what they are of: set it aside with --fresh"
+            )
             raise StateError(msg)
 
     def write(self) -> None:

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class Trained:
     """The newest valid checkpoint of a run, ready to be asked."""
 
-    def __init__(self, container: Container, location: str) -> None:
+    def __init__(self, container: Container, location: str, data: str | None) -> None:
         self._container = container
+        self._data = data
         self.location = location
 
     def generate(self, prompt: str, sampling: Sampling) -> str:
@@ -38,12 +39,19 @@ class Trained:
         return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
 
     def held_out_batches(self) -> Sequence[Batch]:
-        """Return the packed documents that ``evaluate`` measures."""
+        """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
+        if self._data not in (None, self._container.data_source().fingerprint()):
+            msg = f"the data have changed since {self.location} was trained: put them back to evaluate it"
+            raise StateError(msg)
         batches: Sequence[Batch] = self._container.held_out().batches
         return batches
 
     def evaluate(self) -> Evaluation:
-        """Measure the model on the documents that its run held out; raises ``DataError`` if there are none."""
+        """Measure the model on the documents that its run held out.
+
+        Raises ``DataError`` if there are none, ``StateError`` if the data are others by now.
+        """
+        self.held_out_batches()
         evaluation: Evaluation | None = self._container.evaluator().run()
         assert evaluation is not None  # nobody asks it to stop
         return evaluation
@@ -62,7 +70,7 @@ def open_trained(path: Path) -> Trained:
         raise StateError(msg)
     container = assemble(_on_checkpoint(settings, loaded.folder), path, chosen, _say_nothing, {})
     container.trainable().restore(loaded.folder, weights_only=True)
-    return Trained(container, loaded.info.location)
+    return Trained(container, loaded.info.location, record["facts"].get("data"))
 
 
 def _on_any_device(settings: TrainSettings) -> TrainSettings:

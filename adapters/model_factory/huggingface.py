@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
+from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, final
 
@@ -62,6 +63,9 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
 
     def _load_config(self, vocabulary_size: int, end_of_text: int) -> PreTrainedConfig:
         if self._path is not None:
+            if self._path.startswith(("/", ".", "~")) and not Path(self._path).is_dir():
+                msg = "there is no such folder: set model.path to a model folder or a hub name"
+                raise ValueError(msg)
             config = AutoConfig.from_pretrained(self._path, revision=self._revision, trust_remote_code=False)
             if self._pretrained:
                 return config
@@ -69,6 +73,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         else:
             _refuse_strangers(self._config)
             config = AutoConfig.for_model(**{"vocab_size": vocabulary_size, **self._config})
+            _refuse_uneven_heads(config)
         config.bos_token_id = config.eos_token_id = end_of_text
         config.pad_token_id = None  # torch never trains a padding id, and here it may be any token's
         return config
@@ -114,6 +119,14 @@ def _refuse_strangers(fields: Mapping[str, Any]) -> None:
             near = get_close_matches(name, known, n=1)
             msg = f"it has no field {name}" + (f": did you mean {near[0]}?" if near else "")
             raise ValueError(msg)
+
+
+def _refuse_uneven_heads(config: PreTrainedConfig) -> None:
+    """Refuse heads that share keys unevenly: transformers would find out in the first step."""
+    heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
+    if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
+        msg = f"num_attention_heads, {heads}, is not a multiple of num_key_value_heads, {shared}"
+        raise ValueError(msg)
 
 
 def _in_one_line(error: Exception) -> str:

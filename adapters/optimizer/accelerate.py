@@ -180,7 +180,7 @@ class _AccelerateTrainable(Trainable):
     def _clip_gradients(self) -> Tensor:
         norm = get_total_norm([p.grad for p in self._parameters if p.grad is not None])
         if not torch.isfinite(norm):
-            msg = f"the gradient's norm is {norm.item()}"
+            msg = f"the gradient's norm is {norm.item()}: a lower optimizer.learning_rate may help"
             raise NonFiniteGradients(msg)
         clip_grads_with_norm_(self._parameters, self._clip, norm)
         return norm

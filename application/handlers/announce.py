@@ -52,6 +52,7 @@ def sentence_of(event: Event) -> str | None:  # noqa: PLR0911  a table of events
         case RunFailed(progress, error):
             return f"failed after step {progress.step}: {type(error).__name__}"
         case HandlerFailed(name, handler, error):
-            return f"{handler} failed on {name} and training goes on: {type(error).__name__}: {error}"
+            outcome = "" if name == RunFailed.__name__ else " and training goes on"
+            return f"{handler} failed on {name}{outcome}: {type(error).__name__}: {error}"
         case _:
             return None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
-from command_line import corpus, run, tiny
+from command_line import corpus, environment, run, tiny
 
 
 def complaint(process):
@@ -84,6 +87,37 @@ def test_the_current_folder_is_not_set_aside(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("config sample.prompt=é", 0), ("config sample.prompt=é 2>&- >&-", 0), ("evaluate nowhere 2>&-", 4)],
+)
+def test_streams_do_not_end_a_command(tmp_path, command, code):
+    """A command whose output takes no accents, or is closed, still does its work and exits with the code of it."""
+    process = subprocess.run(
+        f"{sys.executable} -m application {command}",
+        shell=True,
+        cwd=tmp_path,
+        env=environment() | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        timeout=55,
+        check=False,
+    )
+    assert process.returncode == code, process.stderr
+    assert b"Traceback" not in process.stderr + process.stdout
+
+
+def test_evaluate_refuses_data_that_have_changed(tmp_path):
+    """``evaluate`` exits with 4 when the data are not the run's any more, and ``generate`` does not mind."""
+    path = corpus(tmp_path)
+    settings = tiny(path, "run.budget.steps=2", "evaluation.at_start=false")
+    assert run("train", *settings, cwd=tmp_path).returncode == 0
+    corpus(tmp_path, seed=1)
+    process = run("evaluate", "runs/default", cwd=tmp_path)
+    assert process.returncode == 4, process.stderr
+    assert "data have changed" in complaint(process)
+    assert run("generate", "runs/default", "--max-new-tokens=2", cwd=tmp_path).returncode == 0
+
+
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
     """While one process holds the run folder, another is refused with 4."""
     from contextlib import closing
@@ -124,3 +158,11 @@ def test_an_interrupted_command_exits_with_130(monkeypatch, capsys):
     monkeypatch.setattr(commands, "config", interrupted)
     assert cli.main(["config"]) == 130
     assert not capsys.readouterr().err
+
+
+def test_checkpoints_without_their_record_are_not_continued(tmp_path):
+    """A run folder with checkpoints but no run.json is refused with 4: nobody knows what they are of."""
+    (tmp_path / "runs/default/checkpoints/checkpoint-5").mkdir(parents=True)
+    process = run("train", *tiny(corpus(tmp_path)), cwd=tmp_path)
+    assert process.returncode == 4
+    assert "run.json" in complaint(process)

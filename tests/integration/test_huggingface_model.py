@@ -175,6 +175,7 @@ def test_half_precision_weights_are_trained_in_full(tmp_path):
         {"hidden_size": 32},
         LLAMA | {"num_attention_heads": 5},
         LLAMA | {"num_attention_heads": 0},
+        LLAMA | {"num_key_value_heads": 3},
         LLAMA | {"hidden_size": "large"},
         LLAMA | {"hidden_act": "no-such-activation"},
     ],
