@@ -76,7 +76,7 @@ class RunFolder:
     def _refuse_orphans(self) -> None:
         if any(self.path.glob("checkpoints/checkpoint-*")):
             msg = (
-                f"{self.path} holds checkpoints but no {_RECORD} that says what they are of: set it aside with --fresh"
+                f"{self.path} holds checkpoints but no {_RECORD} to say what they are of: set it aside with --fresh"
             )
             raise StateError(msg)
 

@@ -120,7 +120,10 @@ def test_announcements_say_what_a_person_asks():
         "step 8 does not fit into memory with 8 rows at once",
         "the same batch again in micro-batches of 4; the result does not change",
         "step 7 · checkpoint (final) in /runs/a/checkpoint-7, 0.50 s",
-        "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; an older one is used, if there is one",
+        (
+            "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; an older one is used, "
+            "if there is one"
+        ),
         "step 7 · stopping: SIGTERM",
         "failed after step 7: DataError",
         "RecordMetrics.on_step failed on StepCompleted and training goes on: OSError: disk full",
