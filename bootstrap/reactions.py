@@ -47,13 +47,13 @@ def reactions(
         (StepCompleted, measure.on_step),
         (DataEnded, measure.on_data_end),
     ]
-    recorders = [RecordMetrics(monitor, container.trainable()) for monitor in monitors]
+    record = RecordMetrics(monitors, container.trainable())
     return [
         (Event, RecordEvents(write)),
         (Event, Announce(say)),
-        *((RunStarted, recorder.on_start) for recorder in recorders),
-        *((StepCompleted, recorder.on_step) for recorder in recorders),
-        *((EvaluationCompleted, recorder.on_evaluation) for recorder in recorders),
+        (RunStarted, record.on_start),
+        (StepCompleted, record.on_step),
+        (EvaluationCompleted, record.on_evaluation),
         *(measurements if container.holdout().fraction else ()),
         (StepCompleted, SaveOnCadence(Every(settings.state_store.every), budget, inbox)),
         (MemoryExhausted, HalveMicroBatch(inbox)),

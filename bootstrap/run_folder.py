@@ -75,9 +75,7 @@ class RunFolder:
 
     def _refuse_orphans(self) -> None:
         if any(self.path.glob("checkpoints/checkpoint-*")):
-            msg = (
-                f"{self.path} holds checkpoints but no {_RECORD} to say what they are of: set it aside with --fresh"
-            )
+            msg = f"{self.path} holds checkpoints but no {_RECORD} to say what they are of: set it aside with --fresh"
             raise StateError(msg)
 
     def write(self) -> None:

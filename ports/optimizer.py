@@ -83,7 +83,7 @@ class Trainable(ABC):
 
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Return the memory in use: the device's peak if it has its own, else the process's resident size."""
+        """Return the peak of memory in use: the device's if it has its own, else the process's resident size."""
 
     @abstractmethod
     def update(self, *, step: int, learning_rate: float) -> Update:

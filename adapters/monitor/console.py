@@ -163,8 +163,10 @@ class _Figures:
 
     def update(self, step: int, metrics: Mapping[str, float], now: float) -> None:
         self.step, self.latest = step, metrics
-        if self.share is not None and (not self._samples or now - self._samples[-1][0] >= 1.0):
-            self._samples.append((now, self.share))
+        if self._samples and now - self._samples[-1][0] < 1.0:
+            return
+        if (share := self.share) is not None:
+            self._samples.append((now, share))
 
     @property
     def share(self) -> float | None:

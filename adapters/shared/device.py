@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import resource
+import sys
 from contextlib import contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import psutil
 import torch
 
 from domain.errors import ConfigurationError, OutOfMemory
@@ -79,15 +79,11 @@ def peak_flops(device: str) -> float | None:
 
 
 def memory_bytes(device: str) -> int:
-    """Return the GPU's peak allocation, or the process's resident size where there is no GPU."""
+    """Return the GPU's peak allocation, or the process's peak resident size where there is no GPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
-    return int(_process(os.getpid()).memory_info().rss)
-
-
-@cache
-def _process(pid: int) -> psutil.Process:
-    return psutil.Process(pid)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
 
 
 def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:

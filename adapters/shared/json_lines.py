@@ -35,7 +35,11 @@ class JsonLines:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add ``record`` as the last line; folders that are missing are made."""
-        line = memoryview(_encode(record))
+        self.append_line(_encode(record))
+
+    def append_line(self, encoded: bytes) -> None:
+        """Add ``encoded``, a JSON object with its newline."""
+        line = memoryview(encoded)
         try:
             if self._file is None:
                 self._file = _open_after_last_record(self._path)
@@ -71,11 +75,14 @@ class JsonLines:
             self._file = None
 
 
+_ENCODER = json.JSONEncoder(allow_nan=False)
+
+
 def _encode(record: Mapping[str, object]) -> bytes:
     try:
-        text = json.dumps(record, allow_nan=False)
+        text = _ENCODER.encode(record)
     except ValueError:
-        text = json.dumps(_without_non_finite(record), allow_nan=False)
+        text = _ENCODER.encode(_without_non_finite(record))
     return f"{text}\n".encode("ascii")
 
 

@@ -1,10 +1,14 @@
-"""The figures of a run, for a monitor."""
+"""The figures of a run, for its monitors."""
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from domain.events import EvaluationCompleted, RunStarted, StepCompleted
     from ports.monitor import Monitor
     from ports.optimizer import Trainable
@@ -12,15 +16,17 @@ if TYPE_CHECKING:
 
 @final
 class RecordMetrics:
-    """Passes each step's and each evaluation's figures to one monitor."""
+    """Passes each step's and each evaluation's figures to the monitors; one that fails does not deprive the next."""
 
-    def __init__(self, monitor: Monitor, trainable: Trainable) -> None:
-        self._monitor = monitor
+    def __init__(self, monitors: Sequence[Monitor], trainable: Trainable) -> None:
+        self._monitors = monitors
         self._trainable = trainable
+        self._memory = (-math.inf, 0)
 
     def on_start(self, event: RunStarted) -> None:
-        """Make the monitor forget steps that are about to be taken again."""
-        self._monitor.rewind(event.progress.step)
+        """Make the monitors forget steps that are about to be taken again."""
+        step = event.progress.step
+        self._each(lambda monitor: monitor.rewind(step))
 
     def on_step(self, event: StepCompleted) -> None:
         """Record a step; reading the loss here is what waits for the device."""
@@ -33,21 +39,42 @@ class RecordMetrics:
             "grad_norm": float(outcome.grad_norm),
             "tokens_per_second": tokens_per_second,
             "data_wait_seconds": outcome.data_wait_seconds,
-            "memory_bytes": self._trainable.memory_bytes(),
+            "memory_bytes": self._sampled_memory(),
             "micro_batch": outcome.micro_batch,
         }
         if hardware.peak_flops is not None:
             metrics["mfu"] = tokens_per_second * hardware.flops_per_token / hardware.peak_flops
-        self._monitor.record(event.progress.step, metrics)
+        self._record(event.progress.step, metrics)
 
     def on_evaluation(self, event: EvaluationCompleted) -> None:
         """Record an evaluation."""
         evaluation = event.evaluation
-        self._monitor.record(
-            event.progress.step,
-            {
-                "tokens": event.progress.tokens,
-                "eval_loss": evaluation.loss,
-                "eval_bits_per_byte": evaluation.bits_per_byte,
-            },
-        )
+        metrics = {
+            "tokens": event.progress.tokens,
+            "eval_loss": evaluation.loss,
+            "eval_bits_per_byte": evaluation.bits_per_byte,
+        }
+        self._record(event.progress.step, metrics)
+
+    def _sampled_memory(self) -> int:
+        """Ask at most once a second: the operating system takes longer to tell than all else here takes."""
+        now = time.monotonic()
+        if now - self._memory[0] >= 1.0:
+            self._memory = (now, self._trainable.memory_bytes())
+        return self._memory[1]
+
+    def _record(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._each(lambda monitor: monitor.record(step, metrics))
+
+    def _each(self, tell: Callable[[Monitor], None]) -> None:
+        errors = []
+        for monitor in self._monitors:
+            try:
+                tell(monitor)
+            except Exception as error:  # noqa: BLE001  raised below, once all have been told
+                errors.append(error)
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            msg = "several monitors failed"
+            raise ExceptionGroup(msg, errors)

@@ -36,6 +36,7 @@ from domain.events import (
 )
 from domain.outcome import Evaluation, StepOutcome
 from domain.progress import Progress
+from ports.monitor import Monitor
 from ports.optimizer import Hardware
 
 PROGRESS = Progress(7, 700, Cursor(1, 2, 3, 4))
@@ -144,7 +145,7 @@ class Device:
 def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
     """A monitor gets loss, rate, speed and memory of each step, and MFU where the device's peak is known."""
     monitor = MemoryMonitor()
-    RecordMetrics(monitor, Device(peak_flops)).on_step(EXAMPLES[1])
+    RecordMetrics([monitor], Device(peak_flops)).on_step(EXAMPLES[1])
     expected = {
         "tokens": 700,
         "loss": 2.0,
@@ -161,7 +162,7 @@ def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
 def test_the_figures_of_an_evaluation_reach_the_monitor():
     """A monitor gets loss and bits a byte of each evaluation, apart from those of training."""
     monitor = MemoryMonitor()
-    RecordMetrics(monitor, Device(None)).on_evaluation(EXAMPLES[4])
+    RecordMetrics([monitor], Device(None)).on_evaluation(EXAMPLES[4])
     ((step, metrics),) = monitor.records
     assert (step, metrics["tokens"], metrics["eval_loss"]) == (7, 700, 2.0)
     assert metrics["eval_bits_per_byte"] == pytest.approx(8 / math.log(2) / 16)
@@ -176,11 +177,11 @@ def test_every_step_stands_once_in_the_figures_of_a_resumed_run():
     def interrupt(step, part):
         raise KeyboardInterrupt
 
-    first.bus.subscribe(StepCompleted, RecordMetrics(monitor, first.trainable).on_step)
+    first.bus.subscribe(StepCompleted, RecordMetrics([monitor], first.trainable).on_step)
     with pytest.raises(KeyboardInterrupt):
         first.run()
     second = Loop(first.store)
-    recorder = RecordMetrics(monitor, second.trainable)
+    recorder = RecordMetrics([monitor], second.trainable)
     second.bus.subscribe(RunStarted, recorder.on_start)
     second.bus.subscribe(StepCompleted, recorder.on_step)
     second.run()
@@ -244,3 +245,29 @@ def test_a_micro_batch_is_halved_down_to_one_row():
         assert answers in ([], [SplitBatch((rows + 1) // 2)])
         rows = answers[0].rows if answers else 0
     assert tried == [13, 7, 4, 2, 1]
+
+
+GONE = "gone"
+
+
+class BrokenMonitor(Monitor):
+    """A monitor whose sink is gone."""
+
+    def record(self, step, metrics):
+        raise OSError(GONE)
+
+    def rewind(self, step):
+        raise OSError(GONE)
+
+    def close(self):
+        pass
+
+
+def test_a_monitor_that_fails_does_not_deprive_the_others():
+    """Figures reach the monitors behind a broken one, and the failure is raised all the same."""
+    monitor = MemoryMonitor()
+    with pytest.raises(OSError, match="gone"):
+        RecordMetrics([BrokenMonitor(), monitor], Device(None)).on_step(EXAMPLES[1])
+    assert len(monitor.records) == 1
+    with pytest.raises(ExceptionGroup):
+        RecordMetrics([BrokenMonitor(), BrokenMonitor()], Device(None)).on_step(EXAMPLES[1])
