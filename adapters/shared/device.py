@@ -57,7 +57,7 @@ def choose_device(wanted: str) -> tuple[str, str]:
 def choose_precision(wanted: str, device: str) -> tuple[str, str]:
     """Return fp32 or bf16 for ``wanted`` (auto, fp32, bf16) on ``device``, and why.
 
-    On a CPU bf16 is chosen where it has matrix tiles (AMX) for it: 1.6 times as fast there (docs/benchmarks.md).
+    On a CPU bf16 is chosen where it has matrix tiles (AMX) for it: a third faster there (docs/benchmarks.md).
     """
     if wanted != "auto":
         return wanted, "configured"
