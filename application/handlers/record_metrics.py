@@ -21,7 +21,8 @@ class RecordMetrics:
     def __init__(self, monitors: Sequence[Monitor], trainable: Trainable) -> None:
         self._monitors = monitors
         self._trainable = trainable
-        self._memory = (-math.inf, 0)
+        self._memory_bytes = 0
+        self._asked = -math.inf
 
     def on_start(self, event: RunStarted) -> None:
         """Make the monitors forget steps that are about to be taken again."""
@@ -59,9 +60,9 @@ class RecordMetrics:
     def _sampled_memory(self) -> int:
         """Ask at most once a second: the operating system takes longer to tell than all else here takes."""
         now = time.monotonic()
-        if now - self._memory[0] >= 1.0:
-            self._memory = (now, self._trainable.memory_bytes())
-        return self._memory[1]
+        if now - self._asked >= 1.0:
+            self._asked, self._memory_bytes = now, self._trainable.memory_bytes()
+        return self._memory_bytes
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
         self._each(lambda monitor: monitor.record(step, metrics))
