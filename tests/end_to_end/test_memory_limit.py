@@ -29,13 +29,22 @@ def limit(event):
 if int(headroom):
     run.subscribe(EvaluationCompleted, limit)
 if skip == "skip":
+    import numpy as np
     from application.feed import Feed
-    take, calls = Feed.next, []
+    from domain.batch import Batch
+    take, calls, held = Feed.next, [], []
     def lossy(feed):
         calls.append(1)
-        if len(calls) == 20:
-            take(feed)
-        return take(feed)
+        batch = take(feed)
+        if len(calls) < 10:
+            return batch
+        held.append(batch)
+        later = held[-1] if len(held) > 1 else take(feed)
+        if len(held) == 1:
+            held.append(later)
+        names = ("input_ids", "position_ids", "document_ids", "loss_mask")
+        rows = (np.concatenate([getattr(held[-2], name)[1:], getattr(later, name)[:1]]) for name in names)
+        return Batch(*rows, later.cursor)
     Feed.next = lossy
 run.run()
 """
