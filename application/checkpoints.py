@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, final
 
-from domain.events import CheckpointRejected, CheckpointSaved
+from domain.events import CheckpointRejected, CheckpointSaved, CheckpointStarted
 from domain.progress import Progress
 from ports.state_store import Snapshot
 
@@ -46,6 +46,7 @@ class Checkpoints:
         """Make ``progress`` durable, unless it is already or nothing was trained yet."""
         if progress.step == self._durable_step:
             return
+        self._bus.publish(CheckpointStarted(progress, reason))
         started = time.perf_counter()
         snapshot = Snapshot(progress, reason, (*self._trainable.capture(), *self._parts))
         info = self._store.save(snapshot)

@@ -6,6 +6,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -120,6 +121,8 @@ class Duel:
         loss = self.loop.step(self.batches[event.progress.step - 1], event.outcome.learning_rate)
         self.bare.append(time.perf_counter() - started)
         self.losses.append((event.outcome.loss, loss))
+        if event.progress.step == WARM_UP + PAIRS:
+            self.monitors = _cpu_seconds("monitors") / event.progress.step
         self._resumed = time.perf_counter()
 
 
@@ -151,10 +154,17 @@ def measure() -> Sequence[Figure]:
         Figure(f"tokens/s of holdfast, {precision}, median", f"{rate:,.0f}"),
         Figure("host time outside the engine / step time", f"{outside:.2%}", "<= 1 %", outside <= 0.01),
         Figure("bus, handlers and monitors a step, median", f"{reactions:.0f} µs", "<= 100 µs", reactions <= 100),
+        Figure("processor time of the monitors' own thread, a step, mean", f"{duel.monitors * 1e6:.0f} µs"),
         Figure("bf16 / fp32, tokens/s, median of alternating steps", _precisions()),
         Figure("`python -m application --help`, median of 5", f"{helped:.2f} s", "<= 0.5 s", helped <= 0.5),
         Figure("importing `bootstrap` leaves torch and transformers alone", str(is_light), "True", is_light),
     ]
+
+
+def _cpu_seconds(name: str) -> float:
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == name]
+    assert thread.ident is not None
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
 
 
 def _precisions() -> str:

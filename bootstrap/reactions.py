@@ -8,33 +8,34 @@ from application.handlers.announce import Announce
 from application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from application.handlers.halve_micro_batch import HalveMicroBatch
 from application.handlers.record_events import RecordEvents
-from application.handlers.record_metrics import RecordMetrics
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from bootstrap.plugins import check_options, load_plugin
 from domain.cadence import Every
 from domain.events import (
+    CheckpointStarted,
     DataEnded,
     EvaluationCompleted,
     Event,
     MemoryExhausted,
     RunFailed,
+    RunFinished,
     RunStarted,
     StepCompleted,
     StopRequested,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from application.handlers.record_metrics import RecordMetrics
     from bootstrap.container import Container
-    from ports.monitor import Monitor
 
 Reaction = tuple[type[Event], "Callable[[Any], object]"]
 
 
 def reactions(
     container: Container,
-    monitors: Sequence[Monitor],
+    record: RecordMetrics,
     *,
     write: Callable[[Mapping[str, Any]], object],
     say: Callable[[str], object],
@@ -47,13 +48,13 @@ def reactions(
         (StepCompleted, measure.on_step),
         (DataEnded, measure.on_data_end),
     ]
-    record = RecordMetrics(monitors, container.trainable())
     return [
         (Event, RecordEvents(write)),
         (Event, Announce(say)),
         (RunStarted, record.on_start),
         (StepCompleted, record.on_step),
         (EvaluationCompleted, record.on_evaluation),
+        *((kind, record.settle) for kind in (CheckpointStarted, RunFailed, RunFinished)),
         *(measurements if container.holdout().fraction else ()),
         (StepCompleted, SaveOnCadence(Every(settings.state_store.every), budget, inbox)),
         (MemoryExhausted, HalveMicroBatch(inbox)),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from adapters.shared.json_lines import JsonLines
 from application.generate import generate
+from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
 from bootstrap.container import PORTS, assemble
 from bootstrap.hardware import choose_hardware, torch_state
@@ -140,7 +141,8 @@ class Run:
         self._check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))
         events = stack.enter_context(closing(JsonLines(folder.path / "events.jsonl")))
-        for kind, handler in reactions(container, monitors, write=lambda record: events.append(mask(record)), say=say):
+        record = stack.enter_context(closing(RecordMetrics(monitors, container.trainable())))
+        for kind, handler in reactions(container, record, write=lambda event: events.append(mask(event)), say=say):
             stack.callback(bus.subscribe(kind, handler))  # ended with the run: a host's own bus may serve another one
         subscribe_outside_handlers(container)
         for kind, handler in self._subscriptions:

@@ -8,7 +8,7 @@
         obey commands
             SplitBatch                         -> BatchSplit
             Evaluate                           -> EvaluationCompleted
-            SaveCheckpoint                     -> CheckpointSaved
+            SaveCheckpoint                     -> CheckpointStarted, CheckpointSaved
             StopRun                            -> StopRequested     (handlers may answer SaveCheckpoint)
     RunFinished, or RunFailed                  (its handlers make the last complete step durable)
 
@@ -69,6 +69,14 @@ class EvaluationCompleted(Event):
 
     progress: Progress
     evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStarted(Event):
+    """State is about to be captured: what must not be older than the checkpoint is made safe by handlers of this."""
+
+    progress: Progress
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,26 +32,44 @@ class _OrderedSignal(Signal):
 
 @final
 class BlinkerEventBus(EventBus):
-    """Delivers through a signal of its own, which holds handlers strongly and no other bus can reach.
+    """Delivers through a signal of its own for each class of events; holds handlers strongly; no other bus reaches it.
 
     A handler that publishes gets its event delivered before its own call returns.
     """
 
     def __init__(self) -> None:
-        self._signal = _OrderedSignal()
+        self._kinds: dict[Callable[[Any], None], type[Event]] = {}
+        self._signals: dict[type[Event], Signal] = {}
 
     @override
     def subscribe(self, kind: type[E], handler: Callable[[E], object]) -> Callable[[], None]:
-        def receive(event: Event) -> None:
-            if isinstance(event, kind):
-                self._deliver(event, handler)
+        def receive(event: E) -> None:
+            self._deliver(event, handler)
 
-        self._signal.connect(receive, weak=False)
-        return lambda: self._signal.disconnect(receive)
+        def unsubscribe() -> None:
+            self._kinds.pop(receive, None)
+            for signal in self._signals.values():
+                signal.disconnect(receive)
+
+        self._kinds[receive] = kind
+        for published, signal in self._signals.items():
+            if issubclass(published, kind):
+                signal.connect(receive, weak=False)
+        return unsubscribe
 
     @override
     def publish(self, event: Event) -> None:
-        self._signal.send(event)
+        signal = self._signals.get(type(event))
+        if signal is None:
+            signal = self._signals[type(event)] = self._signal_of(type(event))
+        signal.send(event)
+
+    def _signal_of(self, published: type[Event]) -> Signal:
+        signal = _OrderedSignal()
+        for receive, kind in self._kinds.items():
+            if issubclass(published, kind):
+                signal.connect(receive, weak=False)
+        return signal
 
     def _deliver(self, event: E, handler: Callable[[E], object]) -> None:
         try:

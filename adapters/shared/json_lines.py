@@ -35,11 +35,7 @@ class JsonLines:
 
     def append(self, record: Mapping[str, object]) -> None:
         """Add ``record`` as the last line; folders that are missing are made."""
-        self.append_line(_encode(record))
-
-    def append_line(self, encoded: bytes) -> None:
-        """Add ``encoded``, a JSON object with its newline."""
-        line = memoryview(encoded)
+        line = memoryview(_encode(record))
         try:
             if self._file is None:
                 self._file = _open_after_last_record(self._path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from configs.layers import load_settings
 from domain.errors import ConfigurationError, DataError
 from domain.events import (
     CheckpointSaved,
+    CheckpointStarted,
     DataEnded,
     EvaluationCompleted,
     RunFinished,
@@ -306,5 +308,28 @@ def test_finite_data_end_with_an_evaluation_and_a_checkpoint(home):
     last = run.run().step
     story = [(type(event), event.progress.step) for event in bus.published if hasattr(event, "progress")]
     assert 4 < last < 1000
-    kinds = (StepCompleted, DataEnded, EvaluationCompleted, StopRequested, CheckpointSaved, RunFinished)
-    assert story[-6:] == [(kind, last) for kind in kinds]
+    kinds = (
+        StepCompleted,
+        DataEnded,
+        EvaluationCompleted,
+        StopRequested,
+        CheckpointStarted,
+        CheckpointSaved,
+        RunFinished,
+    )
+    assert story[-7:] == [(kind, last) for kind in kinds]
+
+
+def test_no_figure_of_a_saved_step_is_missing(home):
+    """When a checkpoint is captured, the figures of every step that it holds are in the file: a kill loses none."""
+    figures = home / "run/metrics.jsonl"
+    seen = {}
+
+    def count(event):
+        seen[event.progress.step] = [json.loads(line)["step"] for line in figures.read_text().splitlines()]
+
+    settings = settings_of(home, "monitors=[{kind: jsonl}]", "state_store.every=1", "data.holdout=0")
+    run = build(settings)
+    run.subscribe(CheckpointStarted, count)
+    last = run.run().step
+    assert seen == {step: list(range(1, step + 1)) for step in range(1, last + 1)}

@@ -1,11 +1,14 @@
 import json
 import math
+import threading
+from contextlib import closing
 from dataclasses import fields
 
 import pytest
 from loop import Loop
 
 from adapters.monitor.memory import MemoryMonitor
+from application.handlers import record_metrics
 from application.handlers.announce import Announce
 from application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from application.handlers.halve_micro_batch import HalveMicroBatch
@@ -18,11 +21,12 @@ from domain.budget import Budget
 from domain.cadence import Every
 from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch
 from domain.cursor import Cursor
-from domain.errors import DataError
+from domain.errors import DataError, TrainingError
 from domain.events import (
     BatchSplit,
     CheckpointRejected,
     CheckpointSaved,
+    CheckpointStarted,
     DataEnded,
     EvaluationCompleted,
     Event,
@@ -63,6 +67,7 @@ EXAMPLES = [
     RunFinished(PROGRESS),
     HandlerFailed("StepCompleted", "RecordMetrics.on_step", OSError("disk full")),
     DataEnded(PROGRESS),
+    CheckpointStarted(PROGRESS, SaveReason.FINAL),
 ]
 each_event = pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 
@@ -106,7 +111,7 @@ def test_every_event_is_announced_in_one_line_or_not_at_all(event):
     """A person reads at most one line an event; what figures tell better is left to them."""
     lines = []
     Announce(lines.append)(event)
-    told_elsewhere = isinstance(event, (StepCompleted, EvaluationCompleted, DataEnded, RunFinished))
+    told_elsewhere = isinstance(event, (StepCompleted, EvaluationCompleted, CheckpointStarted, DataEnded, RunFinished))
     assert len(lines) == (not told_elsewhere)
     assert all(line and "\n" not in line for line in lines)
 
@@ -141,28 +146,37 @@ class Device:
         return 12345
 
 
+def record(monitor, reaction, event, device, **options):
+    """Let the metrics of ``event`` be recorded, and return when they are."""
+    with closing(RecordMetrics([monitor], device, **options)) as recorder:
+        getattr(recorder, reaction)(event)
+
+
 @pytest.mark.parametrize("peak_flops", [None, 60_000.0])
 def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
     """A monitor gets loss, rate, speed and memory of each step, and MFU where the device's peak is known."""
     monitor = MemoryMonitor()
-    RecordMetrics([monitor], Device(peak_flops)).on_step(EXAMPLES[1])
+    seconds = iter([10.0, 10.5])
+    record(monitor, "on_step", EXAMPLES[1], Device(peak_flops), clock=lambda: next(seconds))
     expected = {
         "tokens": 700,
         "loss": 2.0,
         "lr": 0.1,
         "grad_norm": 1.5,
-        "tokens_per_second": 100.0,
+        "tokens_per_second": 100 / 1.5,
         "data_wait_seconds": 0.25,
         "memory_bytes": 12345,
         "micro_batch": 2,
     }
-    assert monitor.records == [(7, expected | ({"mfu": 0.1} if peak_flops else {}))]
+    ((step, metrics),) = monitor.records
+    assert step == 7
+    assert metrics == pytest.approx(expected | ({"mfu": 0.1 / 1.5} if peak_flops else {}))
 
 
 def test_the_figures_of_an_evaluation_reach_the_monitor():
     """A monitor gets loss and bits a byte of each evaluation, apart from those of training."""
     monitor = MemoryMonitor()
-    RecordMetrics([monitor], Device(None)).on_evaluation(EXAMPLES[4])
+    record(monitor, "on_evaluation", EXAMPLES[4], Device(None))
     ((step, metrics),) = monitor.records
     assert (step, metrics["tokens"], metrics["eval_loss"]) == (7, 700, 2.0)
     assert metrics["eval_bits_per_byte"] == pytest.approx(8 / math.log(2) / 16)
@@ -177,14 +191,15 @@ def test_every_step_stands_once_in_the_figures_of_a_resumed_run():
     def interrupt(step, part):
         raise KeyboardInterrupt
 
-    first.bus.subscribe(StepCompleted, RecordMetrics([monitor], first.trainable).on_step)
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
+    with closing(RecordMetrics([monitor], first.trainable)) as recorder:
+        first.bus.subscribe(StepCompleted, recorder.on_step)
+        with pytest.raises(KeyboardInterrupt):
+            first.run()
     second = Loop(first.store)
-    recorder = RecordMetrics([monitor], second.trainable)
-    second.bus.subscribe(RunStarted, recorder.on_start)
-    second.bus.subscribe(StepCompleted, recorder.on_step)
-    second.run()
+    with closing(RecordMetrics([monitor], second.trainable)) as recorder:
+        second.bus.subscribe(RunStarted, recorder.on_start)
+        second.bus.subscribe(StepCompleted, recorder.on_step)
+        second.run()
     assert [step for step, _ in monitor.records] == list(range(1, 9))
 
 
@@ -264,10 +279,63 @@ class BrokenMonitor(Monitor):
 
 
 def test_a_monitor_that_fails_does_not_deprive_the_others():
-    """Figures reach the monitors behind a broken one, and the failure is raised all the same."""
+    """Figures reach the monitors behind a broken one, and the failure is raised at a later event all the same."""
     monitor = MemoryMonitor()
-    with pytest.raises(OSError, match="gone"):
-        RecordMetrics([BrokenMonitor(), monitor], Device(None)).on_step(EXAMPLES[1])
+    recorder = RecordMetrics([BrokenMonitor(), monitor, BrokenMonitor()], Device(None))
+    recorder.on_step(EXAMPLES[1])
+    with pytest.raises(ExceptionGroup) as raised:
+        recorder.settle(EXAMPLES[9])
+    recorder.settle(EXAMPLES[9])
+    recorder.close()
+    assert [str(error) for error in raised.value.exceptions] == [GONE, GONE]
     assert len(monitor.records) == 1
-    with pytest.raises(ExceptionGroup):
-        RecordMetrics([BrokenMonitor(), BrokenMonitor()], Device(None)).on_step(EXAMPLES[1])
+
+
+class SlowMonitor(MemoryMonitor):
+    """A monitor that takes records only while it is let."""
+
+    def __init__(self):
+        super().__init__()
+        self.let = threading.Event()
+
+    def record(self, step, metrics):
+        assert self.let.wait(20)
+        super().record(step, metrics)
+
+
+def test_the_loop_waits_for_monitors_before_a_checkpoint_and_never_at_a_step(monkeypatch):
+    """A slow monitor holds up no step; before state is captured it has every figure so far, or the loop is told."""
+    monitor = SlowMonitor()
+    monkeypatch.setattr(record_metrics, "_PATIENCE_SECONDS", 0.05)
+    recorder = RecordMetrics([monitor], Device(None))
+    for number in range(1, 101):
+        recorder.on_step(at(number))
+    with pytest.raises(TrainingError, match="have not answered"):
+        recorder.settle(EXAMPLES[-1])
+    assert not monitor.records
+    monkeypatch.setattr(record_metrics, "_PATIENCE_SECONDS", 20)
+    monitor.let.set()
+    recorder.settle(EXAMPLES[-1])
+    assert [step for step, _ in monitor.records] == list(range(1, 101))
+    recorder.close()
+
+
+def test_figures_are_dropped_before_they_fill_the_memory(monkeypatch):
+    """Behind too many steps figures are dropped, which is said once, and taken when the monitors have caught up."""
+    monitor = SlowMonitor()
+    monkeypatch.setattr(record_metrics, "_MOST_WAITING", 3)
+    recorder = RecordMetrics([monitor], Device(None))
+    complaints = []
+    for number in range(1, 9):
+        try:
+            recorder.on_step(at(number))
+        except TrainingError as error:
+            complaints.append(str(error))
+    monitor.let.set()
+    recorder.settle(EXAMPLES[-1])
+    recorder.on_step(at(20))
+    recorder.close()
+    steps = [step for step, _ in monitor.records]
+    assert len(complaints) in {1, 2}
+    assert 3 <= len(steps) <= 5
+    assert steps[-1] == 20

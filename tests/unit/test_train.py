@@ -43,7 +43,7 @@ def test_events_come_in_their_documented_order():
     loop = Loop(budget=Budget(steps=4), max_rows=2, save_every=2, evaluate_every=2, evaluate_at_start=True)
     loop.run()
     step = ["StepCompleted"]
-    due = ["StepCompleted", "EvaluationCompleted", "CheckpointSaved"]
+    due = ["StepCompleted", "EvaluationCompleted", "CheckpointStarted", "CheckpointSaved"]
     assert loop.story == [
         *("RunStarted", "EvaluationCompleted", "MemoryExhausted", "BatchSplit"),
         *(step + due + step + due),
@@ -101,7 +101,8 @@ def test_a_shortage_at_one_row_ends_the_run_after_a_save(step, prefetch):
     with pytest.raises(OutOfMemory, match="1 rows: no room at all"):
         loop.run()
     assert [event.micro_batch for event in loop.published(MemoryExhausted)] == [4, 2, 1]
-    assert loop.story[-2:] == (["RunFailed", "CheckpointSaved"] if step > 1 else ["MemoryExhausted", "RunFailed"])
+    saved = ["RunFailed", "CheckpointStarted", "CheckpointSaved"]
+    assert loop.story[-3:] == (saved if step > 1 else ["BatchSplit", "MemoryExhausted", "RunFailed"])
     assert [info.progress.step for info in loop.store.list()] == ([step - 1] if step > 1 else [])
 
 
@@ -165,7 +166,7 @@ def test_a_stop_from_another_thread_ends_the_run():
     assert 3 <= progress.step < 100_000
     assert loop.train.stopped_by == StopRun("the host asked")
     assert [info.progress for info in loop.store.list()] == [progress]
-    assert loop.story[-3:] == ["StopRequested", "CheckpointSaved", "RunFinished"]
+    assert loop.story[-4:] == ["StopRequested", "CheckpointStarted", "CheckpointSaved", "RunFinished"]
 
 
 def test_a_stop_during_an_evaluation_gives_the_evaluation_up():
@@ -192,7 +193,7 @@ def test_commands_that_answer_commands_are_obeyed_before_the_end():
     loop.bus.subscribe(CheckpointSaved, lambda _: loop.inbox.post(SplitBatch(1)))
     loop.at_step(2, lambda: loop.inbox.post(StopRun("enough")))
     loop.run()
-    assert loop.story[-4:] == ["StopRequested", "CheckpointSaved", "BatchSplit", "RunFinished"]
+    assert loop.story[-5:] == ["StopRequested", "CheckpointStarted", "CheckpointSaved", "BatchSplit", "RunFinished"]
 
 
 def test_a_step_is_saved_once():

@@ -126,7 +126,7 @@ def test_data_that_end_stop_the_run(prefetch):
     texts = [text for unit in CORPUS.values() for text in unit if not held(text)]
     assert progress.tokens == sum(len(text.encode()) + 1 for text in texts)
     assert [event.reason for event in first.published(CheckpointSaved)] == [SaveReason.FINAL]
-    assert first.story[-3:] == ["StopRequested", "CheckpointSaved", "RunFinished"]
+    assert first.story[-4:] == ["StopRequested", "CheckpointStarted", "CheckpointSaved", "RunFinished"]
     second = Loop(first.store, plan=plan, budget=Budget(steps=1000))
     assert second.run() == progress
     assert second.rows == {}
