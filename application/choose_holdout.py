@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from domain.holdout import Holdout
+import numpy as np
+
+from domain.holdout import Holdout, hash_of
+from ports.data_source import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,23 +16,25 @@ if TYPE_CHECKING:
     from ports.data_source import DataSource
 
 
-def choose_holdout(source: DataSource, fraction: float, seed: int, say: Callable[[str], object]) -> Holdout:
-    """Return a hold-out of ``fraction`` that holds a document of ``source``, or of nothing if it has only one.
+def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], object]) -> Holdout:
+    """Return ``wanted``, or where chance left a small corpus without a held document, one that holds a single one.
 
-    Where chance left a small corpus without a held-out document, the one that hashes lowest is taken, and ``say`` is
-    told. A pure function of the data: a resumed run holds out the same. Reading stops at the first held document.
+    The document with the lowest hash is taken then, and ``say`` is told. A pure function of the data: a resumed run
+    holds out the same. Reading stops at the first held document; records that cannot be used are passed over.
     """
-    wanted = Holdout(fraction, seed)
-    if fraction == 0.0:
+    if wanted.fraction == 0.0:
         return wanted
-    places = set()
+    places: set[float] = set()
     for unit in source.units():
         for document in source.read(unit):
-            if wanted.holds(document.text):
+            if not isinstance(document, Document):
+                continue
+            hashes = np.array([hash_of(document.text)], np.uint64)
+            if wanted.holds(hashes)[0]:
                 return wanted
-            places.add(wanted.place_of(document.text))
+            places.add(float(wanted.place_of(hashes)[0]))
     if len(places) < 2:
         say("the corpus is a single document: it is trained on, and there is no evaluation")
-        return Holdout(0.0, seed)
-    say(f"none of {len(places)} documents fell into data.holdout={fraction}: one of them is held out for evaluation")
-    return Holdout(math.nextafter(min(places), 1.0), seed)
+        return Holdout(0.0, wanted.seed)
+    say(f"none of {len(places)} documents fell into the held-out share of {wanted.fraction}: one of them is held out")
+    return Holdout(math.nextafter(min(places), 1.0), wanted.seed)

@@ -3,51 +3,96 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Protocol, final
 
-from application.documents import NothingToReadError, stream_documents, tokenize
-from domain.cursor import Cursor
+import numpy as np
+
 from domain.errors import DataError
-from domain.packing import ConcatPacker
+from domain.order import unit_order
+from domain.row_index import place_rows, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from application.feed import FeedPlan
+    from numpy.typing import NDArray
+
+    from application.tokenize import TextReader
     from domain.batch import Batch
     from domain.holdout import Holdout
-    from ports.data_source import DataSource
-    from ports.tokenizer import Tokenizer
+    from domain.packing import ConcatPacking
+    from ports.token_source import Tokens, TokenSource
+
+
+class TokenGroups(Protocol):
+    """Some order of all documents of the data, in groups."""
+
+    def __iter__(self) -> Iterator[Tokens]:
+        """Yield the documents from the first on."""
+        ...
+
+
+@final
+class TextGroups(TokenGroups):
+    """All documents of text sources, the units of all in one shuffled order."""
+
+    def __init__(self, readers: Sequence[TextReader], seed: int) -> None:
+        self._readers = readers
+        self._seed = seed
+
+    def __iter__(self) -> Iterator[Tokens]:
+        """Yield the documents from the first on."""
+        units = [(reader, unit) for reader in self._readers for unit in reader.source.units()]
+        for number in unit_order(len(units), self._seed, 0).tolist():
+            reader, unit = units[number]
+            for group in reader.tokens(unit):
+                yield group.tokens
+
+
+@final
+class ShardGroups(TokenGroups):
+    """All documents of a token source, shard by shard."""
+
+    def __init__(self, tokens: TokenSource) -> None:
+        self._tokens = tokens
+
+    def __iter__(self) -> Iterator[Tokens]:
+        """Yield the documents from the first on."""
+        return map(self._tokens.open, self._tokens.shards())
 
 
 @final
 class HeldOut:
-    """Held-out documents as packed batches, the first ``max_tokens`` of them in the order of epoch 0; kept in memory.
+    """Held-out documents as packed batches of ``rows``, the first ``max_tokens`` of them; kept in memory.
 
     The set is a pure function of the data, the seed and the tokenizer, so evaluations of one run compare.
     """
 
     def __init__(
-        self, source: DataSource, tokenizer: Tokenizer, holdout: Holdout, plan: FeedPlan, *, max_tokens: int
+        self, groups: TokenGroups, holdout: Holdout, packing: ConcatPacking, *, rows: int, max_tokens: int
     ) -> None:
-        self._source = source
-        self._tokenizer = tokenizer
+        self._groups = groups
         self._holdout = holdout
-        self._plan = plan
+        self._packing = packing
+        self._rows = rows
         self._max_tokens = max_tokens
 
     @cached_property
     def batches(self) -> Sequence[Batch]:
         """Return the batches; raises ``DataError`` if no document is held out."""
-        documents = stream_documents(self._source, Cursor(), seed=self._plan.seed, epochs=1, wanted=self._holdout.holds)
-        packer = ConcatPacker(self._plan.sequence_length)
-        try:
-            for tokens, document in tokenize(documents, self._tokenizer):
-                packer.add(tokens[: self._max_tokens - packer.held], document.start, document.end)
-                if packer.held >= self._max_tokens:
-                    break
-        except NothingToReadError as error:
+        documents = list(self._documents())
+        if not documents:
             msg = f"no document was held out to evaluate on: raise data.holdout, now {self._holdout.fraction}"
-            raise DataError(msg) from error
-        rest = packer.take_rest()
-        return list(rest.split(self._plan.rows)) if rest is not None else []
+            raise DataError(msg)
+        places = place_rows(documents, self._packing)
+        batches = [places[first : first + self._rows] for first in range(0, len(places), self._rows)]
+        return [read_rows(batch, self._packing.length) for batch in batches]
+
+    def _documents(self) -> Iterator[NDArray[np.unsignedinteger]]:
+        room = self._max_tokens
+        for tokens in self._groups:
+            for number in np.flatnonzero(self._holdout.holds(tokens.hashes)).tolist():
+                first, last = tokens.offsets[number : number + 2].tolist()
+                yield tokens.ids[first : min(last, first + room)]
+                room -= last - first
+                if room <= 0:
+                    return

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_PATIENCE_SECONDS = 10.0
+
 
 @final
 class Prefetch(Generic[T]):
     """Iterates ``items`` in a thread, at most ``depth`` of them ahead; an error is raised where its item would be.
 
-    ``close`` ends the thread at its next item; it waits for it, so that nothing runs on behind a finished run.
+    ``close`` ends the thread at its next item and waits for it, so that nothing runs on behind a finished run.
     """
 
     def __init__(self, items: Iterator[T], *, depth: int) -> None:
@@ -47,12 +49,17 @@ class Prefetch(Generic[T]):
             raise self._error
         raise StopIteration
 
+    @property
+    def fill(self) -> int:
+        """Return how many items are ready."""
+        return len(self._ready)
+
     def close(self) -> None:
-        """Stop producing; twice is harmless."""
+        """Stop producing; twice is harmless. A thread that hangs in reading is left to itself after a while."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._thread.join()
+        self._thread.join(_PATIENCE_SECONDS)
 
     def _produce(self) -> None:
         error: BaseException | None = None

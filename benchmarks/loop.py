@@ -20,12 +20,12 @@ from adapters.event_bus.blinker import BlinkerEventBus
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.shared.device import choose_precision
 from benchmarks.report import Figure, interval_of_median, main
-from bootstrap.container import assemble
+from bootstrap.assemble import assemble
 from bootstrap.run import build
 from configs.layers import load_settings
-from domain.cursor import Cursor
 from domain.events import StepCompleted
-from domain.packing import rows_of
+from domain.packing import ConcatPacking
+from domain.row_index import place_rows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,7 +171,8 @@ def _precisions() -> str:
     settings = load_settings([], ["optimizer.device=cpu"], {}).settings
     loops = {kind: BareLoop(settings, vocabulary_size=4096, precision=kind) for kind in ("fp32", "bf16")}
     rows, length = settings.optimizer.batch_size, settings.data.sequence_length
-    batch = rows_of([np.random.default_rng(0).integers(0, 4096, rows * length)], length, Cursor())
+    document = np.random.default_rng(0).integers(0, 4096, rows * length)
+    batch = read_rows(place_rows([document], ConcatPacking(length)), length)
     ratios = []
     for number in range(15):
         seconds = {kind: _timed(loop, batch) for kind, loop in loops.items()}

@@ -35,6 +35,18 @@ settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value i
 """
 
 
+_PREPARE_HELP = """\
+Takes the settings of `train`, and leaves the tokens where `train` with the same settings looks for them; `train` itself
+prepares what is missing. Killed at any moment, the same command goes on where it was.
+
+examples:
+  python -m application prepare
+  python -m application prepare data.kind=files data.path='text/**/*.jsonl.zst' data.on_error=skip
+  python -m application prepare data.kind=files data.path='s3://bucket/*.parquet' tokenizer.kind=huggingface \
+      tokenizer.path=./gpt2 data.cache.dir=/scratch/tokens
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code. A user's mistake is one sentence on standard error, never a traceback."""
     from configs.masking import mask_text
@@ -78,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_train(commands)
+    _add_prepare(commands)
     _add_config(commands)
     _add_generate(commands)
     _add_evaluate(commands)
@@ -88,6 +101,10 @@ def _add_train(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     train = _add(commands, "train", "train a model, or go on training it", _TRAIN_HELP + _EXIT_CODES)
     _add_settings(train)
     train.add_argument("--fresh", action="store_true", help="set an older run folder aside (never deleted); begin anew")
+
+
+def _add_prepare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _add_settings(_add(commands, "prepare", "tokenize the data of a run ahead, on all cores", _PREPARE_HELP))
 
 
 def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

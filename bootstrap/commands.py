@@ -58,6 +58,28 @@ def train(options: argparse.Namespace) -> int:
     return 128 + run.stopped_by.signal
 
 
+def prepare(options: argparse.Namespace) -> int:
+    """Tokenize the data of a run ahead, and show what came of it."""
+    configure_logging()
+    set_library_defaults()
+    from bootstrap.prepare import prepare_ahead
+
+    settings = load_settings(options.config, options.settings, os.environ).settings
+    location, prepared, rejected = prepare_ahead(settings)
+    print(f"{prepared.tokens:,} tokens of {prepared.documents:,} documents, {prepared.source_bytes:,} bytes of data")
+    if prepared.new_tokens:
+        rate = prepared.new_tokens / max(prepared.seconds, 1e-3)
+        print(f"{prepared.new_tokens:,} of them new, in {prepared.seconds:.1f} s: {rate:,.0f} tokens/s")
+    else:
+        print("all of them were there already")
+    if rejected:
+        print(f"{len(rejected):,} records were rejected, the first ones:")
+        print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
+    print(f"tokens: {location}")
+    print(f"try next:   python -m application train {' '.join(options.settings)}".rstrip())
+    return 0
+
+
 def generate(options: argparse.Namespace) -> int:
     """Print a continued prompt."""
     configure_logging()

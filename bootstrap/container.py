@@ -3,57 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dependency_injector import containers, providers
 
 from application.checkpoints import Checkpoints
-from application.choose_holdout import choose_holdout
 from application.engine import Engine
 from application.evaluate import Evaluator
-from application.feed import Feed, FeedPlan
-from application.held_out import HeldOut
+from application.feed import Feed
+from application.held_out import HeldOut, ShardGroups, TextGroups
 from application.inbox import Inbox
+from application.rejections import Rejections
 from application.train import TrainPlan, TrainRun
+from bootstrap import data, sources, training
 from bootstrap.lazy import lazy
-from bootstrap.plugins import check_options, load_plugin
 from configs.settings import TrainSettings
 from domain.budget import Budget
-from domain.schedule import WarmupCosine
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-PORTS = (
-    "data_source",
-    "tokenizer",
-    "model_factory",
-    "optimizer",
-    "state_store",
-    "event_bus",
-    "process_group",
-)
-_SECTIONS = {"data_source": "data", "model_factory": "model"}
-
-
-def _build_model(factory: Any, tokenizer: Any, seed: int) -> Any:
-    return factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
-
-
-def _schedule(peak: float, warmup_steps: int, floor: float, budget: Budget) -> WarmupCosine:
-    return WarmupCosine(peak, warmup_steps, peak * floor, budget)
+from domain.order import Share
+from domain.packing import ConcatPacking
 
 
 class Container(containers.DeclarativeContainer):
     """One selector a port, chosen by the settings; adapters get primitives, never settings.
 
-    ``chosen`` maps the names of ``auto`` settings to what they were resolved to; ``say`` shows a line to a person.
+    ``chosen`` maps the names of ``auto`` settings to what they were resolved to; ``say`` shows a line to a
+    person, and ``decide`` keeps what an ``auto`` setting was once decided to be.
     """
 
     settings = providers.Dependency(instance_of=TrainSettings)
     directory = providers.Dependency(instance_of=Path)
     chosen = providers.Dependency(instance_of=dict)
     say: providers.Dependency[Any] = providers.Dependency()
+    decide: providers.Dependency[Any] = providers.Dependency()
 
     event_bus = providers.Selector(
         settings.provided.event_bus.kind,
@@ -70,16 +51,12 @@ class Container(containers.DeclarativeContainer):
     data_source = providers.Selector(
         settings.provided.data.kind,
         python_library=providers.Singleton(lazy("adapters.data_source.python_library:PythonLibraryDataSource")),
-        files=providers.Singleton(
-            lazy("adapters.data_source.files:FilesDataSource"),
-            settings.provided.data.path,
-            format=settings.provided.data.format,
-            text_field=settings.provided.data.text_field,
-        ),
+        files=providers.Singleton(sources.open_files, settings.provided.data),
+        huggingface=providers.Singleton(sources.open_dataset, settings.provided.data),
+        mixture=providers.Singleton(sources.mix, settings.provided.data),
+        tokens=providers.Singleton(sources.NoText),
     )
-    holdout = providers.Singleton(
-        choose_holdout, data_source, settings.provided.data.holdout, settings.provided.run.seed, say
-    )
+    holdout = providers.Singleton(data.hold_out, data_source, settings.provided.data, settings.provided.run.seed, say)
     tokenizer = providers.Selector(
         settings.provided.tokenizer.kind,
         train=providers.Singleton(
@@ -87,15 +64,18 @@ class Container(containers.DeclarativeContainer):
             data_source,
             vocabulary_size=settings.provided.tokenizer.vocabulary_size,
             max_bytes=settings.provided.tokenizer.max_bytes,
-            holds_out=holdout.provided.holds,
+            holds_out=holdout.provided.holds_text,
             holdout_key=providers.Callable(repr, holdout),
             cache_dir=settings.provided.run.cache_directory,
+            backend=settings.provided.tokenizer.backend,
             report=say,
         ),
         huggingface=providers.Singleton(
             lazy("adapters.tokenizer.huggingface:HuggingfaceTokenizer.load"),
             settings.provided.tokenizer.path,
             revision=settings.provided.tokenizer.revision,
+            backend=settings.provided.tokenizer.backend,
+            report=say,
         ),
     )
     model_factory = providers.Selector(
@@ -139,32 +119,75 @@ class Container(containers.DeclarativeContainer):
     budget = providers.Singleton(
         Budget, steps=settings.provided.run.budget.steps, tokens=settings.provided.run.budget.tokens
     )
-    feed_plan = providers.Singleton(
-        FeedPlan,
-        sequence_length=settings.provided.data.sequence_length,
-        rows=settings.provided.optimizer.batch_size,
-        seed=settings.provided.run.seed,
-        epochs=settings.provided.data.epochs,
-        prefetch=settings.provided.data.prefetch,
-        shuffle_tokens=settings.provided.data.shuffle_tokens,
-    )
-    evaluation_plan = providers.Singleton(
-        FeedPlan,
-        sequence_length=settings.provided.data.sequence_length,
-        rows=settings.provided.evaluation.batch_size,
-        seed=settings.provided.run.seed,
-    )
     inbox = providers.Singleton(Inbox)
-    feed = providers.Singleton(Feed, data_source, tokenizer, holdout, feed_plan)
+
+    transforms = providers.Singleton(data.load_transforms, settings.provided.data)
+    rejections = providers.Singleton(Rejections, settings.provided.data.on_error)
+    readers = providers.Singleton(data.read_parts, data_source, tokenizer, rejections, transforms)
+    packing = providers.Singleton(data.choose_packing, settings.provided.data)
+    share = providers.Singleton(
+        Share,
+        settings.provided.optimizer.batch_size,
+        process_group.provided.rank,
+        process_group.provided.size,
+    )
+    cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
+    token_cache = providers.Factory(
+        lazy("adapters.token_cache.disk:DiskTokenCache"),
+        cache_folder,
+        budget=providers.Callable(data.cache_budget, settings.provided.data, cache_folder),
+        max_open=1024,
+    )
+    token_files = providers.Singleton(
+        lazy("adapters.token_source.files:FilesTokenSource"),
+        settings.provided.data.path,
+        folder=cache_folder,
+        end_of_text=tokenizer.provided.end_of_text,
+        vocabulary_size=tokenizer.provided.vocabulary_size,
+        dtype=settings.provided.data.dtype,
+        column=settings.provided.data.column,
+    )
+    tokens = providers.Selector(
+        providers.Callable(data.form_of, settings.provided.data),
+        text=providers.Singleton(
+            data.prepare,
+            readers,
+            token_cache.provider,
+            rejections,
+            workers=settings.provided.data.workers,
+            say=say,
+        ),
+        tokens=providers.List(token_files),
+    )
+    mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
+    batch_stream = providers.Selector(
+        providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, decide),
+        cache=providers.Singleton(
+            data.cached_batches, tokens, mixture, packing, holdout, share, epochs=settings.provided.data.epochs
+        ),
+        stream=providers.Singleton(
+            data.streamed_batches, readers, mixture, packing, holdout, share, data=settings.provided.data
+        ),
+    )
+    data_fingerprint = providers.Selector(
+        providers.Callable(data.form_of, settings.provided.data),
+        text=providers.Callable(lambda source: source.fingerprint(), data_source),
+        tokens=providers.Callable(lambda tokens: tokens.fingerprint(), token_files),
+    )
+    feed = providers.Singleton(Feed, batch_stream, prefetch=settings.provided.data.prefetch)
     held_out = providers.Singleton(
         HeldOut,
-        data_source,
-        tokenizer,
+        providers.Selector(
+            providers.Callable(data.form_of, settings.provided.data),
+            text=providers.Singleton(TextGroups, readers, settings.provided.run.seed),
+            tokens=providers.Singleton(ShardGroups, token_files),
+        ),
         holdout,
-        evaluation_plan,
+        providers.Singleton(ConcatPacking, settings.provided.data.sequence_length),
+        rows=settings.provided.evaluation.batch_size,
         max_tokens=settings.provided.evaluation.max_tokens,
     )
-    model = providers.Singleton(_build_model, model_factory, tokenizer, settings.provided.run.seed)
+    model = providers.Singleton(training.build_model, model_factory, tokenizer, settings.provided.run.seed)
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(Evaluator, trainable, held_out, tokenizer.provided.token_bytes)
     engine = providers.Singleton(
@@ -181,7 +204,7 @@ class Container(containers.DeclarativeContainer):
         TrainPlan,
         budget,
         providers.Callable(
-            _schedule,
+            training.schedule,
             settings.provided.optimizer.learning_rate,
             settings.provided.optimizer.schedule.warmup_steps,
             settings.provided.optimizer.schedule.floor,
@@ -199,26 +222,3 @@ class Container(containers.DeclarativeContainer):
         inbox=inbox,
         group=process_group,
     )
-
-
-def assemble(
-    settings: TrainSettings, directory: Path, chosen: Mapping[str, str], say: Any, overrides: Mapping[str, Any]
-) -> Container:
-    """Return the container of one run: outside adapters added, ``overrides`` (by provider name) put in their place."""
-    container = Container(
-        settings=providers.Object(settings),
-        directory=providers.Object(directory),
-        chosen=providers.Object(dict(chosen)),
-        say=providers.Object(say),
-    )
-    for port in PORTS:
-        section = getattr(settings, _SECTIONS.get(port, port))
-        selector = getattr(container, port)
-        if port not in overrides and section.kind not in selector.providers:
-            adapter = load_plugin(port, section.kind, built_in=selector.providers)
-            options = {"keep": section.keep, **section.options} if port == "state_store" else section.options
-            check_options(port, section.kind, adapter, **options)
-            selector.set_providers(**selector.providers, **{section.kind: providers.Singleton(adapter, **options)})
-    for name, replacement in overrides.items():
-        getattr(container, name).override(providers.Object(replacement))
-    return container

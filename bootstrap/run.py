@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -10,7 +11,8 @@ from adapters.shared.json_lines import JsonLines
 from application.generate import generate
 from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
-from bootstrap.container import PORTS, assemble
+from application.rejections import Rejections
+from bootstrap.assemble import PORTS, assemble
 from bootstrap.hardware import choose_hardware, torch_state
 from bootstrap.monitors import build_monitors
 from bootstrap.reactions import reactions, subscribe_outside_handlers
@@ -134,8 +136,13 @@ class Run:
         for monitor in monitors:
             stack.callback(_close, monitor, say)
         chosen = choose_hardware(self.settings, folder.decide)
-        parts = {name: part for name, part in self._overrides.items() if name != "monitors"} | {"inbox": self._inbox}
-        container = self._container = assemble(self.settings, folder.path, chosen, say, parts)
+        rejected = stack.enter_context(closing(JsonLines(folder.path / "rejected.jsonl")))
+        rejections = Rejections(
+            self.settings.data.on_error, lambda record: rejected.append(mask(record)), known=rejected.read()
+        )
+        parts = {name: part for name, part in self._overrides.items() if name != "monitors"}
+        parts |= {"inbox": self._inbox, "rejections": rejections}
+        container = self._container = assemble(self.settings, folder.path, chosen, parts, say=say, decide=folder.decide)
         bus = container.event_bus()
         stack.callback(container.process_group().close)
         self._check_identity(folder, container)
@@ -158,7 +165,9 @@ class Run:
             raise ConfigurationError(msg)
         remedy = "put it back, or start another run with --fresh or another run.name"
         touched = f"a file has another name, size or time than then; {remedy}"
-        folder.hold_to("data", container.data_source().fingerprint(), touched)
+        folder.hold_to("data", container.data_fingerprint(), touched)
+        transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
+        folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
         folder.hold_to("tokenizer", container.tokenizer().fingerprint(), remedy)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from application.generate import generate
-from bootstrap.container import assemble
+from bootstrap.assemble import assemble
 from bootstrap.hardware import choose_hardware
 from bootstrap.run_folder import read_record
 from configs.layers import restore_settings
@@ -40,7 +40,7 @@ class Trained:
 
     def held_out_batches(self) -> Sequence[Batch]:
         """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
-        if self._data not in (None, self._container.data_source().fingerprint()):
+        if self._data not in (None, self._container.data_fingerprint()):
             msg = f"the data have changed since {self.location} was trained: put them back to evaluate it"
             raise StateError(msg)
         batches: Sequence[Batch] = self._container.held_out().batches
@@ -62,13 +62,17 @@ def open_trained(path: Path) -> Trained:
     record = read_record(path)
     settings = _on_any_device(restore_settings(record["settings"]))
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
-    chosen = choose_hardware(settings, lambda name, value, _: decided.get(name, value))
-    container = assemble(settings, path, chosen, _say_nothing, {})
+
+    def decide(name: str, value: str, _: str) -> str:
+        return str(decided.get(name, value))
+
+    chosen = choose_hardware(settings, decide)
+    container = assemble(settings, path, chosen, {}, say=_say_nothing, decide=decide)
     loaded = container.state_store().load()
     if loaded.info is None or loaded.folder is None:
         msg = f"{path} holds no valid checkpoint yet: train it first"
         raise StateError(msg)
-    container = assemble(_on_checkpoint(settings, loaded.folder), path, chosen, _say_nothing, {})
+    container = assemble(_on_checkpoint(settings, loaded.folder), path, chosen, {}, say=_say_nothing, decide=decide)
     container.trainable().restore(loaded.folder, weights_only=True)
     return Trained(container, loaded.info.location, record["facts"].get("data"))
 

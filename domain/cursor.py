@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Self
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
-    """The first token that no batch has carried yet, named by where its document starts.
+class Lane:
+    """Where one reader of a streamed source stands: at the first document of its window of packed rows.
 
-    The packer's held-back tokens follow from it by reading the document again, so no buffer is ever saved.
-    ``unit`` counts in the epoch's shuffled order; ``position`` is the data source's own, 0 being the unit's start;
-    ``skip`` is how many tokens of that document earlier rows carried. Rows are packed and shuffled in windows:
-    the place is that of the window's first token, and ``taken`` counts the window's rows that batches carried.
+    ``unit`` counts the lane's own in the epoch's shuffled order; ``position`` is the data source's own, 0 being the
+    unit's start; ``taken`` counts the window's rows that batches carried. The window's rows follow from reading on from
+    there, so no buffer is ever saved.
     """
 
     epoch: int = 0
     unit: int = 0
     position: int = 0
-    skip: int = 0
     taken: int = 0
 
-    def to_json(self) -> dict[str, int]:
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How many samples (rows) batches have carried since the run began, whatever the number of ranks.
+
+    That says all where rows are read at random; where documents are streamed, ``lanes`` tell where each reader stands.
+    """
+
+    samples: int = 0
+    lanes: tuple[Lane, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
         """Return the cursor as JSON."""
-        return asdict(self)
+        return {"samples": self.samples, "lanes": [list(astuple(lane)) for lane in self.lanes]}
 
     @classmethod
-    def from_json(cls, record: Mapping[str, int]) -> Self:
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Return the cursor that ``to_json`` described."""
-        return cls(**record)
+        return cls(int(record["samples"]), tuple(Lane(*map(int, lane)) for lane in record["lanes"]))

@@ -1,28 +1,108 @@
-"""The order in which data are read: a pure function of the seed and the place."""
+"""The order in which data are read: a pure function of the plan, the seed and the number of a sample."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from domain.errors import ConfigurationError
+from domain.permutation import permute
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from domain.cursor import Cursor
+    from domain.mixture import Mixture
+
+_LANES = (192, 96, 48, 24, 8, 4, 2, 1)  # each can be shared by many numbers of ranks
 
 
-def unit_order(num_units: int, *, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return a permutation of ``range(num_units)``, int64, that depends on nothing but the arguments."""
-    return _permutation(num_units, np.random.Philox(key=np.array([seed % 2**64, epoch], np.uint64)))
+@dataclass(frozen=True, slots=True)
+class SampleOrder:
+    """Says which record of which source each sample of a run is, the ``sizes`` of the sources being known.
+
+    A source's records come in another order in each epoch, in each of them all once. Raises ``ConfigurationError``
+    for sizes that do not fit the mixture.
+    """
+
+    sizes: tuple[int, ...]
+    mixture: Mixture
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) != self.mixture.num_sources:
+            msg = f"there are {len(self.sizes)} sources, but weights for {self.mixture.num_sources}: give each one"
+            raise ConfigurationError(msg)
+        for source, size in enumerate(self.sizes):
+            if size < 1 and any(stage.weights[source] for stage in self.mixture.stages):
+                msg = f"source {source} has a weight, but no records: give it weight 0 or records"
+                raise ConfigurationError(msg)
+
+    def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return each sample's source, its epoch of that source, and its record in it, all int64."""
+        sources, ordinals = self.mixture.locate(samples)
+        epochs, places = np.divmod(ordinals, np.array(self.sizes)[sources])
+        records = np.empty_like(places)
+        for source in np.unique(sources).tolist():
+            of_source = np.flatnonzero(sources == source)
+            for epoch in np.unique(epochs[of_source]).tolist():
+                here = of_source[epochs[of_source] == epoch]
+                records[here] = permute(places[here], self.sizes[source], self.mixture.seed, source, epoch)
+        return sources, epochs, records
+
+    def total(self, epochs: int) -> int:
+        """Return how many samples there are until the first one that would read a source for more than ``epochs``.
+
+        So the source that runs out first, given the weights, ends the data; with one source they are all its epochs.
+        """
+        limits = [size * epochs for size in self.sizes]
+        whole, beyond = 0, 1
+        while self._is_within(beyond, limits):
+            whole, beyond = beyond, beyond * 2
+        while beyond - whole > 1:
+            middle = (whole + beyond) // 2
+            whole, beyond = (middle, beyond) if self._is_within(middle, limits) else (whole, middle)
+        block = np.arange(whole * self.mixture.block, beyond * self.mixture.block)
+        sources, ordinals = self.mixture.locate(block)
+        return int(block[ordinals >= np.array(limits)[sources]][0])
+
+    def _is_within(self, blocks: int, limits: list[int]) -> bool:
+        quotas = self.mixture.quotas(blocks * self.mixture.block)
+        return all(quota <= limit for quota, limit in zip(quotas, limits, strict=True))
 
 
-def row_order(num_rows: int, *, seed: int, window: Cursor) -> NDArray[np.int64]:
-    """Return the permutation, int64, of the rows that were packed from ``window`` on; ``window.taken`` is ignored."""
-    place = [seed % 2**64, window.epoch, window.unit, window.position, window.skip]
-    return _permutation(num_rows, np.random.Philox(np.random.SeedSequence(place)))
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one of ``ranks`` equal ranks takes of each batch of ``batch`` samples.
+
+    Raises ``ConfigurationError`` where the batch cannot be divided evenly.
+    """
+
+    batch: int
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch % self.ranks:
+            msg = f"a batch of {self.batch} samples cannot be divided evenly among {self.ranks} ranks: change either"
+            raise ConfigurationError(msg)
+
+    def of(self, start: int) -> range:
+        """Return the rank's samples of the batch that begins at the sample ``start``: one run, in the ranks' order."""
+        size = self.batch // self.ranks
+        return range(start + self.rank * size, start + (self.rank + 1) * size)
 
 
-def _permutation(length: int, numbers: np.random.Philox) -> NDArray[np.int64]:
-    # numpy guarantees Philox's numbers over its versions, but not what ``Generator.permutation`` makes of them
-    return np.argsort(numbers.random_raw(length), kind="stable").astype(np.int64, copy=False)
+def choose_lanes(num_units: int) -> int:
+    """Return in how many lanes to stream ``num_units`` units: so many that each lane has four of them to shuffle."""
+    return next((lanes for lanes in _LANES if 4 * lanes <= num_units), 1)
+
+
+def lane_of(sample: int, lanes: int) -> tuple[int, int]:
+    """Return which lane a sample comes from, and how many of that lane's samples stand before it."""
+    return sample % lanes, sample // lanes
+
+
+def unit_order(num_units: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the units in the order, int64, in which an epoch deals them: the k-th one to lane k modulo the lanes."""
+    return permute(np.arange(num_units), num_units, seed, epoch)

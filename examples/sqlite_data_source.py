@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 from bootstrap import build
 from configs.layers import load_settings
 from domain.errors import DataError
-from ports.data_source import DataSource, Document, Unit
+from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,14 +45,15 @@ class SqliteDataSource(DataSource):
             raise DataError(msg)
         return units
 
-    def read(self, unit: Unit, start: int = 0) -> Iterator[Document]:
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
         """Yield the documents of ``unit`` behind the id ``start``."""
-        before = start
-        for key, text in self._rows(_ROWS, unit.name, start):
-            if not isinstance(text, str):
-                msg = f"row {key} behind position {before} of {unit.name} in {self._path} holds no text"
-                raise DataError(msg)
-            yield Document(text, before, key)
+        before = start or 0
+        for key, text in self._rows(_ROWS, unit.name, before):
+            if isinstance(text, str):
+                yield Document(text, before, key)
+            else:
+                reason = f"row {key} behind position {before} of {unit.name} in {self._path} holds no text: repair it"
+                yield Rejected(reason, before, key)
             before = key
 
     def fingerprint(self) -> str:

@@ -12,21 +12,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A part of a data source that is read from front to back, such as a file.
+    """A part of a data source that is read from front to back: a file, or a share of a large one.
 
-    ``name`` is unique within the source, ``size`` in bytes as stored, ``etag`` changes when the bytes change.
+    ``name`` is unique within the source and starts with what a person calls the file, ``size`` is about how many bytes
+    the part takes as stored, ``etag`` changes when the bytes change. Documents that begin at a position from
+    ``start`` on and before ``stop`` (None: the end) are the unit's.
     """
 
     name: str
     size: int
     etag: str
+    start: int = 0
+    stop: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
     """A text and where it lies in its unit: reading the unit from ``end`` yields exactly what follows it.
 
-    Positions are the source's own integers, growing along a unit; 0 is its start.
+    Positions are the source's own integers, growing along a file; a unit begins at its ``start``.
     """
 
     text: str
@@ -34,18 +38,34 @@ class Document:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A record that is no document: ``reason`` is one sentence that names file and position and says what to do.
+
+    Reading the unit from ``end`` yields what follows it; None means that the rest of the unit cannot be read.
+    """
+
+    reason: str
+    start: int
+    end: int | None
+
+
 class DataSource(ABC):
     """Documents in units, each readable from any position that a document ended at.
 
     - ``units`` has the same order each time, and at least one unit, or raises ``DataError`` saying what was looked for.
-    - ``read(unit, start)`` yields the documents from ``start`` on, the same ones each time; positions are exact, so a
-      cut at any document and a new read lose and repeat nothing, and reading from a document's ``start`` yields it
-      again. Only what is yielded is read: memory stays bounded.
+    - ``read(unit, start)`` yields the documents from ``start`` on (None: the unit's start), the same ones each time;
+      positions are exact, so a cut at any document and a new read lose and repeat nothing, and reading from a
+      document's ``start`` yields it again. Only what is yielded is read: memory stays bounded, whatever the file.
+    - Units do not overlap, and together they hold every document once.
     - Opening is cheap: nothing is read before the first document is asked for.
-    - A record that cannot be read raises ``DataError`` naming the unit and the position.
+    - A record that cannot be used (bad bytes, no such field, longer than the limit) is yielded as ``Rejected``, with
+      what follows it behind; whether that ends the run is for the caller to decide. What ends the reading of a unit
+      (a truncated file, a place that does not answer) is ``Rejected`` with ``end`` None, and the last thing yielded.
+    - ``DataError`` is raised only for what makes the whole source unusable.
     - ``fingerprint`` changes when a unit's bytes, name or the way of reading change, and stays equal otherwise.
     - Several units may be read at the same time from several threads.
-    - Not promised: an order of units that is fit for training (the feed shuffles them).
+    - Not promised: an order of units that is fit for training (whoever trains shuffles them).
     """
 
     @abstractmethod
@@ -53,8 +73,8 @@ class DataSource(ABC):
         """Return the units, sorted by name."""
 
     @abstractmethod
-    def read(self, unit: Unit, start: int = 0) -> Iterator[Document]:
-        """Yield the documents of ``unit`` from the position ``start`` on."""
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
+        """Yield the documents of ``unit`` from the position ``start`` on, and what was rejected among them."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -1,134 +1,146 @@
-"""Text and JSON Lines files, on a disk or wherever fsspec reaches."""
+"""Files of text and of records, on a disk or wherever fsspec reaches."""
 
 from __future__ import annotations
 
-import gzip
-import io
-import zlib
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple
 from functools import cached_property
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Literal, final
+from itertools import chain
+from typing import TYPE_CHECKING, Literal, final
 
-from fsspec.implementations.memory import MemoryFileSystem
 from typing_extensions import override
 
-from adapters.data_source.formats import DOCUMENT_BYTES, LINE_BYTES, fingerprint_of, read_jsonl, read_txt
-from adapters.data_source.listing import StoredFile, describe, list_files, without_secrets
+from adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
+from adapters.data_source.formats.suffixes import compression_of, format_of
+from adapters.data_source.listing import list_files, without_secrets
+from adapters.data_source.ranges import open_ranges
+from adapters.data_source.reading import File, Reading
 from domain.errors import DataError
-from ports.data_source import DataSource, Document, Unit
+from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-Format = Literal["auto", "txt", "jsonl"]
+    from adapters.data_source.formats.compression import Compression
+    from adapters.data_source.formats.delimited import Model
+    from adapters.data_source.formats.records import Value
+    from adapters.data_source.formats.suffixes import Format
+    from adapters.data_source.listing import StoredFile
+    from adapters.data_source.opening import OpenRemote
 
-_BUFFER_BYTES = 1 << 18
-_PLAIN_TEXT = (
-    *("txt", "text", "md", "markdown", "rst", "adoc", "org", "tex", "log"),
-    *("py", "pyi", "ipy", "js", "mjs", "ts", "jsx", "tsx", "java", "kt", "scala", "go", "rs", "rb", "php", "pl"),
-    *("c", "h", "cc", "cpp", "cxx", "hh", "hpp", "cu", "cuh", "cs", "swift", "m", "mm", "r", "jl", "lua", "hs", "ml"),
-    *("sh", "bash", "zsh", "ps1", "sql", "html", "htm", "css", "scss", "xml", "yaml", "yml", "toml", "ini", "cfg"),
-)
-_FORMATS: Mapping[str, Literal["txt", "jsonl"]] = {
-    **{f".{suffix}": "txt" for suffix in _PLAIN_TEXT},
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-}
+_THREADS = 16
 
 
 @final
 class FilesDataSource(DataSource):
-    """Reads files of plain text or JSON Lines, as they are or gzipped; a position is a byte offset of the plain text.
+    """Reads plain text, JSON Lines, CSV, Parquet and Arrow files, the first three packed by gzip or zstd too.
 
     ``paths`` are files, folders (all files below them) or globs, local or URLs of any scheme that fsspec knows.
     ``auto`` goes by the suffix: a folder gives its files with a known one, and a file that is named, or that a glob
-    matches, must have one; any other ``format`` is taken for all files. ``.gz`` is unpacked in any format.
-    Plain text is cut into documents of at most ``document_bytes`` (4 or more), behind a line where there is one; in
-    JSON Lines a document is the field ``text_field`` of a line, which has at most ``line_bytes``.
+    matches, must have one; any other ``format`` or ``compression`` is taken for all files.
     ``exclude`` leaves out names (``drafts``, ``*.log``) or, with a slash, paths below one of ``paths``; what is hidden
-    (``.git``) is left out too.
+    (``.git``) is left out too. A record's document is its field ``text_field``; of the records only those count whose
+    fields hold what ``filter`` allows (a value or several for each name).
+    Files of txt and jsonl that are not packed are read in byte ranges, Parquet in row groups, Arrow in record batches,
+    each so many as make ``limits.unit_bytes``; all others whole. A position is a byte offset of the unpacked text, in
+    Parquet the number of the row, in Arrow 2^32 times that of the batch and the row in it.
+    ``open_remote`` opens a file on another machine.
     """
 
     def __init__(
         self,
         paths: Sequence[str],
         *,
-        format: Format = "auto",  # noqa: A002 - the configuration's word
-        text_field: str = "text",
         exclude: Sequence[str] = (),
-        document_bytes: int = DOCUMENT_BYTES,
-        line_bytes: int = LINE_BYTES,
+        format: Format | Literal["auto"] = "auto",  # noqa: A002 - the configuration's word
+        compression: Compression | Literal["auto"] = "auto",
+        text_field: str = "text",
+        filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
+        limits: Limits | None = None,
+        open_remote: OpenRemote = open_ranges,
     ) -> None:
         self._paths = paths
-        self._format = format
-        self._text_field = text_field
         self._exclude = exclude
-        self._document_bytes = document_bytes
-        self._line_bytes = line_bytes
+        self._format = format
+        self._compression = compression
+        self._limits = limits or Limits()
+        self._columns: dict[str, list[str] | None] = {}
+        self._reading = Reading(Fields.choose(text_field, filter), self._limits, open_remote)
 
     @override
     def units(self) -> Sequence[Unit]:
-        return [file.unit for file in self._files.values()]
+        return [unit for unit, _ in self._units.values()]
 
     @override
-    def read(self, unit: Unit, start: int = 0) -> Iterator[Document]:
-        file = self._files.get(unit.name)
-        if file is None:
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
+        if unit.name not in self._units:
             msg = f"{unit.name} is not among the files of this data source"
             raise DataError(msg)
-        with _opened(file, start) as stream:
-            if self._format_of(file) == "txt":
-                yield from read_txt(stream, unit.name, start, self._document_bytes)
-            else:
-                yield from read_jsonl(stream, unit.name, start, self._text_field, self._line_bytes)
+        known, file = self._units[unit.name]
+        part = Part(file.name, max(known.start, start or 0), known.stop)
+        yield from self._reading.read(file, part, self._columns_to_match)
 
     @override
     def fingerprint(self) -> str:
-        units = [[file.unit.name, file.unit.etag, self._format_of(file)] for file in self._files.values()]
-        return fingerprint_of(self._document_bytes, self._text_field, units)
+        units = [[unit.name, unit.etag, file.format, file.compression] for unit, file in self._units.values()]
+        return fingerprint_of(astuple(self._limits), self._reading.fields.to_json(), units)
 
     @cached_property
-    def _files(self) -> Mapping[str, StoredFile]:
-        found = {file.unit.name: file for path in self._paths for file in self._files_at(path)}
-        return dict(sorted(found.items()))
+    def _units(self) -> Mapping[str, tuple[Unit, File]]:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            units = list(chain.from_iterable(pool.map(self._split, self._files)))
+        found = {unit.name: (unit, file) for unit, file in sorted(units, key=lambda entry: entry[0].name)}
+        if len(found) < len(units):
+            msg = "two files have the same name, but for the @ and number that mark a part of one: rename one of them"
+            raise DataError(msg)
+        return found
 
-    def _files_at(self, path: str) -> Sequence[StoredFile]:
-        files = [file for file in list_files(path, self._exclude) if file.is_chosen or self._format_of(file)]
-        if not files:
+    def _columns_to_match(self, file: File) -> Model | None:
+        """All files of a path have the columns of the first one."""
+        first = self._first.get((file.path, file.format), file)
+        if first.name == file.name:
+            return None
+        if first.name not in self._columns:
+            self._columns[first.name] = self._reading.header(first)
+        columns = self._columns[first.name]
+        return None if columns is None else (first.name, columns)
+
+    def _split(self, file: File) -> list[tuple[Unit, File]]:
+        whole = file.stored.unit
+        shares = self._reading.split(file)
+        stops = [start for start, _ in shares[1:]]
+        digits = len(str(shares[-1][0]))
+        return [
+            (Unit(f"{whole.name}@{start:0{digits}}" if start else whole.name, size, whole.etag, start, stop), file)
+            for (start, size), stop in zip(shares, [*stops, None], strict=True)
+        ]
+
+    @cached_property
+    def _first(self) -> Mapping[tuple[str, Format], File]:
+        return {(file.path, file.format): file for file in reversed(self._files) if file.format in ("csv", "tsv")}
+
+    @cached_property
+    def _files(self) -> Sequence[File]:
+        found = {file.name: file for path in reversed(self._paths) for file in self._files_at(path)}
+        return sorted(found.values(), key=lambda file: file.name)
+
+    def _files_at(self, path: str) -> Iterator[File]:
+        stored = [file for file in list_files(path, self._exclude) if file.is_chosen or self._format_of(file)]
+        if not stored:
             kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
             msg = f"no file matches {without_secrets(path)}: there is nothing {kinds}; check data.path"
             raise DataError(msg)
-        for file in files:
-            if self._format_of(file) is None:
-                msg = f"the suffix of {file.unit.name} does not tell its format: set data.format to txt or jsonl"
+        for file in stored:
+            form = self._format_of(file)
+            if form is None:
+                msg = (
+                    f"the suffix of {file.unit.name} does not tell its format: set data.format, to txt or jsonl perhaps"
+                )
                 raise DataError(msg)
-        return files
+            yield File.checked(file, path, form, self._compression_of(file))
 
-    def _format_of(self, file: StoredFile) -> Literal["txt", "jsonl"] | None:
-        if self._format != "auto":
-            return self._format
-        return _FORMATS.get(PurePosixPath(file.path.lower().removesuffix(".gz")).suffix)
+    def _format_of(self, file: StoredFile) -> Format | None:
+        return format_of(file.path) if self._format == "auto" else self._format
 
-
-@contextmanager
-def _opened(file: StoredFile, start: int) -> Iterator[io.BufferedReader[Any]]:
-    name = file.unit.name
-    try:
-        if isinstance(file.file_system, MemoryFileSystem):
-            # all who open a file in memory share one handle, and its place
-            raw: Any = io.BytesIO(file.file_system.cat_file(file.path))
-        else:
-            raw = file.file_system.open(file.path, "rb")
-        plain = gzip.GzipFile(fileobj=raw) if file.path.lower().endswith(".gz") else raw
-        with raw, plain, io.BufferedReader(plain, _BUFFER_BYTES) as stream:
-            stream.seek(start)
-            yield stream
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        msg = f"{name} is a truncated or damaged gzip file ({describe(error)}): fetch it again or leave it out"
-        raise DataError(msg) from error
-    except DataError:
-        raise
-    except Exception as error:  # each file system has its own errors
-        msg = f"{name} cannot be read ({describe(error)}): check that it is there and that you may read it"
-        raise DataError(msg) from error
+    def _compression_of(self, file: StoredFile) -> Compression:
+        return compression_of(file.path) if self._compression == "auto" else self._compression

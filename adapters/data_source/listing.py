@@ -42,13 +42,24 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "Las
 class StoredFile:
     """A file that a path led to.
 
-    ``path`` is what its file system calls it; ``is_chosen`` is false for one that was merely found in a folder.
+    ``unit`` is the whole file, ``path`` what its file system calls it, ``etag`` what that says of its version, if HTTP
+    knows it too; ``is_chosen`` is false for one that was merely found in a folder.
     """
 
     unit: Unit
     path: str
     file_system: AbstractFileSystem
+    etag: str | None
     is_chosen: bool
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the file lies on this machine's disk."""
+        return isinstance(self.file_system, LocalFileSystem)
+
+    def is_unchanged(self) -> bool:
+        """Return whether a local file still is what was listed."""
+        return self.unit.etag == _local_etag(self.path)
 
 
 def list_files(url: str, exclude: Sequence[str] = ()) -> Iterator[StoredFile]:
@@ -63,12 +74,14 @@ def list_files(url: str, exclude: Sequence[str] = ()) -> Iterator[StoredFile]:
     try:
         info = _info(file_system, root)
         if info.get("type") == "file":
-            yield StoredFile(_unit(file_system, root, info), root, file_system, is_chosen=True)
+            yield _stored(file_system, root, info, is_chosen=True)
             return
         is_folder = info.get("type") == "directory"
         search = _Search(file_system, root, root if is_folder else _fixed_part(root), is_folder, exclude)
         for path, info in search.hits():
-            yield StoredFile(_unit(file_system, path, info), path, file_system, is_chosen=not is_folder)
+            yield _stored(file_system, path, info, is_chosen=not is_folder)
+    except DataError:
+        raise
     except Exception as error:  # each file system has its own errors
         msg = f"{without_secrets(url)} cannot be listed ({describe(error)}): check data.path and your access to it"
         raise DataError(msg) from error
@@ -162,10 +175,19 @@ def _fixed_part(root: str) -> str:
     return root[: magic.start() if magic else None].rpartition("/")[0]
 
 
-def _unit(file_system: AbstractFileSystem, path: str, info: dict[str, Any]) -> Unit:
+def _stored(file_system: AbstractFileSystem, path: str, info: dict[str, Any], *, is_chosen: bool) -> StoredFile:
     if isinstance(file_system, LocalFileSystem):
-        status = Path(path).stat()
-        return Unit(path, status.st_size, f"{status.st_mtime_ns}-{status.st_size}")
-    size = int(info.get("size") or 0)
+        unit = Unit(path, Path(path).stat().st_size, _local_etag(path))
+        return StoredFile(unit, path, file_system, None, is_chosen)
+    name = without_secrets(file_system.unstrip_protocol(path))
+    if info.get("size") is None:
+        msg = f"{name} has no size that its server tells, so it cannot be read in parts: copy it to where that works"
+        raise DataError(msg)
     version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
-    return Unit(without_secrets(file_system.unstrip_protocol(path)), size, f"{version}-{size}")
+    unit = Unit(name, int(info["size"]), f"{version}-{info['size']}")
+    return StoredFile(unit, path, file_system, info.get("ETag"), is_chosen)
+
+
+def _local_etag(path: str) -> str:
+    status = Path(path).stat()
+    return f"{status.st_mtime_ns}-{status.st_size}"

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.data_source.formats import fingerprint_of
+from adapters.data_source.formats.records import fingerprint_of
 from domain.errors import DataError
-from ports.data_source import DataSource, Document, Unit
+from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,16 +29,18 @@ class MemoryDataSource(DataSource):
         return [_unit_of(name, texts) for name, texts in self._texts.items()]
 
     @override
-    def read(self, unit: Unit, start: int = 0) -> Iterator[Document]:
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
         texts = self._texts.get(unit.name)
         if texts is None:
             msg = f"the data source in memory has no unit {unit.name!r}"
             raise DataError(msg)
-        for index in range(start, len(texts)):
-            if not isinstance(texts[index], str):
-                msg = f"{unit.name}: document {index} is {type(texts[index]).__name__}, not text"
-                raise DataError(msg)
-            yield Document(texts[index], index, index + 1)
+        for index in range(start or 0, len(texts)):
+            text: object = texts[index]
+            if isinstance(text, str):
+                yield Document(text, index, index + 1)
+            else:
+                reason = f"{unit.name}: document {index} is {type(text).__name__}, not text: leave it out"
+                yield Rejected(reason, index, index + 1)
 
     @override
     def fingerprint(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sysconfig
+from dataclasses import astuple, replace
 from functools import cached_property
 from glob import escape
 from pathlib import Path
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING, final
 from typing_extensions import override
 
 from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats import DOCUMENT_BYTES, fingerprint_of
+from adapters.data_source.formats.records import Limits, fingerprint_of
 from domain.errors import DataError
-from ports.data_source import DataSource, Document, Unit
+from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +37,10 @@ class PythonLibraryDataSource(DataSource):
 
     @override
     def units(self) -> Sequence[Unit]:
-        return [Unit(name, file.size, file.etag) for name, file in self._files.items()]
+        return [replace(file, name=name) for name, file in self._files.items()]
 
     @override
-    def read(self, unit: Unit, start: int = 0) -> Iterator[Document]:
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
         file = self._files.get(unit.name)
         if file is None:
             msg = f"{unit.name} is not a file of the Python library in {self._root}"
@@ -49,7 +50,7 @@ class PythonLibraryDataSource(DataSource):
 
     @override
     def fingerprint(self) -> str:
-        return fingerprint_of(DOCUMENT_BYTES, [[name, file.etag] for name, file in self._files.items()])
+        return fingerprint_of(astuple(Limits()), [[name, file.etag] for name, file in self._files.items()])
 
     @cached_property
     def _files(self) -> Mapping[str, Unit]:

@@ -12,7 +12,7 @@ from adapters.shared.file_operations import FileOperations, explain
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from io import FileIO
     from pathlib import Path
 
@@ -45,6 +45,12 @@ class JsonLines:
             self.close()
             msg = f"a record cannot be added to {self._path}, {explain(error)}"
             raise StateError(msg) from error
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the records that are there; a line that is none is passed over."""
+        if self._path.exists():
+            with self._path.open("rb") as lines:
+                yield from filter(None, map(_decode, lines))
 
     def cut(self, keep: Callable[[Mapping[str, Any]], bool]) -> None:
         """Leave only the records that ``keep`` wants, byte for byte, and every whole line that is no JSON object.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "MANIFEST.json"
 COMMIT = "COMMIT"
-SCHEMA = 1
+SCHEMA = 2
 LARGEST_MANIFEST = 16 << 20
 
 
@@ -25,8 +25,8 @@ def commit_of(manifest: bytes) -> bytes:
     return f"{hash_bytes(manifest)}\n".encode("ascii")
 
 
-class LaterSchemaError(Exception):
-    """The manifest is of a later version of this program, which may be right and cannot be judged."""
+class OtherSchemaError(Exception):
+    """The manifest is of another version of this program, which may be right and cannot be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Manifest:
     def from_bytes(cls, data: bytes) -> Manifest:
         """Return the manifest that ``to_bytes`` wrote.
 
-        Raises ``Defect`` for anything else, and ``LaterSchemaError`` for the manifest of a later version.
+        Raises ``Defect`` for anything else, and ``OtherSchemaError`` for the manifest of another version.
         """
         record = _mapping(_parse(data), "the whole")
         _check_schema(_count(record, "schema"))
@@ -97,10 +97,10 @@ def _parse(data: bytes) -> object:
 
 
 def _check_schema(schema: int) -> None:
-    if schema > SCHEMA:
-        raise LaterSchemaError(schema)
-    if schema != SCHEMA:
+    if schema < 1:
         raise Defect(Flaw.BAD_MANIFEST, f"schema {schema} never was")
+    if schema != SCHEMA:
+        raise OtherSchemaError(schema)
 
 
 def _mapping(value: object, name: str) -> Mapping[str, Any]:
@@ -125,10 +125,11 @@ def _text(record: Mapping[str, Any], name: str) -> str:
 
 def _progress(record: Mapping[str, Any]) -> Progress:
     cursor = _mapping(record.get("cursor"), "cursor")
-    for part in (record, cursor):
-        for name in part.keys() - {"cursor"}:
-            _count(part, name)
+    _count(record, "tokens")
+    _count(cursor, "samples")
     try:
+        if not all(type(number) is int and 0 <= number < 2**63 for lane in cursor["lanes"] for number in lane):
+            raise Defect(Flaw.BAD_MANIFEST, "a lane holds something else than counts")
         return Progress.from_json(record)
     except (KeyError, TypeError) as error:
         raise Defect(Flaw.BAD_MANIFEST, "progress has other fields") from error

@@ -12,8 +12,8 @@ from adapters.state_store.manifest import (
     LARGEST_MANIFEST,
     MANIFEST,
     SCHEMA,
-    LaterSchemaError,
     Manifest,
+    OtherSchemaError,
     commit_of,
 )
 from adapters.state_store.store_folder import folder_name
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def read_manifest(files: FileOperations, folder: Path) -> Manifest:
     """Return the manifest of a committed folder, the other files unread.
 
-    Raises ``Defect`` for a folder that is not committed, ``StateError`` for one of a later version, ``OSError`` for a
+    Raises ``Defect`` for a folder that is not committed, ``StateError`` for one of another version, ``OSError`` for a
     disk that cannot be read.
     """
     if not stat.S_ISDIR(folder.lstat().st_mode):
@@ -39,8 +39,11 @@ def read_manifest(files: FileOperations, folder: Path) -> Manifest:
         raise Defect(Flaw.BAD_COMMIT, f"{COMMIT} is not the hash of {MANIFEST}")
     try:
         manifest = Manifest.from_bytes(data)
-    except LaterSchemaError as error:
-        msg = f"{folder} has manifest schema {error}, later than {SCHEMA}: use a later version, or move the folder away"
+    except OtherSchemaError as error:
+        msg = (
+            f"{folder} was written by another version, with schema {error} where this one has {SCHEMA}: "
+            "use that version, or start anew with --fresh"
+        )
         raise StateError(msg) from error
     if folder.name != folder_name(manifest.progress.step):
         raise Defect(Flaw.WRONG_NAME, f"{MANIFEST} is that of step {manifest.progress.step}")

@@ -12,14 +12,16 @@ import numpy as np
 from typing_extensions import override
 
 from adapters.tokenizer import core
-from adapters.tokenizer.surrogates import refuse_surrogates
+from adapters.tokenizer.backends.choose import ChosenEncoder
 from domain.errors import ConfigurationError
-from ports.tokenizer import Encoded, Tokenizer
+from ports.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from ports.tokenizer import Encoded
 
 
 @final
@@ -28,6 +30,8 @@ class HuggingfaceTokenizer(Tokenizer):
 
     ``serialized`` is the text of that file and ``name`` what errors call it. ``end_of_text`` is the token that ends a
     document, else a usual one. ``files`` are what ``write`` writes, else ``tokenizer.json`` and its configuration.
+    ``backend`` is what encodes, always with the same ids: ``huggingface``, ``tiktoken``, ``gigatoken`` or ``auto``, the
+    fastest that is installed and equal; it is built and tried when first needed, and ``report`` hears of the choice.
     Raises ``ConfigurationError`` if the tokenizer cannot keep the port's promise.
     """
 
@@ -38,17 +42,27 @@ class HuggingfaceTokenizer(Tokenizer):
         name: str = "tokenizer.json",
         end_of_text: str | None = None,
         files: Mapping[str, bytes] | None = None,
+        backend: str = "auto",
+        report: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._core = core.load_core(serialized, name)
         token = core.settle_end_of_text(self._core, name, end_of_text)
         self._end_of_text = self._core.get_vocab(with_added_tokens=True)[token]
         core.refuse_reachable_specials(self._core, name, self._end_of_text)
         self._vocabulary_size = 1 + max(self._core.get_vocab(with_added_tokens=True).values())
-        self._dtype = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
+        dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
+        self._encoder = ChosenEncoder(self._core, dtype, backend=backend, report=report)
         self._files = files if files is not None else core.files_of(self._core, token)
 
     @classmethod
-    def load(cls, path: str, revision: str | None = None) -> Self:
+    def load(
+        cls,
+        path: str,
+        revision: str | None = None,
+        *,
+        backend: str = "auto",
+        report: Callable[[str], object] = lambda _: None,
+    ) -> Self:
         """Return the tokenizer of a ``tokenizer.json``, a model folder or a model on the Hugging Face hub.
 
         Code that a model brings along is never run.
@@ -58,26 +72,27 @@ class HuggingfaceTokenizer(Tokenizer):
             msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a folder or a hub name"
             raise ConfigurationError(msg)
         if not file.is_file():
-            return cls._load_model(str(file) if file.is_dir() else path, revision)
+            model = _model_tokenizer(str(file) if file.is_dir() else path, revision)
+            return cls(**_parts_of(model), name=path, backend=backend, report=report)
         try:
             serialized = file.read_text(encoding="utf-8")
             end_of_text = _configured_end(file.with_name("tokenizer_config.json"))
         except (OSError, ValueError) as error:
             msg = f"the tokenizer {path} cannot be read ({error}): name a tokenizer.json"
             raise ConfigurationError(msg) from error
-        return cls(serialized, name=path, end_of_text=end_of_text)
+        return cls(serialized, name=path, end_of_text=end_of_text, backend=backend, report=report)
 
-    @classmethod
-    def _load_model(cls, path: str, revision: str | None) -> Self:
-        model = _model_tokenizer(path, revision)
-        usual = next((token for token in core.USUAL_ENDS if token in model.get_vocab()), None)
-        if model.eos_token is None and usual is not None:
-            model.add_special_tokens({"eos_token": usual})
-        with TemporaryDirectory() as folder:
-            model.save_pretrained(folder)
-            saved = sorted(file for file in Path(folder).rglob("*") if file.is_file())
-            files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in saved}
-        return cls(model.backend_tokenizer.to_str(), name=path, end_of_text=model.eos_token, files=files)
+    @property
+    def backend(self) -> str:
+        """Return what encodes, by its name."""
+        return self._encoder.name
+
+    def check(self, documents: Sequence[str]) -> None:
+        """Compare the backend with Hugging Face on ``documents`` too; one that differs is used no more.
+
+        Raises ``ConfigurationError`` if the backend that was asked for cannot be used.
+        """
+        self._encoder.check(documents)
 
     @property
     @override
@@ -96,14 +111,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @override
     def encode(self, documents: Sequence[str]) -> Encoded:
-        try:
-            encodings = self._core.encode_batch_fast(list(documents), add_special_tokens=False)
-        except TypeError:
-            refuse_surrogates(documents)
-            raise
-        parts = [np.array(encoding.ids, self._dtype) for encoding in encodings]
-        ids = np.concatenate([*parts, np.zeros(0, self._dtype)])
-        return Encoded(ids, offsets=np.cumsum([0, *map(len, parts)], dtype=np.int64))
+        return self._encoder.encode(documents)
 
     @override
     def decode(self, ids: Sequence[int]) -> str:
@@ -122,6 +130,17 @@ class HuggingfaceTokenizer(Tokenizer):
         for name, content in self._files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
+
+
+def _parts_of(model: Any) -> dict[str, Any]:
+    usual = next((token for token in core.USUAL_ENDS if token in model.get_vocab()), None)
+    if model.eos_token is None and usual is not None:
+        model.add_special_tokens({"eos_token": usual})
+    with TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        saved = sorted(file for file in Path(folder).rglob("*") if file.is_file())
+        files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in saved}
+    return {"serialized": model.backend_tokenizer.to_str(), "end_of_text": model.eos_token, "files": files}
 
 
 def _configured_end(file: Path) -> str | None:

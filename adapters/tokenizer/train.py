@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from domain.errors import ConfigurationError, DataError
+from ports.data_source import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,13 +35,15 @@ def train_tokenizer(
     holds_out: Callable[[str], bool],
     holdout_key: str,
     cache_dir: Path,
-    report: Callable[[str], None] = lambda _: None,
+    backend: str = "auto",
+    report: Callable[[str], object] = lambda _: None,
 ) -> HuggingfaceTokenizer:
     """Return a byte-level BPE tokenizer of ``vocabulary_size`` entries, end-of-text 0, trained on ``source``.
 
     At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; what ``holds_out`` holds is never used, and
     ``holdout_key`` names that choice. Equal arguments give an equal tokenizer, also in another process; it is kept in
     ``cache_dir``, and ``report`` is told what happens. Fewer documents than the vocabulary needs give a smaller one.
+    ``backend`` is what encodes, as for ``HuggingfaceTokenizer``.
     Raises ``DataError`` if there is no text, ``ConfigurationError`` if the vocabulary cannot hold the bytes.
     """
     if vocabulary_size < SMALLEST_VOCABULARY:
@@ -60,7 +63,7 @@ def train_tokenizer(
             raise DataError(msg)
         serialized = _train(documents, vocabulary_size, report)
         _store(file, serialized, report)
-    return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT)
+    return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
 
 
 def sample_documents(source: DataSource, max_bytes: int, holds_out: Callable[[str], bool]) -> Iterator[str]:
@@ -74,6 +77,8 @@ def sample_documents(source: DataSource, max_bytes: int, holds_out: Callable[[st
         if taken >= share:
             continue
         for document in source.read(unit):
+            if isinstance(document, Rejected):
+                continue  # whoever reads it for training decides what becomes of the run
             if not holds_out(document.text):
                 content = document.text.encode("utf-8", "replace")[: max_bytes - taken]
                 taken += len(content)
@@ -82,7 +87,7 @@ def sample_documents(source: DataSource, max_bytes: int, holds_out: Callable[[st
                 break
 
 
-def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], None]) -> str:
+def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], object]) -> str:
     num_bytes = sum(len(document.encode()) for document in documents)
     report(
         f"training a {vocabulary_size:,}-entry tokenizer on {num_bytes / 1e6:.1f} MB of {len(documents):,} documents"
@@ -103,7 +108,7 @@ def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], N
     return str(core.to_str())
 
 
-def _load(file: Path, report: Callable[[str], None]) -> str | None:
+def _load(file: Path, report: Callable[[str], object]) -> str | None:
     if not file.exists():
         return None
     try:
@@ -118,7 +123,7 @@ def _load(file: Path, report: Callable[[str], None]) -> str | None:
     return None
 
 
-def _store(file: Path, serialized: str, report: Callable[[str], None]) -> None:
+def _store(file: Path, serialized: str, report: Callable[[str], object]) -> None:
     content = json.dumps({"blake2b": _digest(serialized), "tokenizer": serialized})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

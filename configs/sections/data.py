@@ -2,15 +2,61 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, Tag
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
-from configs.sections.base import PLUGIN, Natural, Number, Positive, Section, Text, by_kind
+from configs.sections.base import (
+    PLUGIN,
+    Folder,
+    Natural,
+    Number,
+    PluginSettings,
+    Positive,
+    Section,
+    Text,
+    by_kind,
+)
 
 
 def _several(value: object) -> object:
     return (value,) if isinstance(value, str) else value
+
+
+class PackingSettings(Section):
+    """How documents become rows of one length."""
+
+    kind: Literal["concat", "best_fit", "sliding"] = Field(
+        default="concat",
+        description="concat cuts the stream of documents into rows; best_fit puts whole documents together; sliding "
+        "takes overlapping windows of each document.",
+    )
+    overflow: Literal["split", "truncate", "drop"] = Field(
+        default="split", description="What becomes of a document longer than a row; sliding needs none."
+    )
+    stride: Positive | None = Field(
+        default=None, description="Tokens from one sliding window to the next; null means half a row."
+    )
+
+
+class CacheSettings(Section):
+    """Where tokens are kept, so that text is tokenized once."""
+
+    dir: Folder | None = Field(default=None, description="Folder of the token cache; null means run.cache_dir/tokens.")
+    budget: Positive | None = Field(
+        default=None,
+        description="Bytes that the cache may take; other data's tokens make room, the least recently used first; "
+        "null means nine tenths of the free disk.",
+    )
+
+
+class TransformSettings(PluginSettings):
+    """What is done to each text: a built-in kind (length, normalize, replace), or one that another package offers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, transform: Any) -> Any:
+        return {"kind": transform} if isinstance(transform, str) else transform
 
 
 class FeedSettings(Section):
@@ -20,19 +66,50 @@ class FeedSettings(Section):
     sequence_length: Annotated[Positive, Field(ge=8)] = Field(
         default=512, description="Tokens in a row of a batch, at least 8."
     )
+    packing: PackingSettings = Field(default_factory=PackingSettings, description="How documents become rows.")
+    mode: Literal["auto", "cache", "stream"] = Field(
+        default="auto",
+        description="cache tokenizes once to disk and shuffles all rows; stream reads as it trains and shuffles in "
+        "windows; auto caches what fits.",
+    )
+    cache: CacheSettings = Field(default_factory=CacheSettings, description="Where tokens are kept.")
+    memory: Positive = Field(
+        default=1 << 30, description="Bytes that the windows of a streamed source may take together."
+    )
     holdout: Annotated[Number, Field(ge=0, lt=1)] = Field(
         default=0.02, description="Share of the documents kept for evaluation, from 0 to below 1."
     )
-    shuffle_tokens: Natural = Field(
-        default=1048576, description="Tokens that are packed and shuffled together; 0 keeps the order of the documents."
+    folds: Annotated[Positive, Field(ge=2)] | None = Field(
+        default=None, description="Parts of the documents for cross-validation; null holds out by data.holdout."
+    )
+    fold: Natural = Field(default=0, description="Which of data.folds is held out, from 0.")
+    shuffle_tokens: Positive = Field(
+        default=1048576, description="Tokens of a streamed source that are packed and shuffled together."
     )
     prefetch: Natural = Field(default=4, description="Batches prepared ahead of the one in training; 0 prepares none.")
+    workers: Positive | None = Field(
+        default=None, description="Threads that read and tokenize; null means one a processor core."
+    )
     epochs: Positive | None = Field(
         default=None, description="Passes over the data after which the run ends; null repeats for ever."
     )
+    on_error: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="Whether a record that cannot be used ends the run, or is left out and written to rejected.jsonl.",
+    )
+    transforms: tuple[TransformSettings, ...] = Field(
+        default=(), description="What is done to each text before it is tokenized: a list of kinds, in order."
+    )
+
+    @model_validator(mode="after")
+    def _has_that_fold(self) -> Self:
+        if self.folds is not None and self.fold >= self.folds:
+            msg = f"fold must be below folds, which is {self.folds}, not {self.fold}"
+            raise ValueError(msg)
+        return self
 
 
-class PythonLibraryDataSettings(FeedSettings):
+class PythonLibrarySource(Section):
     """The source files of the Python standard library on this machine."""
 
     kind: Literal["python_library"] = Field(
@@ -40,17 +117,119 @@ class PythonLibraryDataSettings(FeedSettings):
     )
 
 
-class FilesDataSettings(FeedSettings):
-    """Text or JSON-lines files, local or wherever fsspec reaches."""
+class RecordSource(Section):
+    """What sources of records share: which field is the text, and which records count."""
+
+    text_field: Text = Field(default="text", description="Field or column of a record that holds the text.")
+    filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
+        default_factory=dict,
+        description="Fields and the value, or list of values, that a record must have in them; others are left out.",
+    )
+
+
+class FilesSource(RecordSource):
+    """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
 
     kind: Literal["files"] = Field(default="files", description="Files of one's own.")
     path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_several)] = Field(
         description="Folder, file or fsspec glob, or a list of them."
     )
-    format: Literal["auto", "txt", "jsonl"] = Field(
-        default="auto", description="Format of the files; auto goes by the suffix, with or without .gz."
+    format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet", "arrow"] = Field(
+        default="auto", description="Format of the files; auto goes by the suffix."
     )
-    text_field: Text = Field(default="text", description="Field of a JSON line that holds the text.")
+    compression: Literal["auto", "none", "gz", "zst"] = Field(
+        default="auto", description="How txt, jsonl and csv files are packed; auto goes by the suffix."
+    )
+
+
+class HuggingFaceSource(RecordSource):
+    """A dataset of the Hugging Face library, read as a stream."""
+
+    kind: Literal["huggingface"] = Field(default="huggingface", description="A Hugging Face dataset.")
+    path: Text = Field(description="Name on the hub, or a local folder.")
+    name: Text | None = Field(default=None, description="Configuration of the dataset; null means its default.")
+    split: Text = Field(default="train", description="Split of the dataset.")
+    revision: Text | None = Field(
+        default=None, description="Branch, tag or commit on the hub; null means the default branch."
+    )
+
+
+class PythonLibraryDataSettings(PythonLibrarySource, FeedSettings):
+    """The source files of the Python standard library on this machine."""
+
+
+class FilesDataSettings(FilesSource, FeedSettings):
+    """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
+
+
+class HuggingFaceDataSettings(HuggingFaceSource, FeedSettings):
+    """A dataset of the Hugging Face library, read as a stream."""
+
+
+class TokensDataSettings(FeedSettings):
+    """Files that hold tokens already, each document with its end-of-text."""
+
+    kind: Literal["tokens"] = Field(default="tokens", description="Documents that are tokens already.")
+    path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_several)] = Field(
+        description=".npy, .bin, Parquet or Arrow files, a folder or glob of them, or a token cache of Holdfast."
+    )
+    dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = Field(
+        default="auto", description="Type of the ids in .bin files; auto goes by what stands beside them."
+    )
+    column: Text = Field(default="input_ids", description="Column of Parquet and Arrow files that holds the ids.")
+
+
+class _Weighted(Section):
+    weight: Natural = Field(
+        default=1, description="Share of the samples that come from the source, against the other weights."
+    )
+
+
+class WeightedPythonLibrary(PythonLibrarySource, _Weighted):
+    """The Python standard library as a part of a mixture."""
+
+
+class WeightedFiles(FilesSource, _Weighted):
+    """Files as a part of a mixture."""
+
+
+class WeightedHuggingFace(HuggingFaceSource, _Weighted):
+    """A Hugging Face dataset as a part of a mixture."""
+
+
+MixtureSource = Annotated[
+    WeightedPythonLibrary | WeightedFiles | WeightedHuggingFace,
+    Field(discriminator="kind"),
+]
+
+
+class StageSettings(Section):
+    """From where on a mixture has other weights."""
+
+    after_tokens: Positive = Field(
+        description="Tokens after which the stage begins, rounded up to whole blocks of 1,024 rows."
+    )
+    weights: dict[Text, Natural] = Field(description="The weight of each source by name; without one it rests.")
+
+
+class MixtureDataSettings(FeedSettings):
+    """Several sources at once, by weight."""
+
+    kind: Literal["mixture"] = Field(default="mixture", description="Several sources at once, by weight.")
+    sources: Annotated[dict[Text, MixtureSource], Field(min_length=1)] = Field(
+        description="The sources by names of your choice, each with its kind, its settings and its weight."
+    )
+    stages: tuple[StageSettings, ...] = Field(
+        default=(), description="Other weights from some point of the run on: a list, in order."
+    )
+
+    @model_validator(mode="after")
+    def _stages_name_sources(self) -> Self:
+        for stage in self.stages:
+            if strange := sorted(stage.weights.keys() - self.sources.keys()):
+                msg = f"stages name {strange[0]!r}, but the sources are {', '.join(sorted(self.sources))}"
+                raise ValueError(msg)
+        return self
 
 
 class PluginDataSettings(FeedSettings):
@@ -62,6 +241,9 @@ class PluginDataSettings(FeedSettings):
 DataSettings = Annotated[
     Annotated[PythonLibraryDataSettings, Tag("python_library")]
     | Annotated[FilesDataSettings, Tag("files")]
+    | Annotated[HuggingFaceDataSettings, Tag("huggingface")]
+    | Annotated[TokensDataSettings, Tag("tokens")]
+    | Annotated[MixtureDataSettings, Tag("mixture")]
     | Annotated[PluginDataSettings, Tag(PLUGIN)],
-    by_kind("python_library", "files"),
+    by_kind("python_library", "files", "huggingface", "tokens", "mixture"),
 ]

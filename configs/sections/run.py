@@ -46,7 +46,7 @@ class RunSettings(Section):
     )
     cache_dir: Folder | None = Field(
         default=None,
-        description="Folder of trained tokenizers; null means $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast.",
+        description="Folder of tokenizers and tokens; null means $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast.",
     )
 
     @field_validator("name")
@@ -65,7 +65,7 @@ class RunSettings(Section):
 
     @property
     def cache_directory(self) -> Path:
-        """Return the folder of trained tokenizers; ``ConfigurationError`` if there is no home folder to put it in."""
+        """Return the folder of tokenizers and tokens; ``ConfigurationError`` if there is no home for it."""
         if self.cache_dir is not None:
             return self.cache_dir.expanduser()
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))

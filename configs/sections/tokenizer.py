@@ -9,7 +9,16 @@ from pydantic import Field, Tag
 from configs.sections.base import PLUGIN, PluginSettings, Positive, Section, Text, by_kind
 
 
-class TrainTokenizerSettings(Section):
+class BackendSettings(Section):
+    """What both kinds share: the library that encodes."""
+
+    backend: Literal["auto", "huggingface", "tiktoken", "gigatoken"] = Field(
+        default="auto",
+        description="Library that encodes, always with the same ids; auto takes the fastest one that is installed.",
+    )
+
+
+class TrainTokenizerSettings(BackendSettings):
     """A byte-level tokenizer trained on the run's own data."""
 
     kind: Literal["train"] = Field(default="train", description="Train a tokenizer on the data.")
@@ -21,7 +30,7 @@ class TrainTokenizerSettings(Section):
     )
 
 
-class HuggingFaceTokenizerSettings(Section):
+class HuggingFaceTokenizerSettings(BackendSettings):
     """An existing tokenizer in Hugging Face's format."""
 
     kind: Literal["huggingface"] = Field(default="huggingface", description="An existing Hugging Face tokenizer.")

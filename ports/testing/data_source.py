@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
 from domain.errors import DataError
+from ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ports.data_source import DataSource, Document, Unit
+    from ports.data_source import DataSource, Unit
 
 
 class DataSourceContract:
@@ -38,7 +40,7 @@ class DataSourceContract:
 
     @pytest.fixture
     def damaged(self) -> tuple[DataSource, int]:
-        """Return a source of one unit whose first record is good, and the position of the second, which is not."""
+        """Return a source of one unit of three records, of which the second is bad, and where that starts."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -77,13 +79,26 @@ class DataSourceContract:
             assert list(source.read(unit)) == documents
             assert list(again.read(unit)) == documents
 
+    def test_the_start_of_a_unit_is_where_it_is_read_from(self, source: DataSource) -> None:
+        """Reading from a unit's own start is reading all of it."""
+        for unit in source.units():
+            assert list(source.read(unit, unit.start)) == list(source.read(unit))
+
     def test_positions_grow(self, source: DataSource) -> None:
         """Each document starts where the one before ended, or behind, and ends behind its start."""
         for unit in source.units():
-            end = 0
+            end = unit.start
             for document in source.read(unit):
+                assert document.end is not None
                 assert end <= document.start < document.end
                 end = document.end
+
+    def test_documents_begin_in_their_unit(self, source: DataSource) -> None:
+        """A document belongs to the unit between whose start and stop it begins."""
+        for unit in source.units():
+            for document in source.read(unit):
+                assert unit.start <= document.start
+                assert unit.stop is None or document.start < unit.stop
 
     def test_resumes_behind_every_document(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
         """Reading from where any document ended gives exactly the rest: nothing is lost, nothing comes twice."""
@@ -118,24 +133,35 @@ class DataSourceContract:
             if documents:
                 assert list(source.read(unit, documents[-1].end)) == []
 
-    def test_nothing_is_read_before_a_document_is_asked_for(self, damaged: tuple[DataSource, int]) -> None:
-        """Opening, listing and starting to read do not meet the bad record; only iterating does."""
-        source, _ = damaged
-        (unit,) = source.units()
-        reading = source.read(unit)
-        assert next(reading).text
-        with pytest.raises(DataError):
-            next(reading)
-
-    def test_a_record_that_cannot_be_read_is_named(self, damaged: tuple[DataSource, int]) -> None:
-        """The error names the unit and the position of the bad record, and comes again on the next reading."""
+    def test_a_bad_record_is_rejected_where_it_lies(self, damaged: tuple[DataSource, int]) -> None:
+        """What cannot be used comes as ``Rejected`` in its place, naming unit and position, and the rest behind it."""
         source, position = damaged
         (unit,) = source.units()
-        for start in (0, position):
-            with pytest.raises(DataError) as caught:
-                list(source.read(unit, start))
-            assert unit.name in str(caught.value)
-            assert str(position) in str(caught.value)
+        first, bad, last = source.read(unit)
+        assert isinstance(first, Document)
+        assert isinstance(last, Document)
+        assert isinstance(bad, Rejected)
+        assert bad.start == position
+        assert unit.name in bad.reason
+        end = bad.end or position + 1
+        assert any(position <= int(number) < end for number in re.findall(r"\d+", bad.reason.replace(unit.name, "")))
+        assert "\n" not in bad.reason
+
+    def test_resumes_around_a_bad_record(self, damaged: tuple[DataSource, int]) -> None:
+        """Reading from where a bad record starts or ends gives exactly what came there before."""
+        source, _ = damaged
+        (unit,) = source.units()
+        items = list(source.read(unit))
+        for index, item in enumerate(items):
+            assert list(source.read(unit, item.start)) == items[index:]
+            if item.end is not None:
+                assert list(source.read(unit, item.end)) == items[index + 1 :]
+
+    def test_a_reading_that_ends_early_says_so_last(self, damaged: tuple[DataSource, int]) -> None:
+        """Nothing follows a rejection without an end."""
+        source, _ = damaged
+        (unit,) = source.units()
+        assert all(item.end is not None for item in list(source.read(unit))[:-1])
 
     def test_the_fingerprint_is_equal_while_nothing_changes(
         self, source: DataSource, reopen: Callable[[], DataSource]
@@ -162,7 +188,7 @@ class DataSourceContract:
         """Readings of the same and of other units in several threads do not disturb each other."""
         units = list(source.units())
 
-        def read_all(turn: int) -> dict[str, Sequence[Document]]:
+        def read_all(turn: int) -> dict[str, Sequence[Document | Rejected]]:
             turned = units[turn % len(units) :] + units[: turn % len(units)]
             return {unit.name: list(source.read(unit)) for unit in turned}
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from domain.cursor import Cursor
-from domain.packing import ConcatPacker
+from domain.packing import ConcatPacking
+from domain.row_index import place_rows, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -46,13 +47,13 @@ def files_of(parts: Iterable[StatePart]) -> dict[str, bytes]:
 def packed_batch(*, seed: int = 0) -> Batch:
     """Return 6 rows of 16 tokens, in documents that cross rows, the last row padded."""
     generator = np.random.default_rng(seed)
-    packer = ConcatPacker(16)
-    for length in _LENGTHS:
-        text = generator.integers(0, END_OF_TEXT, length - 1)
-        packer.add(np.append(text, END_OF_TEXT), Cursor(), Cursor())
-    batch = packer.take_rest()
-    assert batch is not None
-    return batch
+    documents = [np.append(generator.integers(0, END_OF_TEXT, length - 1), END_OF_TEXT) for length in _LENGTHS]
+    return read_rows(place_rows(documents, ConcatPacking(16)), 16)
+
+
+def without_targets(batch: Batch) -> Batch:
+    """Return the tokens of ``batch`` as documents of one token each: none has a target."""
+    return replace(batch, starts=np.flatnonzero(batch.document_ids >= 0))
 
 
 def take_step(

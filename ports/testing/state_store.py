@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.cursor import Cursor
+from domain.cursor import Cursor, Lane
 from domain.errors import StateError
 from domain.progress import Progress
 from ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart, StateStore
@@ -67,7 +67,9 @@ class WaitingPart(StatePart):
 
 def snapshot_of(step: int, files: Mapping[str, bytes], *, reason: str = "periodic") -> Snapshot:
     """Return a snapshot after ``step`` steps that consists of ``files``."""
-    progress = Progress(step, tokens=1000 * step, cursor=Cursor(epoch=1, unit=2, position=3, skip=step))
+    progress = Progress(
+        step, tokens=1000 * step, cursor=Cursor(4 * step, (Lane(epoch=1, unit=2, position=3, taken=step), Lane()))
+    )
     return Snapshot(progress, reason, [BytesPart(name, data) for name, data in files.items()])
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import os
 from typing import TYPE_CHECKING, ClassVar
 
+import datasets
 import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from adapters.data_source.files import FilesDataSource
+from adapters.data_source.formats.compression import zstd
+from adapters.data_source.formats.records import Limits
+from adapters.data_source.huggingface import HuggingfaceDataSource
 from adapters.data_source.memory import MemoryDataSource
+from adapters.data_source.mixture import MixtureDataSource
 from adapters.data_source.python_library import PythonLibraryDataSource
-from domain.errors import DataError
+from ports.data_source import Rejected
 from ports.testing.data_source import DataSourceContract
 
 if TYPE_CHECKING:
@@ -22,11 +31,32 @@ if TYPE_CHECKING:
 
     from ports.data_source import DataSource
 
-TEXTS = {"a": ["one", "two\ntwo", "drei für 3", "四"], "b": [], "c": ["only"]}
+TEXTS = {"a": ["one", "two\ntwo", "drei für 3", "四", "five", "6"], "b": [], "c": ["only"]}
+SMALL = Limits(document_bytes=8, unit_bytes=60)
 
 
 def json_lines(texts: list[str]) -> bytes:
     return "\n\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts).encode()
+
+
+def comma_separated(texts: list[str]) -> bytes:
+    rows = io.StringIO()
+    csv.writer(rows).writerows([["id", "text"], *enumerate(texts)])
+    return rows.getvalue().encode()
+
+
+def parquet(texts: list[str | None]) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), file, row_group_size=3)
+    return file.getvalue()
+
+
+def arrow(texts: list[str | None], kind=pa.ipc.new_file) -> bytes:
+    file = io.BytesIO()
+    table = pa.table({"text": pa.array(texts, pa.string())})
+    with kind(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+    return file.getvalue()
 
 
 class TestMemoryDataSource(DataSourceContract):
@@ -48,11 +78,37 @@ class TestMemoryDataSource(DataSourceContract):
 
     @pytest.fixture
     def damaged(self) -> tuple[DataSource, int]:
-        return MemoryDataSource({"unit": ["good", 5]}), 1
+        return MemoryDataSource({"unit": ["good", 5, "too"]}), 1
 
     @pytest.fixture
     def empty(self) -> DataSource:
         return MemoryDataSource({})
+
+
+class TestMixtureDataSource(DataSourceContract):
+    @pytest.fixture
+    def units(self) -> dict[str, list[str]]:
+        return {name: list(texts) for name, texts in TEXTS.items()}
+
+    @pytest.fixture
+    def source(self, units) -> DataSource:
+        return MixtureDataSource({"x": MemoryDataSource(units), "a": MemoryDataSource({"a": ["other"]})})
+
+    @pytest.fixture
+    def reopen(self, units) -> Callable[[], DataSource]:
+        return lambda: MixtureDataSource({"a": MemoryDataSource({"a": ["other"]}), "x": MemoryDataSource(units)})
+
+    @pytest.fixture
+    def change(self, units) -> Callable[[], None]:
+        return lambda: units["c"].__setitem__(0, "other")
+
+    @pytest.fixture
+    def damaged(self) -> tuple[DataSource, int]:
+        return MixtureDataSource({"part": MemoryDataSource({"unit": ["good", 5, "too"]})}), 1
+
+    @pytest.fixture
+    def empty(self) -> DataSource:
+        return MixtureDataSource({"part": MemoryDataSource({})})
 
 
 class LocalFiles(DataSourceContract):
@@ -62,7 +118,7 @@ class LocalFiles(DataSourceContract):
     bad: ClassVar[tuple[str, bytes, int]]
 
     def open(self, folder: Path) -> DataSource:
-        return FilesDataSource([str(folder)], document_bytes=8)
+        return FilesDataSource([str(folder)], limits=SMALL)
 
     @pytest.fixture
     def folder(self, tmp_path) -> Path:
@@ -95,7 +151,7 @@ class LocalFiles(DataSourceContract):
         name, content, position = self.bad
         (tmp_path / "bad").mkdir()
         (tmp_path / "bad" / name).write_bytes(content)
-        return self.open(tmp_path / "bad"), position
+        return FilesDataSource([str(tmp_path / "bad")], limits=Limits(document_bytes=8)), position
 
     @pytest.fixture
     def empty(self, tmp_path) -> DataSource:
@@ -105,26 +161,55 @@ class LocalFiles(DataSourceContract):
 
 class TestFilesDataSourceTxt(LocalFiles):
     files: ClassVar = {
-        "a.txt": "one\ntwo two two\n\n\n\n\n\n\n\n\n\nfür 四四四四\r\nend".encode(),
+        "a.txt": (
+            "one\ntwo two two" + "\n" * 10 + "für 四四四四\r\nend and more\n of it\nand more of it\nand a last"
+        ).encode(),
         "b.md": b"",
         "c.py": b"only",
     }
-    bad = ("bad.txt", b"12 4567\n90\xff\n", 10)
+    bad = ("bad.txt", b"12 4567\n90\xff\n456\n789", 8)
 
 
 class TestFilesDataSourceTxtGz(LocalFiles):
     files: ClassVar = {name + ".gz": gzip.compress(content) for name, content in TestFilesDataSourceTxt.files.items()}
-    bad = ("bad.txt.gz", gzip.compress(b"12 4567\n90\0\n"), 10)
+    bad = ("bad.txt.gz", gzip.compress(b"12 4567\n90\0\n456\n789"), 8)
 
 
 class TestFilesDataSourceJsonl(LocalFiles):
     files: ClassVar = {f"{name}.jsonl": json_lines(texts) for name, texts in TEXTS.items()}
-    bad = ("bad.jsonl", b'{"text": "good"}\n{"text": 3}\n', 17)
+    bad = ("bad.jsonl", b'{"text": "good"}\n{"text": 3}\n{"text": "too"}', 17)
 
 
-class TestFilesDataSourceJsonlGz(LocalFiles):
-    files: ClassVar = {name + ".gz": gzip.compress(content) for name, content in TestFilesDataSourceJsonl.files.items()}
-    bad = ("bad.ndjson.gz", gzip.compress(b'{"text": "good"}\n{"text": "cut\n'), 17)
+class TestFilesDataSourceJsonlZst(LocalFiles):
+    files: ClassVar = {
+        name + ".zst": zstd.compress(content) for name, content in TestFilesDataSourceJsonl.files.items()
+    }
+    bad = ("bad.ndjson.zst", zstd.compress(b'{"text": "good"}\n{"text": "cut\n{"text": "too"}'), 17)
+
+
+class TestFilesDataSourceCsv(LocalFiles):
+    files: ClassVar = {f"{name}.csv": comma_separated(texts) for name, texts in TEXTS.items()}
+    bad = ("bad.csv", b'text,id\n"good",1\n"cut" it,2\n"too, ""yes""",3', 17)
+
+
+class TestFilesDataSourceCsvGz(LocalFiles):
+    files: ClassVar = {name + ".gz": gzip.compress(content) for name, content in TestFilesDataSourceCsv.files.items()}
+    bad = ("bad.csv.gz", gzip.compress(b"text,id\ngood,1\ncut\nto\xc3\xb6,3\n"), 15)
+
+
+class TestFilesDataSourceParquet(LocalFiles):
+    files: ClassVar = {f"{name}.parquet": parquet(texts) for name, texts in TEXTS.items()}
+    bad = ("bad.parquet", parquet(["good", None, "too"]), 1)
+
+
+class TestFilesDataSourceArrow(LocalFiles):
+    files: ClassVar = {f"{name}.arrow": arrow(texts) for name, texts in TEXTS.items()}
+    bad = ("bad.arrow", arrow(["good", None, "too"]), 1)
+
+
+class TestFilesDataSourceArrowStream(LocalFiles):
+    files: ClassVar = {f"{name}.arrow": arrow(texts, pa.ipc.new_stream) for name, texts in TEXTS.items()}
+    bad = ("bad.feather", arrow(["good", None, "too"], pa.ipc.new_stream), 1)
 
 
 class TestFilesDataSourceInMemory(DataSourceContract):
@@ -134,7 +219,7 @@ class TestFilesDataSourceInMemory(DataSourceContract):
         for name, content in TestFilesDataSourceJsonl.files.items():
             files.pipe_file(f"{tmp_path}/good/{name}", content)
         files.pipe_file(f"{tmp_path}/good/a.jsonl", json_lines(["longer than a buffer" * 20_000] * 3))
-        files.pipe_file(f"{tmp_path}/bad/bad.txt", b"12 4567\n90\xff\n")
+        files.pipe_file(f"{tmp_path}/bad/bad.txt", b"12 4567\n90\xff\n456\n789")
         yield f"memory:/{tmp_path}"
         files.rm(str(tmp_path), recursive=True)
 
@@ -152,11 +237,60 @@ class TestFilesDataSourceInMemory(DataSourceContract):
 
     @pytest.fixture
     def damaged(self, bucket) -> tuple[DataSource, int]:
-        return FilesDataSource([f"{bucket}/bad"], document_bytes=8), 10
+        return FilesDataSource([f"{bucket}/bad"], limits=Limits(document_bytes=8)), 8
 
     @pytest.fixture
     def empty(self, bucket) -> DataSource:
         return FilesDataSource([f"{bucket}/none/*.txt"])
+
+
+class TestHuggingfaceDataSourceSaved(DataSourceContract):
+    """A folder that the library saved."""
+
+    @pytest.fixture
+    def folder(self, tmp_path) -> Path:
+        self.save(tmp_path / "good", [*TEXTS["a"], *TEXTS["c"]])
+        return tmp_path / "good"
+
+    def save(self, folder: Path, texts: list[str | None]) -> None:
+        datasets.Dataset.from_dict({"text": texts, "id": range(len(texts))}).save_to_disk(folder, num_shards=1)
+
+    def open(self, folder: Path, unit_bytes: int = 300) -> DataSource:
+        return HuggingfaceDataSource(str(folder), limits=Limits(unit_bytes=unit_bytes))
+
+    @pytest.fixture
+    def source(self, folder) -> DataSource:
+        return self.open(folder)
+
+    @pytest.fixture
+    def reopen(self, folder) -> Callable[[], DataSource]:
+        return lambda: self.open(folder)
+
+    @pytest.fixture
+    def change(self, folder) -> Callable[[], None]:
+        return lambda: self.save(folder, [*TEXTS["a"], "other"])
+
+    @pytest.fixture
+    def damaged(self, tmp_path) -> tuple[DataSource, int]:
+        self.save(tmp_path / "bad", ["good", None, "too"])
+        return self.open(tmp_path / "bad", 1 << 20), 1
+
+    @pytest.fixture
+    def empty(self, tmp_path) -> DataSource:
+        return self.open(tmp_path / "none")
+
+
+class TestHuggingfaceDataSourceStreamed(TestHuggingfaceDataSourceSaved):
+    """A folder of data files, which the library reads one by one."""
+
+    @pytest.fixture(autouse=True)
+    def cache(self, monkeypatch, tmp_path):
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+    def save(self, folder: Path, texts: list[str | None]) -> None:
+        folder.mkdir(exist_ok=True)
+        for index, part in enumerate([texts[:3], texts[3:]] if len(texts) > 3 else [texts]):
+            (folder / f"{index}.jsonl").write_bytes(json_lines(part).replace(b"\n\n", b"\n"))
 
 
 class TestPythonLibraryDataSource(LocalFiles):
@@ -168,15 +302,17 @@ class TestPythonLibraryDataSource(LocalFiles):
     @pytest.fixture
     def damaged(self, tmp_path) -> tuple[DataSource, int]:
         (tmp_path / "bad").mkdir()
-        (tmp_path / "bad" / "bad.py").write_bytes(b"#" * (64 << 10) + b"\n0\0\n")
-        return self.open(tmp_path / "bad"), (64 << 10) + 2
+        (tmp_path / "bad" / "bad.py").write_bytes(b"#" * ((64 << 10) - 1) + b"\n0\0\n" + b"#" * (64 << 10))
+        return self.open(tmp_path / "bad"), 64 << 10
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):
-    """A file that was deleted since it was listed gives an error that names it, once it is read."""
+    """A file that was deleted since it was listed is rejected by name, once it is read."""
     (tmp_path / "a.txt").write_text("text")
     source = FilesDataSource([str(tmp_path)])
     (unit,) = source.units()
     (tmp_path / "a.txt").unlink()
-    with pytest.raises(DataError, match=r"a\.txt cannot be read"):
-        next(source.read(unit))
+    (found,) = source.read(unit)
+    assert isinstance(found, Rejected)
+    assert found.end is None
+    assert "a.txt cannot be read" in found.reason

@@ -35,7 +35,7 @@ tokenizer = train_tokenizer(source, cache_dir=Path({cache!r}), **choices)
 """
 LOAD = """
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-tokenizer = HuggingfaceTokenizer.load({path!r})
+tokenizer = HuggingfaceTokenizer.load({path!r}, backend={backend!r})
 """
 
 
@@ -77,7 +77,9 @@ def shelf() -> dict[type, Tokenizer]:
 
 
 class Loaded(TokenizerContract, ABC):
-    """A tokenizer of a path, loaded once."""
+    """A tokenizer of a path, loaded once; ``backend`` encodes."""
+
+    backend: ClassVar[str] = "auto"
 
     @abstractmethod
     def save(self, folder: Path) -> Path:
@@ -90,17 +92,21 @@ class Loaded(TokenizerContract, ABC):
 
     @pytest.fixture
     def tokenizer(self, shelf, path) -> Tokenizer:
+        if self.backend in {"gigatoken", "tiktoken"}:
+            pytest.importorskip(self.backend, reason=f"{self.backend} comes with the extra `fast`")
         if type(self) not in shelf:
-            shelf[type(self)] = HuggingfaceTokenizer.load(path)
+            shelf[type(self)] = HuggingfaceTokenizer.load(path, backend=self.backend)
         return shelf[type(self)]
 
     @pytest.fixture
     def rebuild(self, path) -> str:
-        return LOAD.format(path=path)
+        return LOAD.format(path=path, backend=self.backend)
 
 
 class TestHuggingfaceTokenizerOfAFile(Loaded):
     """A byte-level tokenizer.json with padding, truncation, dropout, an added word and ids that nothing has."""
+
+    backend: ClassVar[str] = "huggingface"
 
     def save(self, folder) -> Path:
         core = byte_level()
@@ -122,6 +128,23 @@ class TestHuggingfaceTokenizerOfAFile(Loaded):
         assert tokenizer.vocabulary_size == 70_002
         assert tokenizer.encode(["plain words"]).ids.tolist() == [70_001]
         assert tokenizer.token_bytes[[70_000, 70_001, 69_999]].tolist() == [0, 11, 0]
+
+
+class TestHuggingfaceTokenizerWithGigatoken(TestHuggingfaceTokenizerOfAFile):
+    """The same file, encoded by gigatoken."""
+
+    backend: ClassVar[str] = "gigatoken"
+
+
+class TestHuggingfaceTokenizerWithTiktoken(Loaded):
+    """A byte-level tokenizer.json encoded by tiktoken."""
+
+    backend: ClassVar[str] = "tiktoken"
+
+    def save(self, folder) -> Path:
+        file = folder / "some.json"
+        file.write_text(byte_level().to_str(), encoding="utf-8")
+        return file
 
 
 class TestHuggingfaceTokenizerOfAFolder(Loaded):

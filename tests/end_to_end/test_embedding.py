@@ -118,7 +118,7 @@ class TestSqliteDataSource(DataSourceContract):
 
     @pytest.fixture
     def damaged(self, tmp_path):
-        return SqliteDataSource(str(table(tmp_path / "d.db", [("a", "good"), ("a", None)]))), 1
+        return SqliteDataSource(str(table(tmp_path / "d.db", [("a", "good"), ("a", None), ("a", "too")]))), 1
 
     @pytest.fixture
     def empty(self, tmp_path):

@@ -31,16 +31,12 @@ def limit(event):
 if int(headroom):
     run.subscribe(EvaluationCompleted, limit)
 if skip == "skip":
-    from dataclasses import replace
     from application.feed import Feed
     take, calls = Feed.next, []
     def lossy(feed):
         batch = take(feed)
         calls.append(batch)
-        if len(calls) > 1:
-            return batch
-        names = ("input_ids", "position_ids", "document_ids", "loss_mask")
-        return replace(batch, **{name: getattr(batch, name)[:-1] for name in names})
+        return batch if len(calls) > 1 else next(batch.split(batch.num_rows - 1))
     Feed.next = lossy
 run.run()
 """

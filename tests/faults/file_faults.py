@@ -124,7 +124,7 @@ def payload(step: int) -> dict[str, bytes]:
 
 def snapshot_of(step: int, around: Around = run_through) -> Snapshot:
     """Return a snapshot of ``payload(step)``."""
-    progress = Progress(step, 10 * step, Cursor(unit=step))
+    progress = Progress(step, 10 * step, Cursor(samples=step))
     return Snapshot(progress, "periodic", [WatchedPart(name, data, around) for name, data in payload(step).items()])
 
 

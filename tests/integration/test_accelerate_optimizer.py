@@ -14,10 +14,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.optimizer.accelerate import AccelerateOptimizer
 from adapters.shared.device import choose_device, choose_precision, peak_flops, within_memory
-from domain.batch import Batch
 from domain.errors import ConfigurationError, OutOfMemory, StateError
+from domain.packing import ConcatPacking
+from domain.row_index import place_rows, read_rows
 from domain.sampling import Sampling
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step, write
+from ports.testing.optimizer_cases import (
+    END_OF_TEXT,
+    VOCABULARY_SIZE,
+    files_of,
+    packed_batch,
+    take_step,
+    without_targets,
+    write,
+)
 
 TINY = {
     "model_type": "llama",
@@ -43,10 +52,6 @@ def state_of(trainable, folder):
     """Return weights and optimizer state as captured, by file."""
     write(trainable.capture(), folder)
     return load_file(folder / "model.safetensors"), load_file(folder / "optimizer.safetensors")
-
-
-def without_targets(batch):
-    return Batch(batch.input_ids, batch.position_ids, batch.document_ids, np.zeros_like(batch.loss_mask))
 
 
 @pytest.mark.parametrize("clip", [0.01, 1e9])
@@ -359,7 +364,7 @@ def run_out_of_memory(precision):
 
     trainable = prepare(build(num_hidden_layers=1), precision=precision)
     batch = packed_batch()
-    many = batch.select(np.zeros(16_000, np.int64), batch.cursor)
+    many = read_rows(place_rows([np.zeros(16, np.int64)] * 16_000, ConcatPacking(16)), 16)
     take_step(trainable, batch, step=1, rate=0.0, rows=1)
     before = files_of(trainable.capture())
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

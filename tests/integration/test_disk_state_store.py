@@ -47,7 +47,7 @@ def test_a_checkpoint_is_a_folder_that_describes_itself(tmp_path):
     assert {path: (folder / path).read_bytes() for path in files} == files
     assert record.pop("save_id")
     assert record == {
-        "schema": 1,
+        "schema": 2,
         "generation": 1,
         "step": 7,
         "progress": snapshot_of(7, {}).progress.to_json(),
@@ -136,16 +136,17 @@ def test_a_listing_reads_no_payload(tmp_path):
     assert names_in(tmp_path / "quarantine") == []
 
 
-def test_a_checkpoint_of_a_later_version_is_refused_and_stays(tmp_path):
-    """A manifest of a later schema is neither used nor set aside: one sentence says to use a later version."""
+@pytest.mark.parametrize("schema", [1, 3])
+def test_a_checkpoint_of_another_version_is_refused_and_stays(tmp_path, schema):
+    """A manifest of another schema is neither used nor set aside: one sentence says to use the other version."""
     store = filled(tmp_path, 1, 2)
     folder = tmp_path / "checkpoints/checkpoint-2"
-    record = json.loads((folder / "MANIFEST.json").read_bytes()) | {"schema": 2, "files": "in another form"}
+    record = json.loads((folder / "MANIFEST.json").read_bytes()) | {"schema": schema, "files": "in another form"}
     manifest = json.dumps(record).encode()
     (folder / "MANIFEST.json").write_bytes(manifest)
     (folder / "COMMIT").write_text(f"blake3:{blake3(manifest).hexdigest()}\n")
     for look in (store.load, store.list):
-        with pytest.raises(StateError, match="later version"):
+        with pytest.raises(StateError, match="another version"):
             look()
     store.save(snapshot_of(3, {}))
     assert names_in(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import sys
+import tracemalloc
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.data_source.files import FilesDataSource
+from adapters.data_source.formats.compression import zstd
+from adapters.data_source.formats.records import Limits
 from adapters.data_source.listing import without_secrets
 from adapters.data_source.python_library import PythonLibraryDataSource
 from domain.errors import ConfigurationError, DataError
+from ports.data_source import Rejected
 
 TEXTS = ["one\ntwo", "für 四 🙂", '"quotes" and \\', "last"]
 PAYLOADS = {
@@ -50,8 +53,8 @@ def place(request, tmp_path):
         files.rm(str(tmp_path), recursive=True)
 
 
-def read_all(source, start=0):
-    return [document for unit in source.units() for document in source.read(unit, start)]
+def read_all(source):
+    return [document for unit in source.units() for document in source.read(unit)]
 
 
 def texts_of(source):
@@ -60,6 +63,12 @@ def texts_of(source):
 
 def names_of(source):
     return [unit.name.rpartition("/corpus/")[2] for unit in source.units()]
+
+
+def reasons_of(source):
+    reasons = [found.reason for found in read_all(source) if isinstance(found, Rejected)]
+    assert not [reason for reason in reasons if "\n" in reason]
+    return reasons
 
 
 def error_of(source):
@@ -92,13 +101,13 @@ def test_the_pieces_of_a_text_make_the_text(parts, document_bytes, is_packed):
     with TemporaryDirectory() as folder:
         path = Path(folder, "a.txt.gz" if is_packed else "a.txt")
         path.write_bytes(gzip.compress(content, 1) if is_packed else content)
-        source = FilesDataSource([str(path)], document_bytes=document_bytes)
+        source = FilesDataSource([str(path)], limits=Limits(document_bytes=document_bytes))
         (unit,) = source.units()
         documents = list(source.read(unit))
         end = 0
         for index, document in enumerate(documents):
             assert not document.text.isspace()
-            assert document.end - document.start <= document_bytes
+            assert document.end - document.start < 2 * document_bytes
             assert content[document.start : document.end].decode("utf-8-sig" if not document.start else "utf-8") == (
                 document.text
             )
@@ -135,9 +144,10 @@ def test_json_lines_come_back(lines, data):
 
 
 def test_a_text_is_cut_behind_lines(place):
-    """A piece ends behind a line, in a longer line behind a character, and white space alone is no document."""
-    source = FilesDataSource([place("a.txt", "ab\ncd\nefgh\n      \n      \n四四四四".encode())], document_bytes=8)
-    assert texts_of(source) == ["ab\ncd\n", "efgh\n", "四四", "四四"]
+    """Each 8 bytes of a file end a piece behind their last line or character; white space alone is no document."""
+    content = "ab\ncd\nefgh\n      \n      \n四四四四四四".encode()
+    source = FilesDataSource([place("a.txt", content)], limits=Limits(document_bytes=8))
+    assert texts_of(source) == ["ab\ncd\n", "efgh\n", "四四四四四", "四"]
 
 
 def test_a_byte_order_mark_is_no_text(place):
@@ -294,7 +304,7 @@ BAD_LINES = {
     "a list": (b'["text"]', "a list, not a JSON object"),
     "text alone": (b'"text"', "text, not a JSON object"),
     "no such field": (b'{"id": 1, "content": "x"}', "'text' is missing; there is 'id', 'content': set data.text_field"),
-    "no field": (b"{}", "no field at all"),
+    "no field": (b"{}", "there is nothing at all"),
     "null": (b'{"text": null}', "'text' holds null, not text"),
     "half a pair": (b'{"text": "ab\\ud800"}', "\\ud800"),
     "Latin-1": (b'{"text": "f\xfcr"}', "byte 34 is not UTF-8"),
@@ -305,19 +315,16 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("case", BAD_LINES)
 def test_a_bad_line_is_named(place, case):
-    """An error tells file, byte and line of a record that cannot be used, what is wrong, and comes only there."""
+    """A rejection tells file and byte of a record that cannot be used and what is wrong, and the next line is read."""
     line, problem = BAD_LINES[case]
-    content = b'{"text": "good"}\n\n  \n\n\n' + line + b"\n"
-    source = FilesDataSource([place("bad.jsonl", content)], line_bytes=150_000)
-    (unit,) = source.units()
-    reading = source.read(unit)
-    assert next(reading).text == "good"
-    with pytest.raises(DataError) as caught:
-        next(reading)
-    message = str(caught.value)
-    assert "bad.jsonl" in message
-    assert problem in message
-    assert "not UTF-8" in problem or "line 6 at byte 23" in message
+    content = b'{"text": "good"}\n\n  \n\n\n' + line + b'\n{"text": "too"}'
+    source = FilesDataSource([place("bad.jsonl", content)], limits=Limits(record_bytes=150_000))
+    first, bad, last = read_all(source)
+    assert (first.text, last.text) == ("good", "too")
+    assert "bad.jsonl" in bad.reason
+    assert problem in bad.reason
+    assert content[bad.start : bad.end] == line + b"\n"
+    assert "not UTF-8" in problem or "line at byte 23" in bad.reason
 
 
 def test_another_text_field_may_be_chosen(place):
@@ -332,41 +339,108 @@ BAD_FILES = {
     "zeros.txt": (b"good\n\0", "NUL at byte 5"),
     "UTF-16.txt": ("text".encode("utf-16"), "byte 0 is not UTF-8"),
     "program.py": (b"\x7fELF\x02\x01\x01\0\0", "NUL at byte 7"),
-    "plain.txt.gz": (b"no gzip", "truncated or damaged gzip file"),
-    "short.txt.gz": (gzip.compress(os.urandom(900).hex().encode())[:-20], "truncated or damaged gzip file"),
-    "flipped.jsonl.gz": (gzip.compress(b'{"text": "x"}')[:-8] + bytes(8), "truncated or damaged gzip file"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_a_bad_file_is_named(place, name):
-    """A binary file, another encoding and a damaged archive give one sentence that names the file and the place."""
+def test_a_piece_that_is_no_text_is_named(place, name):
+    """A binary file or another encoding gives one sentence that names file and place, and what follows is read."""
     content, problem = BAD_FILES[name]
-    message = error_of(FilesDataSource([place(name, content)]))
-    assert name in message
-    assert problem in message
+    padded = content + b"\n" * (20 - len(content)) + b"and more"
+    bad, rest = read_all(FilesDataSource([place(name, padded)], limits=Limits(document_bytes=20)))
+    assert (bad.start, bad.end, rest.text) == (0, 20, "and more")
+    assert name in bad.reason
+    assert problem in bad.reason
 
 
-def test_resuming_in_a_truncated_archive_is_an_error(place):
+PACKED = {
+    "plain.txt.gz": (b"no gzip", "truncated or damaged gzip file"),
+    "empty.txt.gz": (b"", "truncated or damaged gzip file"),
+    "short.txt.gz": (gzip.compress(os.urandom(900).hex().encode())[:-20], "truncated or damaged gzip file"),
+    "flipped.jsonl.gz": (gzip.compress(b'{"text": "x"}')[:-8] + bytes(8), "truncated or damaged gzip file"),
+    "followed.jsonl.gz": (gzip.compress(b'{"text": "x"}') + b"more", "truncated or damaged gzip file"),
+    "plain.txt.zst": (b"no zstd", "truncated or damaged zstd file"),
+    "short.txt.zst": (zstd.compress(os.urandom(900).hex().encode())[:-20], "truncated or damaged zstd file"),
+    "between.csv.zst": (zstd.compress(b"text\nx\n") + zstd.compress(b"y\n")[:-1], "truncated or damaged zstd file"),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_damaged_archive_is_named(place, name):
+    """A damaged archive ends the reading with one sentence that names the file."""
+    content, problem = PACKED[name]
+    *_, bad = read_all(FilesDataSource([place(name, content)]))
+    assert name in bad.reason
+    assert problem in bad.reason
+    assert bad.end is None
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_what_an_archive_holds_before_its_damage_is_read(place, suffix):
+    """The documents in front of the damage come, the same ones from wherever reading begins."""
+    lines = b"".join(b'{"text": "%d %s"}\n' % (number, os.urandom(50).hex().encode()) for number in range(9000))
+    packed = {"gz": gzip.compress, "zst": zstd.compress}[suffix](lines)
+    source = FilesDataSource([place(f"a.jsonl.{suffix}", packed[: len(packed) * 2 // 3])])
+    (unit,) = source.units()
+    found = list(source.read(unit))
+    assert len(found) > 4000
+    for index in (len(found) // 2, len(found) - 2):
+        assert list(source.read(unit, found[index].start)) == found[index:]
+
+
+def test_archives_behind_each_other_are_one_text(place):
+    """Several gzip members or zstd frames in a file are read as one, padding behind the last one is no damage."""
+    members = [gzip.compress(b'{"text": "on'), gzip.compress(b'e"}\n{"text": "two"}'), bytes(100_000)]
+    frames = [zstd.compress(b'{"text": "on'), zstd.compress(b""), zstd.compress(b'e"}\n{"text": "two"}')]
+    assert texts_of(FilesDataSource([place("a.jsonl.gz", b"".join(members))])) == ["one", "two"]
+    assert texts_of(FilesDataSource([place("a.jsonl.zst", b"".join(frames))])) == ["one", "two"]
+
+
+def test_resuming_in_a_truncated_archive_is_rejected(place):
     """Skipping to a position behind what a damaged archive still holds does not look like its end."""
     packed = gzip.compress(b"".join(b"%d\n" % number for number in range(20_000)))
     source = FilesDataSource([place("short.txt.gz", packed[: len(packed) // 2])])
     (unit,) = source.units()
-    with pytest.raises(DataError, match="truncated"):
-        list(source.read(unit, 100_000))
+    (bad,) = source.read(unit, 100_000)
+    assert "truncated" in bad.reason
 
 
-def test_a_long_file_is_never_held_whole(place):
+@pytest.mark.parametrize("name", ["long.jsonl.gz", "long.csv.zst"])
+def test_a_long_record_is_never_held_whole(place, name):
+    """A record beyond the limit is passed over in little memory, and what follows it is read."""
+    size, record = 64 << 20, ('{"text": "%s"}\n' if "jsonl" in name else 'text\n"%s"\n')
+    before, behind = (part.encode() for part in record.split("%s"))
+    last = b'{"text": "last"}' if "jsonl" in name else b"last"
+    path = place(name, b"")
+    with (gzip.open if name.endswith("gz") else zstd.open)(path, "wb") as archive:
+        archive.write(before)
+        for _ in range(size >> 20):
+            archive.write(b"x" * ((1 << 20) - 1) + (b"\n" if "csv" in name else b"x"))
+        archive.write(behind + last)
+    tracemalloc.start()
+    bad, good = read_all(FilesDataSource([path], limits=Limits(record_bytes=1 << 20)))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "longer than 1,048,576 bytes" in bad.reason
+    assert good.text == "last"
+    assert peak < 8 << 20
+
+
+def test_a_long_text_is_never_held_whole(place):
     """The first document of a file without an end to its line comes without reading the rest of it."""
-    packed = io.BytesIO()
-    with gzip.GzipFile(fileobj=packed, mode="wb") as archive:
-        for _ in range(64):
-            archive.write(b"x" * (1 << 20))
-    source = FilesDataSource([place("long.txt.gz", packed.getvalue()[:-100])])
-    (unit,) = source.units()
+    path = place("long.txt.gz", gzip.compress(b"x" * (8 << 20))[:-100])
+    (unit,) = (source := FilesDataSource([path])).units()
     assert next(source.read(unit)).end == 64 << 10
-    message = error_of(FilesDataSource([place("long.jsonl.gz", packed.getvalue())], line_bytes=1 << 20))
-    assert "longer than 1,048,576 bytes" in message
+
+
+def test_a_file_that_changes_meanwhile_is_rejected(place):
+    """Positions say nothing of other bytes: a file that is not the one that was listed is not read."""
+    source = FilesDataSource([place("a.txt", b"text")])
+    (unit,) = source.units()
+    place("a.txt", b"text and more")
+    (bad,) = source.read(unit)
+    assert "a.txt was changed since it was listed" in bad.reason
+    assert bad.end is None
 
 
 def test_the_fingerprint_tells_how_files_are_read(place):
@@ -375,9 +449,12 @@ def test_the_fingerprint_tells_how_files_are_read(place):
     sources = [
         FilesDataSource([one, two]),
         FilesDataSource([one]),
-        FilesDataSource([one, two], document_bytes=8),
+        FilesDataSource([one, two], limits=Limits(document_bytes=8)),
         FilesDataSource([one, two], format="jsonl"),
         FilesDataSource([one, two], format="jsonl", text_field="body"),
+        FilesDataSource([one, two], format="jsonl", filter={"id": 1}),
+        FilesDataSource([one, two], format="jsonl", filter={"id": [1, 2]}),
+        FilesDataSource([one, two], compression="gz"),
     ]
     assert len({source.fingerprint() for source in sources}) == len(sources)
     assert FilesDataSource([two, one]).fingerprint() == sources[0].fingerprint()

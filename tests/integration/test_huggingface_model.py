@@ -8,9 +8,9 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from domain.cursor import Cursor
 from domain.errors import ConfigurationError
-from domain.packing import ConcatPacker, rows_of
+from domain.packing import ConcatPacking
+from domain.row_index import place_rows, read_rows
 from domain.sampling import Sampling
 from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write
 
@@ -72,6 +72,11 @@ def captured(model, folder):
     return write(model.capture(), folder)
 
 
+def rows_of(documents, length):
+    """Return ``documents``, one after the other, as rows of ``length`` tokens."""
+    return read_rows(place_rows(documents, ConcatPacking(length)), length)
+
+
 @each_config
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("is_training", [True, False])
@@ -79,8 +84,8 @@ def test_packed_documents_do_not_see_each_other(config, attention, is_training):
     """A packed row's logits, loss and gradients are those of its documents alone."""
     documents = documents_of(7, 12, 2, 21, 1, 5)
     model = build(config=config, attention=attention).train(is_training)
-    packed = rows_of(documents, 48, Cursor())
-    alone = [rows_of([document], len(document), Cursor()) for document in documents]
+    packed = rows_of(documents, 48)
+    alone = [rows_of([document], len(document)) for document in documents]
     expected = torch.cat([logits_of(model.network, batch)[0] for batch in alone])
     torch.testing.assert_close(logits_of(model.network, packed), expected[None], rtol=0, atol=1e-5)
     gradients = []
@@ -96,7 +101,7 @@ def test_packed_documents_do_not_see_each_other(config, attention, is_training):
 def test_a_document_s_tokens_see_those_before_them(config):
     """The isolation above is that of documents: within one, a token changes what comes after it and nothing before."""
     model = build(config=config)
-    batch = rows_of(documents_of(10, 10), 20, Cursor())
+    batch = rows_of(documents_of(10, 10), 20)
     before = logits_of(model.network, batch)[0]
     batch.input_ids[0, 12] ^= 1
     changed = (logits_of(model.network, batch)[0] - before).abs().amax(dim=1) > 1e-6
@@ -192,7 +197,7 @@ def test_a_padding_id_of_another_vocabulary_does_no_harm():
     """A new model has no padding id: torch would refuse it outside the vocabulary and never train it inside."""
     for padding in (50_256, 3):
         model = build(config=LLAMA | {"pad_token_id": padding})
-        loss_of(model, rows_of([np.array([3, 3, 3, 3])], 4, Cursor())).backward()
+        loss_of(model, rows_of([np.array([3, 3, 3, 3])], 4)).backward()
         assert model.network.get_input_embeddings().weight.grad[3].abs().sum() > 0
 
 
@@ -286,12 +291,10 @@ def test_a_tokenizer_larger_than_loaded_weights_is_refused(tmp_path):
 
 def test_a_row_that_crosses_documents_in_training_learns_nothing_across():
     """A document that is cut goes on as a document of its own: its first token has no context and is no target."""
-    packer = ConcatPacker(8)
-    packer.add(np.arange(20), Cursor(), Cursor())
-    batch = packer.take_rest()
+    batch = rows_of([np.arange(20)], 8)
     model = build(config=LLAMA)
     logits = logits_of(model.network, batch)
-    alone = logits_of(model.network, rows_of([np.arange(8, 16)], 8, Cursor()))
+    alone = logits_of(model.network, rows_of([np.arange(8, 16)], 8))
     torch.testing.assert_close(logits[1:2], alone, rtol=0, atol=1e-5)
     assert isinstance(model, nn.Module)
     assert batch.num_targets == 20 - 3

@@ -17,6 +17,7 @@ from adapters.data_source.python_library import PythonLibraryDataSource
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from adapters.tokenizer.train import sample_documents, train_tokenizer
 from domain.errors import ConfigurationError, DataError
+from ports.data_source import DataSource, Document, Rejected, Unit
 
 # each pair is as frequent as the next: what decides between them must be the same everywhere
 TIES = {f"unit {number}": [f"{chr(97 + number)}{chr(98 + number)} " * 50] for number in range(40)}
@@ -177,6 +178,26 @@ def test_a_sample_is_spread_over_the_units():
     source = MemoryDataSource({f"{number:02}": [f"{number:02}" * 5] * 10 for number in range(50)})
     sample = list(sample_documents(source, 1000, lambda _: False))
     assert [text[:2] for text in sample] == [f"{number:02}" for number in range(50) for _ in range(2)]
+
+
+class Torn(DataSource):
+    """Two documents with a record between them that is none."""
+
+    def units(self):
+        return [Unit("torn", 10, "etag")]
+
+    def read(self, unit, start=None):
+        yield Document("first", 0, 1)
+        yield Rejected("torn: record 1 is no text", 1, 2)
+        yield Document("last", 2, 3)
+
+    def fingerprint(self):
+        return "torn"
+
+
+def test_a_rejected_record_is_no_text_to_train_on():
+    """What the source rejects is passed over, and what follows it is used."""
+    assert list(sample_documents(Torn(), 1000, lambda _: False)) == ["first", "last"]
 
 
 units_of_text = st.dictionaries(

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
+from streams import Plan, feed_of, held_out_of
 from typing_extensions import override
 
 from adapters.data_source.memory import MemoryDataSource
@@ -16,11 +17,9 @@ from adapters.tokenizer.memory import MemoryTokenizer
 from application.checkpoints import Checkpoints
 from application.engine import Engine
 from application.evaluate import Evaluator
-from application.feed import Feed, FeedPlan
 from application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from application.handlers.halve_micro_batch import HalveMicroBatch
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
-from application.held_out import HeldOut
 from application.inbox import Inbox
 from application.train import TrainPlan, TrainRun
 from domain.budget import Budget
@@ -124,7 +123,7 @@ class Loop:
 
     store: MemoryStateStore = field(default_factory=lambda: MemoryStateStore(keep=100))
     source: MemoryDataSource = field(default_factory=lambda: MemoryDataSource(CORPUS))
-    plan: FeedPlan = FeedPlan(sequence_length=8, rows=4, seed=3, prefetch=0)  # noqa: RUF009  frozen
+    plan: Plan = Plan()  # noqa: RUF009  frozen
     budget: Budget = Budget(steps=8)  # noqa: RUF009  frozen
     holdout: Holdout = Holdout(0.2, seed=3)  # noqa: RUF009  frozen
     group: ProcessGroup = field(default_factory=SingleProcessGroup)
@@ -140,10 +139,10 @@ class Loop:
         self.bus = MemoryEventBus()
         self.inbox = Inbox()
         self.checkpoints = Checkpoints(self.store, self.trainable, self.bus, parts=[TOKENIZER])
-        held_out = HeldOut(self.source, TOKENIZER, self.holdout, self.plan, max_tokens=64)
+        held_out = held_out_of(self.source, self.plan, self.holdout, max_tokens=64)
         self.train = TrainRun(
             plan=TrainPlan(self.budget, WarmupCosine(5.0, warmup_steps=3, floor=0.5, budget=self.budget)),
-            feed=Feed(self.source, TOKENIZER, self.holdout, self.plan),
+            feed=feed_of(self.source, self.plan, self.holdout),
             engine=Engine(self.trainable, micro_batch=self.micro_batch),
             evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes),
             checkpoints=self.checkpoints,

@@ -4,12 +4,12 @@ from loop import Loop
 from adapters.state_store.disk import DiskStateStore
 from application.checkpoints import Checkpoints
 from domain.commands import SaveReason
-from domain.cursor import Cursor
+from domain.cursor import Cursor, Lane
 from domain.errors import StateError
 from domain.events import CheckpointRejected, CheckpointSaved
 from domain.progress import Progress
 
-PROGRESS = Progress(3, 96, Cursor(1, 2, 3, 4, 5))
+PROGRESS = Progress(3, 96, Cursor(12, (Lane(1, 2, 3, 4), Lane())))
 
 
 def test_a_new_run_begins_at_the_beginning():

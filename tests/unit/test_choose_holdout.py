@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from adapters.data_source.memory import MemoryDataSource
 from application.choose_holdout import choose_holdout
+from domain.holdout import Holdout
 
 
 @settings(deadline=None)
@@ -18,8 +19,8 @@ from application.choose_holdout import choose_holdout
 def test_some_documents_are_held_and_some_are_not(texts, fraction, seed):
     """Of two documents or more at least one is held out, unless none is wanted; a single one is trained on."""
     said = []
-    holdout = choose_holdout(MemoryDataSource({"unit": texts}), fraction, seed, said.append)
-    held = {text for text in texts if holdout.holds(text)}
+    holdout = choose_holdout(MemoryDataSource({"unit": texts}), Holdout(fraction, seed), said.append)
+    held = {text for text in texts if holdout.holds_text(text)}
     if fraction == 0.0:
         assert not held
     elif len(set(texts)) > 1:
@@ -33,6 +34,6 @@ def test_chance_is_told():
     """Where the share would have held nothing, one document is held and the user is told."""
     said = []
     source = MemoryDataSource({"unit": ["one", "two", "three"]})
-    holdout = choose_holdout(source, 1e-9, 0, said.append)
-    assert sum(holdout.holds(text) for text in ("one", "two", "three")) == 1
-    assert "data.holdout" in said[0]
+    holdout = choose_holdout(source, Holdout(1e-9, 0), said.append)
+    assert sum(holdout.holds_text(text) for text in ("one", "two", "three")) == 1
+    assert "one of them is held out" in said[0]

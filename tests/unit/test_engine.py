@@ -9,10 +9,9 @@ from loop import FaultyTrainable
 from adapters.model_factory.memory import MemoryModelFactory
 from adapters.optimizer.memory import MemoryOptimizer
 from application.engine import Engine
-from domain.batch import Batch
 from domain.errors import NonFiniteGradients, OutOfMemory
 from domain.outcome import Evaluation, StepOutcome
-from ports.testing.optimizer_cases import files_of, packed_batch
+from ports.testing.optimizer_cases import files_of, packed_batch, without_targets
 
 
 def engine_of(micro_batch):
@@ -73,9 +72,7 @@ def test_a_step_that_fails_in_its_middle_changes_nothing(error):
 
 def test_a_batch_without_targets_is_a_step_without_loss():
     """Rows of single tokens divide by nothing."""
-    batch = packed_batch()
-    empty = Batch(batch.input_ids, batch.position_ids, batch.document_ids, np.zeros_like(batch.loss_mask))
-    outcome = engine_of(2)[0].step(empty, step=1, learning_rate=1.0)
+    outcome = engine_of(2)[0].step(without_targets(packed_batch()), step=1, learning_rate=1.0)
     assert (outcome.loss, outcome.grad_norm) == (0.0, 0.0)
 
 

@@ -3,23 +3,22 @@ import math
 import numpy as np
 import pytest
 from loop import FaultyTrainable
+from streams import Plan
+from streams import held_out_of as held_out_by
 
-from adapters.data_source.memory import MemoryDataSource
 from adapters.model_factory.memory import MemoryModelFactory
 from adapters.optimizer.memory import MemoryOptimizer
 from adapters.tokenizer.memory import MemoryTokenizer
 from application.evaluate import Evaluator
-from application.feed import FeedPlan
-from application.held_out import HeldOut
 from domain.errors import DataError, OutOfMemory
 from domain.holdout import Holdout
 
 UNITS = {"a": [f"text number {number}" for number in range(20)], "b": ["ä" * 30, "Ω" * 11]}
-PLAN = FeedPlan(sequence_length=10, rows=4, seed=1)
+PLAN = Plan(length=10, rows=4, seed=1)
 
 
 def held_out_of(units=UNITS, *, fraction=1.0, max_tokens=10**6, plan=PLAN):
-    return HeldOut(MemoryDataSource(units), MemoryTokenizer(), Holdout(fraction, seed=1), plan, max_tokens=max_tokens)
+    return held_out_by(units, plan, Holdout(fraction, seed=1), max_tokens)
 
 
 def trainable_of(max_rows=None):
@@ -38,7 +37,7 @@ def texts_in(held_out):
 
 def test_what_is_held_out_is_what_the_holdout_chooses():
     """The batches hold the chosen documents, each once, and no other."""
-    chosen = [text for unit in UNITS.values() for text in unit if Holdout(0.5, seed=1).holds(text)]
+    chosen = [text for unit in UNITS.values() for text in unit if Holdout(0.5, seed=1).holds_text(text)]
     assert 0 < len(chosen) < 22
     assert sorted(texts_in(held_out_of(fraction=0.5))) == sorted(chosen)
 

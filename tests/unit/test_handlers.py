@@ -43,7 +43,7 @@ from domain.progress import Progress
 from ports.monitor import Monitor
 from ports.optimizer import Hardware
 
-PROGRESS = Progress(7, 700, Cursor(1, 2, 3, 4))
+PROGRESS = Progress(7, 700, Cursor(28))
 OUTCOME = StepOutcome(
     losses=[3.0, 5.0],
     num_targets=4,

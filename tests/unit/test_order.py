@@ -1,95 +1,204 @@
-"""The order in which units are read."""
+"""The order in which samples and units are read."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.cursor import Cursor
-from domain.order import row_order, unit_order
+from domain.errors import ConfigurationError
+from domain.mixture import Mixture, Stage
+from domain.order import SampleOrder, Share, choose_lanes, lane_of, unit_order
 
 seeds = st.integers(-(2**63), 2**64 - 1)
-epochs = st.integers(0, 10_000)
-places = st.builds(
-    Cursor, epoch=epochs, unit=st.integers(0, 10**6), position=st.integers(0, 2**50), skip=st.integers(0, 10**6)
-)
+
+
+def single(size, seed=0):
+    return SampleOrder((size,), Mixture(seed, (Stage(0, (1,)),)))
+
+
+@st.composite
+def orders(draw):
+    sizes = tuple(draw(st.lists(st.integers(1, 60), min_size=1, max_size=4)))
+    weighings = st.tuples(*(st.integers(0, 9) for _ in sizes)).filter(any)
+    stages = (Stage(0, draw(weighings)), Stage(64, draw(weighings)))
+    return SampleOrder(sizes, Mixture(draw(seeds), stages, block=16))
+
+
+@st.composite
+def fleets(draw):
+    """Draw how many ranks, micro-batches a step, samples a micro-batch, workers a rank, and steps."""
+    return tuple(draw(st.integers(1, 5)) for _ in range(5))
+
+
+def what_ranks_read(order, start, fleet):
+    """Simulate the steps of a fleet from a sample on: its workers read whole micro-batches, ranks take them in turn."""
+    ranks, accumulation, size, workers, steps = fleet
+    batch = ranks * accumulation * size
+    work = [[[] for _ in range(workers)] for _ in range(ranks)]
+    for rank in range(ranks):
+        share = Share(batch, rank, ranks)
+        samples = [sample for step in range(steps) for sample in share.of(start + step * batch)]
+        for number in range(steps * accumulation):
+            part = np.array(samples[number * size : (number + 1) * size])
+            work[rank][number % workers].append(np.transpose(order.locate(part)).tolist())
+    steps_read = []
+    for step in range(steps):
+        for rank in range(ranks):
+            for number in range(step * accumulation, (step + 1) * accumulation):
+                steps_read += work[rank][number % workers].pop(0)
+    return steps_read, start + steps * batch
 
 
 @settings(deadline=None)
-@given(num_units=st.integers(0, 300), seed=seeds, epoch=epochs)
+@given(order=orders(), fleets=st.lists(fleets(), min_size=1, max_size=4))
+def test_the_order_does_not_know_who_reads(order, fleets):
+    """Ranks, accumulation, micro-batches and workers, and changing all of them in mid-run, leave the order as it is."""
+    read, sample = [], 0
+    for fleet in fleets:
+        more, sample = what_ranks_read(order, sample, fleet)
+        read += more
+    assert read == np.transpose(order.locate(np.arange(sample))).tolist()
+
+
+@settings(deadline=None)
+@given(order=orders())
+def test_each_epoch_of_a_source_is_complete(order):
+    """Each source's samples, in order, are whole epochs one after the other, each with every record once."""
+    sources, epochs, records = order.locate(np.arange(600))
+    for source, size in enumerate(order.sizes):
+        mine, theirs = records[sources == source], epochs[sources == source]
+        assert theirs.tolist() == [place // size for place in range(len(mine))]
+        for epoch in range(len(mine) // size):
+            assert sorted(mine[epoch * size : (epoch + 1) * size].tolist()) == list(range(size))
+        rest = mine[len(mine) // size * size :].tolist()
+        assert len(set(rest)) == len(rest)
+
+
+@settings(deadline=None)
+@given(order=orders(), data=st.data())
+def test_each_sample_is_found_by_itself(order, data):
+    """Whatever samples are asked for, in whatever company, each is what it is in the whole, as int64."""
+    samples = np.array(data.draw(st.lists(st.integers(0, 599), max_size=30)), np.int64)
+    for found, expected in zip(order.locate(samples), order.locate(np.arange(600)), strict=True):
+        assert found.dtype == np.int64
+        assert found.tolist() == expected[samples].tolist()
+
+
+def test_epochs_sources_and_seeds_have_orders_of_their_own():
+    """No two of two sources, three epochs and two seeds read five hundred records in the same order."""
+    seen = set()
+    for seed in (0, 1):
+        order = SampleOrder((500, 500), Mixture(seed, (Stage(0, (1, 1)),)))
+        sources, epochs, records = order.locate(np.arange(3072))
+        seen |= {tuple(records[(sources == s) & (epochs == e)].tolist()) for s in (0, 1) for e in (0, 1, 2)}
+    assert len(seen) == 12
+
+
+@settings(deadline=None)
+@given(order=orders(), epochs=st.integers(0, 4))
+def test_data_end_before_a_source_is_read_once_too_often(order, epochs):
+    """The total is the first sample that would read a source for more than the epochs wanted."""
+    total = order.total(epochs)
+    _, numbers, _ = order.locate(np.arange(total + 1))
+    assert (numbers[:total] < epochs).all()
+    assert numbers[total] == epochs
+
+
+@given(size=st.integers(1, 10**12), epochs=st.integers(0, 1000))
+def test_one_source_ends_with_its_epochs(size, epochs):
+    """With one source the data are its records, as often as there are epochs."""
+    assert single(size).total(epochs) == size * epochs
+
+
+@pytest.mark.parametrize(
+    ("sizes", "stages", "words"),
+    [
+        ((1, 2), (Stage(0, (1,)),), "2 sources, but weights for 1"),
+        ((1, 0), (Stage(0, (1, 0)), Stage(1024, (1, 1))), "source 1 has a weight, but no records"),
+    ],
+)
+def test_sizes_must_fit_the_mixture(sizes, stages, words):
+    """A source without a weight, or with a weight but no records, is refused with a sentence."""
+    with pytest.raises(ConfigurationError, match=words):
+        SampleOrder(sizes, Mixture(0, stages))
+
+
+def test_an_empty_source_may_rest():
+    """A source without records is no mistake where its weight is 0."""
+    order = SampleOrder((4, 0), Mixture(0, (Stage(0, (1, 0)),)))
+    assert order.locate(np.arange(100))[0].tolist() == [0] * 100
+    assert order.total(2) == 8
+
+
+def test_a_batch_is_divided_evenly_or_not_at_all():
+    """A batch that the ranks cannot share evenly is refused with a sentence that names both."""
+    with pytest.raises(ConfigurationError, match="10 samples cannot be divided evenly among 4 ranks"):
+        Share(10, 0, 4)
+
+
+def test_shares_lie_in_the_order_of_ranks():
+    """Each rank takes one run of the batch, the ranks one after the other."""
+    assert [list(Share(6, rank, 3).of(12)) for rank in range(3)] == [[12, 13], [14, 15], [16, 17]]
+    assert list(Share(3).of(9)) == [9, 10, 11]
+
+
+def test_the_order_is_the_one_of_earlier_versions():
+    """A run resumes in the order that it began with, however far it was, whatever version of the code began it."""
+    plans = [
+        (single(10), 0),
+        (single(1_100_000_000, seed=-3), 63_000_000_000),
+        (SampleOrder((1000, 77, 10**9), Mixture(2**64 - 1, (Stage(0, (10, 1, 89)),))), 60_000_000_000),
+        (SampleOrder((50, 5000), Mixture(1, (Stage(0, (1, 1)), Stage(256, (1, 9))), block=64)), 0),
+    ]
+    digests = []
+    for order, start in plans:
+        located = np.concatenate(order.locate(np.arange(start, start + 1000)))
+        digests.append(sha256(located.astype("<i8").tobytes()).hexdigest()[:16])
+    assert digests == ["ca771c847c1aab9f", "8cab2c63c477afc0", "56e6ebfdaed28d20", "a51764f190b17598"]
+
+
+@given(num_units=st.integers(1, 10**6))
+def test_lanes_have_units_to_shuffle(num_units):
+    """There are as many lanes as leave each at least four units, and at least one."""
+    lanes = choose_lanes(num_units)
+    choices = (1, 2, 4, 8, 24, 48, 96, 192)
+    assert lanes in choices
+    assert lanes == 1 or lanes * 4 <= num_units
+    assert all(4 * more > num_units for more in choices if more > lanes)
+
+
+@settings(deadline=None)
+@given(lanes=st.integers(1, 192), samples=st.integers(0, 10**12))
+def test_lanes_take_samples_in_turn(lanes, samples):
+    """Each lane gives one of as many samples that follow each other as there are lanes, and then its next one."""
+    places = [lane_of(sample, lanes) for sample in range(samples, samples + 2 * lanes)]
+    assert sorted(lane for lane, _ in places[:lanes]) == list(range(lanes))
+    assert places[lanes:] == [(lane, ordinal + 1) for lane, ordinal in places[:lanes]]
+    assert lane_of(0, lanes) == (0, 0)
+
+
+@settings(deadline=None)
+@given(num_units=st.integers(0, 300), seed=seeds, epoch=st.integers(0, 10_000))
 def test_every_unit_comes_once(num_units, seed, epoch):
     """An epoch's order is a permutation of the units, int64."""
-    order = unit_order(num_units, seed=seed, epoch=epoch)
+    order = unit_order(num_units, seed, epoch)
     assert order.dtype == np.int64
     assert sorted(order.tolist()) == list(range(num_units))
 
 
 @settings(deadline=None)
-@given(num_units=st.integers(0, 300), seed=seeds, epoch=epochs)
-def test_the_order_depends_on_its_arguments_alone(num_units, seed, epoch):
-    """Neither earlier calls nor numpy's global state change an order."""
-    first = unit_order(num_units, seed=seed, epoch=epoch)
-    np.random.seed(epoch)  # noqa: NPY002 - the global state is the point
-    unit_order(num_units, seed=seed + 1, epoch=epoch)
-    assert unit_order(num_units, seed=seed, epoch=epoch).tolist() == first.tolist()
-
-
-@settings(deadline=None)
-@given(seed=seeds, epoch=epochs)
-def test_seeds_and_epochs_have_orders_of_their_own(seed, epoch):
+@given(seed=seeds, epoch=st.integers(0, 10_000))
+def test_seeds_and_epochs_have_unit_orders_of_their_own(seed, epoch):
     """Another seed, or the next epoch, reads a hundred units in another order."""
-    orders = {
-        tuple(unit_order(100, seed=seed, epoch=epoch).tolist()),
-        tuple(unit_order(100, seed=seed + 1, epoch=epoch).tolist()),
-        tuple(unit_order(100, seed=seed, epoch=epoch + 1).tolist()),
-    }
-    assert len(orders) == 3
+    chosen = ((seed, epoch), (seed + 1, epoch), (seed, epoch + 1))
+    assert len({tuple(unit_order(100, *choice).tolist()) for choice in chosen}) == 3
 
 
-def test_every_place_is_equally_likely():
-    """Over many epochs each unit comes first, and last, about equally often."""
-    orders = np.array([unit_order(8, seed=0, epoch=epoch) for epoch in range(4000)])
-    for place in (0, 7):
-        counts = np.bincount(orders[:, place], minlength=8)
-        assert counts.min() > 400
-        assert counts.max() < 600
-
-
-def test_the_order_is_the_one_of_earlier_versions():
-    """A run resumes in the order that it began with, whatever version of the code or of numpy began it."""
-    assert unit_order(10, seed=0, epoch=0).tolist() == [0, 2, 9, 1, 8, 5, 4, 3, 6, 7]
-    assert unit_order(10, seed=0, epoch=1).tolist() == [5, 3, 7, 8, 2, 4, 1, 0, 6, 9]
-    assert unit_order(10, seed=-1, epoch=0).tolist() == [8, 9, 0, 7, 4, 2, 6, 3, 1, 5]
-    large = unit_order(100_000, seed=3, epoch=4).astype("<i8").tobytes()
-    assert sha256(large).hexdigest() == "f8fd04f3678193a600a7483e526ebbfa92e24a3cc6c094626bbbee4ac520ffeb"
-
-
-@settings(deadline=None)
-@given(num_rows=st.integers(0, 300), seed=seeds, place=places, taken=st.integers(0, 300))
-def test_every_row_of_a_window_comes_once(num_rows, seed, place, taken):
-    """The rows of a window come in a permutation, int64, that how many were taken already does not change."""
-    order = row_order(num_rows, seed=seed, window=place)
-    assert order.dtype == np.int64
-    assert sorted(order.tolist()) == list(range(num_rows))
-    assert row_order(num_rows, seed=seed, window=replace(place, taken=taken)).tolist() == order.tolist()
-
-
-@settings(deadline=None)
-@given(seed=seeds, place=places)
-def test_windows_have_orders_of_their_own(seed, place):
-    """Each part of a window's place, and the seed, decides about the order of its rows."""
-    others = [replace(place, **{name: getattr(place, name) + 1}) for name in ("epoch", "unit", "position", "skip")]
-    orders = {tuple(row_order(100, seed=seed, window=each).tolist()) for each in (place, *others)}
-    orders.add(tuple(row_order(100, seed=seed + 1, window=place).tolist()))
-    assert len(orders) == 6
-
-
-def test_the_order_of_rows_is_the_one_of_earlier_versions():
-    """A run resumes inside a window in the order that it began with."""
-    place = Cursor(epoch=1, unit=2, position=3, skip=4)
-    assert row_order(10, seed=0, window=Cursor()).tolist() == [1, 4, 5, 6, 8, 2, 0, 3, 9, 7]
-    assert row_order(10, seed=7, window=place).tolist() == [8, 3, 4, 9, 7, 5, 1, 0, 2, 6]
+def test_the_unit_order_is_the_one_of_earlier_versions():
+    """A streamed run resumes in the order of units that it began with."""
+    assert unit_order(10, 0, 0).tolist() == [2, 9, 5, 4, 7, 1, 8, 6, 3, 0]
+    assert unit_order(10, -1, 3).tolist() == [9, 4, 0, 5, 6, 8, 3, 1, 2, 7]

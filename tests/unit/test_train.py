@@ -4,9 +4,9 @@ import threading
 import numpy as np
 import pytest
 from loop import Loop
+from streams import Plan
 
 from adapters.process_group.single import SingleProcessGroup
-from application.feed import FeedPlan
 from domain.budget import Budget
 from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
 from domain.errors import OutOfMemory, StateError
@@ -57,7 +57,8 @@ def test_a_token_budget_ends_the_run_at_the_step_that_reaches_it():
     """A run with a budget in tokens trains up to the budget, and at most a batch beyond."""
     loop = Loop(budget=Budget(tokens=100))
     progress = loop.run()
-    assert (progress.step, progress.tokens) == (4, 128)  # 32 tokens a batch
+    assert progress.step == 4  # at most 32 tokens a batch, and a few of padding
+    assert 100 <= progress.tokens <= 128
     assert [event.reason for event in loop.published(CheckpointSaved)] == [SaveReason.FINAL]
 
 
@@ -95,7 +96,7 @@ def test_a_shortage_at_one_row_ends_the_run_after_a_save(step, prefetch):
             msg = "no room at all"
             raise OutOfMemory(msg)
 
-    plan = FeedPlan(sequence_length=8, rows=4, seed=3, prefetch=prefetch)
+    plan = Plan(prefetch=prefetch)
     loop = Loop(plan=plan)
     loop.trainable.before_part = before_part
     with pytest.raises(OutOfMemory, match="1 rows: no room at all"):
@@ -117,7 +118,7 @@ def test_a_shortage_that_nobody_answers_ends_the_run():
 
 def test_a_shortage_tells_how_many_rows_were_tried():
     """A batch with fewer rows than a micro-batch is split from its own size on, and not tried again whole."""
-    loop = Loop(plan=FeedPlan(sequence_length=8, rows=4, seed=3, prefetch=0), micro_batch=16, max_rows=2)
+    loop = Loop(plan=Plan(), micro_batch=16, max_rows=2)
     loop.run()
     assert [event.micro_batch for event in loop.published(MemoryExhausted)] == [4]
     assert [event.micro_batch for event in loop.published(BatchSplit)] == [2]
@@ -171,7 +172,7 @@ def test_a_stop_from_another_thread_ends_the_run():
 
 def test_a_stop_during_an_evaluation_gives_the_evaluation_up():
     """A stop does not wait for the held-out documents to be measured."""
-    loop = Loop(plan=FeedPlan(sequence_length=8, rows=1, seed=3, prefetch=0), evaluate_every=2)
+    loop = Loop(plan=Plan(rows=1), evaluate_every=2)
     loop.trainable.before_evaluation = lambda _: loop.inbox.post(StopRun("enough", signal=15))
     progress = loop.run()
     assert progress.step == 2
@@ -294,7 +295,7 @@ def test_learning_rates_follow_the_schedule(undisturbed):
 
 def test_a_run_leaves_no_thread_behind():
     """Batches that were made ahead end with the run, whether it ends well or not."""
-    plan = FeedPlan(sequence_length=8, rows=4, seed=3, prefetch=4)
+    plan = Plan(prefetch=4)
     Loop(plan=plan).run()
     failing = Loop(plan=plan)
     failing.trainable.before_part = lambda *_: 1 / 0

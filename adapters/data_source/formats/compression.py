@@ -1,0 +1,127 @@
+"""Compressed files as streams of what they hold."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zlib
+from typing import TYPE_CHECKING, Literal, final
+
+from typing_extensions import override
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from _typeshed import WriteableBuffer
+
+Compression = Literal["none", "gz", "zst"]
+
+_PACKED_BYTES = 1 << 16
+_PLAIN_BYTES = 1 << 18
+_NAMES = {"gz": "gzip", "zst": "zstd"}
+
+
+class DamagedError(Exception):
+    """A compressed file ends too early or does not unpack; the message says so for the middle of a sentence."""
+
+
+def unpacked(packed: io.BufferedReader, compression: Compression) -> io.BufferedReader:
+    """Return what ``packed`` holds as a stream that may be moved forwards; reading it may raise ``DamagedError``.
+
+    Several members (gzip) or frames (zstd), one behind the other, are one text.
+    """
+    if compression == "none":
+        return packed
+    return io.BufferedReader(_Unpacked(_UNPACK[compression](packed.read), _NAMES[compression]), _PLAIN_BYTES)
+
+
+@final
+class _Unpacked(io.RawIOBase):
+    """Unpacks in the same steps wherever reading begins, so that a damaged file gives the same documents each time."""
+
+    def __init__(self, pieces: Iterator[bytes], name: str) -> None:
+        self._pieces = pieces
+        self._name = name
+        self._held = memoryview(b"")
+        self._position = 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._position
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        target = offset + (self._position if whence == io.SEEK_CUR else 0)
+        if whence == io.SEEK_END or target < self._position:
+            msg = "a compressed stream only moves forwards"
+            raise io.UnsupportedOperation(msg)
+        while self._position < target and self._fill():
+            self._take(target - self._position)
+        return self._position
+
+    @override
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        target = memoryview(buffer).cast("B")
+        if not self._fill():
+            return 0
+        piece = self._take(len(target))
+        target[: len(piece)] = piece
+        return len(piece)
+
+    def _fill(self) -> bool:
+        try:
+            while not self._held and (piece := next(self._pieces, None)) is not None:
+                self._held = memoryview(piece)
+        except (EOFError, zlib.error, zstd.ZstdError) as error:
+            msg = f"it is a truncated or damaged {self._name} file ({' '.join(str(error).split())})"
+            raise DamagedError(msg) from error
+        return len(self._held) > 0
+
+    def _take(self, size: int) -> memoryview:
+        piece, self._held = self._held[:size], self._held[size:]
+        self._position += len(piece)
+        return piece
+
+
+def _gunzip(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    member, is_within = zlib.decompressobj(31), True
+    while packed := read(_PACKED_BYTES):
+        while packed := packed if is_within else packed.lstrip(b"\0"):  # some pad the end
+            yield member.decompress(packed, _PLAIN_BYTES)
+            packed, is_within = member.unconsumed_tail, not member.eof
+            if member.eof:
+                packed = member.unused_data
+                member = zlib.decompressobj(31)
+    if is_within:
+        msg = "it ends within its data"
+        raise EOFError(msg)
+
+
+def _unzstd(read: Callable[[int], bytes]) -> Iterator[bytes]:
+    frame, is_within = zstd.ZstdDecompressor(), True
+    while packed := read(_PACKED_BYTES):
+        while packed or not (frame.needs_input or frame.eof):
+            yield frame.decompress(packed, _PLAIN_BYTES)
+            packed, is_within = b"", not frame.eof
+            if frame.eof:
+                packed = frame.unused_data
+                frame = zstd.ZstdDecompressor()
+    if is_within:
+        msg = "it ends within its data"
+        raise EOFError(msg)
+
+
+_UNPACK: Mapping[str, Callable[[Callable[[int], bytes]], Iterator[bytes]]] = {"gz": _gunzip, "zst": _unzstd}

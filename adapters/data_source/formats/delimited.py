@@ -1,0 +1,170 @@
+"""Comma- and tab-separated values with a header: a document is one column of a row."""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, final
+
+from adapters.data_source.formats.records import (
+    BYTE_ORDER_MARK,
+    Fields,
+    Part,
+    document,
+    not_utf8,
+    shown,
+    too_long,
+)
+from ports.data_source import Rejected
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Iterator, Sequence
+
+    from ports.data_source import Document
+
+Model = tuple[str, list[str]]
+
+_PIECE_BYTES = 1 << 16
+
+
+def read_header(stream: io.BufferedReader, delimiter: str, record_bytes: int) -> list[str]:
+    """Return the names of the columns; raises ``ValueError`` if the first row does not hold them."""
+    lines = _Lines(stream, 0, record_bytes)
+    try:
+        names = next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), [])
+    except (csv.Error, _TooLongError) as error:
+        msg = f"its first row is no header of column names ({error})"
+        raise ValueError(msg) from error
+    if not names or lines.bad_byte is not None:
+        msg = "it does not begin with a header of column names in UTF-8"
+        raise ValueError(msg)
+    return [names[0].removeprefix(BYTE_ORDER_MARK), *names[1:]]
+
+
+def read_delimited(
+    stream: io.BufferedReader,
+    part: Part,
+    fields: Fields,
+    delimiter: str,
+    record_bytes: int,
+    model: Model | None = None,
+) -> Iterator[Document | Rejected]:
+    """Yield the text column of each row; a quoted field may hold line ends. Empty rows are left out.
+
+    The header comes first whatever ``part.start``, which is 0 or where a row begins. ``model`` names another file and
+    its columns, which must be those of this one in any order.
+    """
+    try:
+        columns = read_header(stream, delimiter, record_bytes)
+    except ValueError as error:
+        reason = f"{part.file}: {error}: put one there, leave the file out or set data.format"
+        yield Rejected(reason, part.start, None)
+        return
+    if problem := fields.missing(columns, part.file) or _difference(columns, part.file, model):
+        yield Rejected(problem, part.start, None)
+        return
+    position = stream.tell()
+    if part.start > position:
+        position = stream.seek(part.start)
+    yield from _records(_Lines(stream, position, record_bytes), columns, part, fields.as_text(), delimiter)
+
+
+def _difference(columns: Sequence[str], file: str, model: Model | None) -> str | None:
+    if model is None or set(model[1]) == set(columns):
+        return None
+    return (
+        f"{file}: the header {shown(columns)} differs from that of {model[0]}, {shown(model[1])}: give all files of a "
+        "path the same columns, or list them as paths of their own"
+    )
+
+
+def _records(
+    lines: _Lines, columns: Sequence[str], part: Part, fields: Fields, delimiter: str
+) -> Iterator[Document | Rejected]:
+    _allow_fields_of(lines.record_bytes)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    text = columns.index(fields.text)
+    while True:
+        start = lines.begin()
+        place = f"{part.file}, row at byte {start}"
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            reason = f"{place}: the row cannot be read ({error}): repair its quotes or leave it out"
+            yield Rejected(reason, start, lines.position)
+            continue
+        except _TooLongError:
+            lines.skip_row()
+            yield too_long(place, start, lines.position, lines.record_bytes)
+            continue
+        if row is None:
+            return
+        found: Document | Rejected | None = None
+        if lines.bad_byte is not None:
+            found = not_utf8(part.file, lines.bad_byte, start, lines.position)
+        elif row and len(row) != len(columns):
+            reason = f"{place}: the row has {len(row)} fields and the header {len(columns)}: repair it or leave it out"
+            found = Rejected(reason, start, lines.position)
+        elif row and (not fields.filter or fields.wants(dict(zip(columns, row, strict=True)))):
+            found = document(row[text], place, start, lines.position, fields)
+        if found:
+            yield found
+
+
+def _allow_fields_of(size: int) -> None:
+    # the module has one limit for the whole process, 128 KiB at first: it is only ever raised
+    if csv.field_size_limit() < size:
+        csv.field_size_limit(size)
+
+
+class _TooLongError(Exception):
+    def __str__(self) -> str:
+        return "it is too long"
+
+
+@final
+class _Lines:
+    """Lines of text for ``csv.reader``, which counts no bytes; one that is not UTF-8 is marked in ``bad_byte``."""
+
+    def __init__(self, stream: io.BufferedReader, position: int, record_bytes: int) -> None:
+        self.position = position
+        self.record_bytes = record_bytes
+        self.bad_byte: int | None = None
+        self._stream = stream
+        self._start = position
+        self._quotes = 0
+        self._is_row_end = False
+
+    def begin(self) -> int:
+        self._start, self._quotes, self.bad_byte = self.position, 0, None
+        return self._start
+
+    def skip_row(self) -> None:
+        """Pass over the rest of a row: inside quotes, a doubled one included, their number so far is odd."""
+        while not self._is_row_end and self._take(_PIECE_BYTES):
+            pass
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        room = self.record_bytes - (self.position - self._start)
+        start = self.position
+        line = self._take(room + 1)
+        if len(line) > room:
+            raise _TooLongError
+        if not line:
+            raise StopIteration
+        try:
+            return line.decode()
+        except UnicodeDecodeError as error:
+            if self.bad_byte is None:
+                self.bad_byte = start + error.start
+            return line.decode(errors="surrogateescape")
+
+    def _take(self, size: int) -> bytes:
+        piece = self._stream.readline(size)
+        self.position += len(piece)
+        self._quotes += piece.count(b'"')
+        self._is_row_end = piece.endswith(b"\n") and self._quotes % 2 == 0
+        return piece

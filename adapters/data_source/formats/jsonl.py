@@ -1,0 +1,89 @@
+"""JSON Lines: a document is a field of the JSON object in a line."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import orjson
+
+from adapters.data_source.formats.lines import skip_line, to_line
+from adapters.data_source.formats.records import (
+    BYTE_ORDER_MARK,
+    Fields,
+    Part,
+    document,
+    kind_of,
+    not_utf8,
+    shown,
+    too_long,
+)
+from ports.data_source import Document, Rejected
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Iterator, Mapping
+
+
+def read_jsonl(
+    stream: io.BufferedReader, part: Part, fields: Fields, record_bytes: int
+) -> Iterator[Document | Rejected]:
+    """Yield the text of each line's JSON object; empty lines and texts of white space alone are left out."""
+    start, stop = to_line(stream, part), part.limit
+    parse, field, has_filter = orjson.loads, fields.text, bool(fields.filter)
+    while start < stop and (line := stream.readline(record_bytes + 1)):
+        end = start + len(line)
+        if len(line) > record_bytes:
+            end += 0 if line.endswith(b"\n") else skip_line(stream, stop - end)
+            yield too_long(_place(part, start), start, end, record_bytes)
+        else:
+            try:
+                record = parse(line)
+                text = record[field]
+                is_plain = type(text) is str and not has_filter and text and not text.isspace()
+            except (ValueError, KeyError, TypeError):
+                is_plain = False
+            if is_plain:
+                yield Document(text, start, end)
+            elif found := _judge(line, part, start, fields):
+                yield found
+        start = end
+
+
+def _judge(line: bytes, part: Part, start: int, fields: Fields) -> Document | Rejected | None:
+    place, end = _place(part, start), start + len(line)
+    if not line.strip():
+        return None
+    try:
+        record = _parsed(line)
+    except UnicodeDecodeError as error:
+        return not_utf8(part.file, start + error.start, start, end)
+    except (ValueError, RecursionError) as error:
+        problem = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        return Rejected(f"{place}: the line is not JSON ({problem}): each must be one JSON object", start, end)
+    if not isinstance(record, dict):
+        return Rejected(f"{place}: the line is {kind_of(record)}, not a JSON object: repair it", start, end)
+    return _document(record, place, start, end, fields) if fields.wants(record) else None
+
+
+def _document(
+    record: Mapping[str, object], place: str, start: int, end: int, fields: Fields
+) -> Document | Rejected | None:
+    if fields.text in record:
+        return document(record[fields.text], place, start, end, fields)
+    reason = (
+        f"{place}: the field {fields.text!r} is missing; there is {shown(record)}: set data.text_field to the field "
+        "that holds the text"
+    )
+    return Rejected(reason, start, end)
+
+
+def _parsed(line: bytes) -> object:
+    try:
+        return orjson.loads(line)
+    except ValueError:  # what it refuses may still be JSON in Python's eyes: NaN, a byte order mark
+        return json.loads(line.decode().removeprefix(BYTE_ORDER_MARK))
+
+
+def _place(part: Part, start: int) -> str:
+    return f"{part.file}, line at byte {start}"

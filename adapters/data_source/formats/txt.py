@@ -1,0 +1,60 @@
+"""Plain text, cut into pieces."""
+
+from __future__ import annotations
+
+import codecs
+from typing import TYPE_CHECKING
+
+from adapters.data_source.formats.records import BYTE_ORDER_MARK, Part, not_utf8
+from ports.data_source import Document, Rejected
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Iterator
+
+
+def read_txt(stream: io.BufferedReader, part: Part, document_bytes: int) -> Iterator[Document | Rejected]:
+    """Yield plain text in pieces, cut behind the last line that ends in each ``document_bytes`` of the file.
+
+    Where no line ends, the cut is behind a character. So the cuts follow from the place in the file, and however it is
+    divided into parts, the pieces are the same. Pieces of white space alone are left out, and so is a byte order mark.
+    """
+    for start, content in _pieces(stream, part.start, document_bytes):
+        if start >= part.limit:
+            return
+        if start >= part.start and (found := _judge(content, part.file, start)):
+            yield found
+
+
+def _pieces(stream: io.BufferedReader, position: int, size: int) -> Iterator[tuple[int, bytes]]:
+    # if there is a cut at ``position``, it belongs to the block that ends there or behind
+    start = max(position - 1, 0) // size * size
+    stream.seek(start)
+    held = b""
+    while block := stream.read(size):
+        cut = _cut(block) if stream.peek(1) else len(block)
+        yield start, held + block[:cut]
+        start += len(held) + cut
+        held = block[cut:]
+
+
+def _cut(block: bytes) -> int:
+    behind_line = block.rfind(b"\n") + 1
+    if behind_line:
+        return behind_line
+    _, complete = codecs.utf_8_decode(block[-4:], "replace", False)
+    return max(len(block) - 4, 0) + complete
+
+
+def _judge(content: bytes, file: str, start: int) -> Document | Rejected | None:
+    end = start + len(content)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        return not_utf8(file, start + error.start, start, end)
+    if (nul := content.find(b"\0")) >= 0:
+        reason = f"{file}: there is a NUL at byte {start + nul}: it seems to be a binary file, leave it out"
+        return Rejected(reason, start, end)
+    if start == 0:
+        text = text.removeprefix(BYTE_ORDER_MARK)
+    return Document(text, start, end) if text and not text.isspace() else None

@@ -1,0 +1,94 @@
+"""Datasets of the Hugging Face Hub, and those that its library saved, read row by row."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from functools import cached_property
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from adapters.data_source.formats.records import Fields, Limits, fingerprint_of
+from adapters.data_source.listing import describe
+from domain.errors import ConfigurationError, DataError
+from ports.data_source import DataSource, Document, Rejected, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from adapters.data_source.formats.records import Value
+    from adapters.data_source.rows import Rows
+
+
+@final
+class HuggingfaceDataSource(DataSource):
+    """Reads one ``split`` of a dataset with the ``datasets`` library, which only reads here: nothing is copied to disk.
+
+    ``path`` is a name on the Hub, a folder of data files, or a folder that ``save_to_disk`` wrote; ``name`` chooses
+    among a dataset's configurations, ``revision`` among its versions. A unit is a shard, or in a saved folder so many
+    rows as make ``limits.unit_bytes``; a position is the number of the row, in the shard or in the saved split.
+    Rows are chosen by ``text_field`` and ``filter`` as in files. Memory holds a row group where shards are Parquet.
+    Raises ``ConfigurationError`` if the library is missing, ``DataError`` if there is no such dataset.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        name: str | None = None,
+        split: str = "train",
+        revision: str | None = None,
+        text_field: str = "text",
+        filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
+        limits: Limits | None = None,
+    ) -> None:
+        self._path = path
+        self._name = name
+        self._split = split
+        self._revision = revision
+        self._fields = Fields.choose(text_field, filter)
+        self._limits = limits or Limits()
+
+    @override
+    def units(self) -> Sequence[Unit]:
+        return list(self._units.values())
+
+    @override
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
+        known = self._units.get(unit.name)
+        if known is None:
+            msg = f"{unit.name} is not among the shards of the dataset {self._path}"
+            raise DataError(msg)
+        position = max(known.start, start or 0)
+        try:
+            for found in self._rows.read(known, position, self._fields, self._limits.record_bytes):
+                yield found
+                position = position if found.end is None else found.end
+        except Exception as error:  # noqa: BLE001 - each file system and format has its own errors
+            reason = f"{unit.name}, from row {position} on, cannot be read ({describe(error)}): fetch it again"
+            yield Rejected(reason, position, None)
+
+    @override
+    def fingerprint(self) -> str:
+        units = [[unit.name, unit.etag] for unit in self.units()]
+        return fingerprint_of(astuple(self._limits), self._fields.to_json(), units)
+
+    @cached_property
+    def _units(self) -> Mapping[str, Unit]:
+        return {unit.name: unit for unit in self._rows.units(f"{self._path}/{self._split}", self._limits.unit_bytes)}
+
+    @cached_property
+    def _rows(self) -> Rows:
+        try:
+            from adapters.data_source.rows import open_rows
+        except ImportError as error:
+            msg = 'datasets of Hugging Face need another package: pip install "holdfast[datasets]"'
+            raise ConfigurationError(msg) from error
+        try:
+            return open_rows(self._path, self._name, self._split, self._revision)
+        except Exception as error:
+            msg = (
+                f"the split {self._split!r} of the dataset {self._path} cannot be opened ({describe(error)}): check "
+                "data.path, data.name, data.split and your access to it"
+            )
+            raise DataError(msg) from error

@@ -1,0 +1,57 @@
+"""Several data sources as one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from domain.errors import DataError
+from ports.data_source import DataSource, Rejected, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ports.data_source import Document
+
+
+@final
+class MixtureDataSource(DataSource):
+    """Serves the units of all its ``parts``, each named ``part: unit``; what is read from which part is not its matter.
+
+    So a tokenizer is trained on all of them, and what identifies the data of a run covers all. Raises ``DataError``
+    where a part does, naming the part.
+    """
+
+    def __init__(self, parts: Mapping[str, DataSource]) -> None:
+        self.parts = dict(sorted(parts.items()))
+
+    @override
+    def units(self) -> Sequence[Unit]:
+        return [unit for unit, _, _ in self._units.values()]
+
+    @override
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
+        if unit.name not in self._units:
+            msg = f"{unit.name} is not in this mixture"
+            raise DataError(msg)
+        _, part, inner = self._units[unit.name]
+        for item in self.parts[part].read(inner, start):
+            yield replace(item, reason=f"{part}: {item.reason}") if isinstance(item, Rejected) else item
+
+    @override
+    def fingerprint(self) -> str:
+        known = "".join(f"{len(name)}:{name}{part.fingerprint()};" for name, part in self.parts.items())
+        return blake2b(known.encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def _units(self) -> Mapping[str, tuple[Unit, str, Unit]]:
+        found = {}
+        for name, part in self.parts.items():
+            for inner in part.units():
+                unit = replace(inner, name=f"{name}: {inner.name}")
+                found[unit.name] = (unit, name, inner)
+        return dict(sorted(found.items()))

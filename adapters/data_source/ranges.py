@@ -1,0 +1,236 @@
+"""Files on another machine as streams that read ahead and survive its faults."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections import deque
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+
+from adapters.data_source.listing import describe
+from adapters.data_source.remote_file import RemoteFile
+from adapters.shared.retry import http_status, is_transient, retry
+from domain.errors import DataError
+from domain.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from fsspec import AbstractFileSystem
+    from typing_extensions import Buffer
+
+RANGE_BYTES = 8 << 20
+AHEAD = 4
+STALL_SECONDS = 30.0
+
+_BUFFER_BYTES = 1 << 18
+_CHANGED = 412  # HTTP's "precondition failed": the file is not the one that was asked for
+_CLOSED = "the stream is closed"
+
+
+@final
+class ReadCounter:
+    """Counts the bytes that arrived and the attempts that were repeated, over all streams that it is given to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes_read = 0
+        self._read_retries = 0
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes arrived, read ahead or asked for."""
+        return self._bytes_read
+
+    @property
+    def read_retries(self) -> int:
+        """Return how many attempts had to be repeated."""
+        return self._read_retries
+
+    def add(self, *, bytes_read: int = 0, read_retries: int = 0) -> None:
+        """Count more."""
+        with self._lock:
+            self._bytes_read += bytes_read
+            self._read_retries += read_retries
+
+
+def open_ranges(
+    file_system: AbstractFileSystem,
+    path: str,
+    size: int,
+    *,
+    etag: str | None = None,
+    policy: RetryPolicy | None = None,
+    range_bytes: int = RANGE_BYTES,
+    ahead: int = AHEAD,
+    stall_seconds: float = STALL_SECONDS,
+    counter: ReadCounter | None = None,
+) -> io.BufferedReader[Any]:
+    """Return the file at ``path``, which has ``size`` bytes, as a stream with ``seek``; nothing is read yet.
+
+    While one range of ``range_bytes`` is read, the next ``ahead`` of them are fetched at the same time, so memory holds
+    ``ahead + 1`` ranges; 0 suits random access. A range that fails for a passing reason, is cut short, or takes longer
+    than ``stall_seconds`` (twice that at each retry: the line may be slow) is fetched again under ``policy``.
+    ``etag`` is what ``file_system.info`` said: S3 and HTTP then refuse to mix the file with a later one.
+    Reading raises ``DataError``, within the policy's deadline, if the file cannot be read or has changed.
+    One thread at a time may read; ``close`` never waits, and ``raw.close`` from another thread ends a read that waits.
+    """
+    if range_bytes < 1 or ahead < 0:
+        msg = f"ranges of {range_bytes} bytes with {ahead} ahead cannot be read: take 1 or more, and 0 or more"
+        raise ValueError(msg)
+    file = RemoteFile(file_system, path, etag)
+    raw = _RangeStream(file, size, policy or RetryPolicy(), range_bytes, ahead, stall_seconds, counter or ReadCounter())
+    return io.BufferedReader(raw, min(_BUFFER_BYTES, range_bytes))
+
+
+@dataclass(slots=True)
+class _Range:
+    begin: int
+    end: int
+    body: Future[bytes]
+    started: float = field(default_factory=time.monotonic)
+    attempts: int = 0
+
+
+class _RangeStream(io.RawIOBase):
+    def __init__(
+        self,
+        file: RemoteFile,
+        size: int,
+        policy: RetryPolicy,
+        range_bytes: int,
+        ahead: int,
+        stall_seconds: float,
+        counter: ReadCounter,
+    ) -> None:
+        self._file = file
+        self._size = size
+        self._policy = policy
+        self._range_bytes = range_bytes
+        self._ahead = ahead
+        self._stall_seconds = stall_seconds
+        self._counter = counter
+        self._position = 0
+        self._held = (0, b"")
+        self._pending: deque[_Range] = deque()
+        self._closing = threading.Event()
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def tell(self) -> int:
+        return self._position
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        if position < 0:
+            msg = f"there is nothing before the start of {self._file.name}"
+            raise ValueError(msg)
+        self._position = position
+        return position
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        if self._closing.is_set():
+            raise ValueError(_CLOSED)
+        if self._position >= self._size:
+            return 0
+        begin, content = self._held
+        if not begin <= self._position < begin + len(content):
+            begin, content = self._held = self._next_range()
+        target = memoryview(buffer).cast("B")
+        part = memoryview(content)[self._position - begin :][: len(target)]
+        target[: len(part)] = part
+        self._position += len(part)
+        return len(part)
+
+    @override
+    def close(self) -> None:
+        self._closing.set()
+        for pending in tuple(self._pending):
+            pending.body.cancel()
+        super().close()
+
+    def _next_range(self) -> tuple[int, bytes]:
+        self._held = (0, b"")  # else memory would hold one range more
+        while self._pending and not self._pending[0].begin <= self._position < self._pending[0].end:
+            self._pending.popleft().body.cancel()
+        while len(self._pending) <= self._ahead:
+            begin = self._pending[-1].end if self._pending else self._position
+            if begin >= self._size:
+                break
+            end = min(begin + self._range_bytes, self._size)
+            self._pending.append(_Range(begin, end, self._fetch(begin, end)))
+        wanted = self._pending[0]
+        try:
+            return wanted.begin, retry(partial(self._attempt, wanted), self._policy, is_transient, self._pause)
+        except Exception as error:
+            if self._closing.is_set():
+                raise ValueError(_CLOSED) from error
+            if isinstance(error, DataError):
+                raise
+            raise DataError(self._sentence(error, wanted)) from error
+        finally:
+            self._pending.popleft()
+
+    def _attempt(self, wanted: _Range, remaining: float) -> bytes:
+        if wanted.attempts:
+            wanted.body, wanted.started = self._fetch(wanted.begin, wanted.end), time.monotonic()
+            self._counter.add(read_retries=1)
+        patience = self._stall_seconds * 2**wanted.attempts
+        wanted.attempts += 1
+        try:
+            content = wanted.body.result(max(0, min(remaining, wanted.started + patience - time.monotonic())))
+        except CancelledError as error:
+            msg = "the connection was given up"
+            raise ConnectionError(msg) from error
+        except TimeoutError as error:
+            if wanted.body.cancel():
+                msg = f"{wanted.end - wanted.begin:,} bytes did not arrive in {time.monotonic() - wanted.started:.1f} s"
+                raise TimeoutError(msg) from error
+            raise
+        self._check_length(content, wanted)
+        self._counter.add(bytes_read=len(content))
+        return content
+
+    def _check_length(self, content: bytes, wanted: _Range) -> None:
+        length = wanted.end - wanted.begin
+        if len(content) < length:
+            msg = f"{len(content):,} of {length:,} bytes arrived"
+            raise ConnectionError(msg)
+        if len(content) > length:
+            msg = f"{self._file.name} cannot be read in parts, its server sends the whole: copy it to where that works"
+            raise DataError(msg)
+
+    def _fetch(self, begin: int, end: int) -> Future[bytes]:
+        body = self._file.fetch(begin, end)
+        if self._closing.is_set():
+            body.cancel()
+        return body
+
+    def _pause(self, seconds: float) -> None:
+        if self._closing.wait(seconds):
+            raise ValueError(_CLOSED)
+
+    def _sentence(self, error: Exception, wanted: _Range) -> str:
+        name = self._file.name
+        if http_status(error) == _CHANGED:
+            return (
+                f"{name} was replaced since it was listed: start again, and leave the files alone while they are read"
+            )
+        tries = f", tried {wanted.attempts} times" if wanted.attempts > 1 else ""
+        cause = f"byte {wanted.begin} on: {describe(error)}{tries}"
+        return f"{name} cannot be read ({cause}): check that the place answers and that you may read it"

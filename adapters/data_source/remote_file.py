@@ -1,0 +1,82 @@
+"""Parts of a file on another machine, by whatever file system reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from fsspec.asyn import AsyncFileSystem
+
+from adapters.data_source.listing import without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from fsspec import AbstractFileSystem
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """The file that ``file_system`` calls ``path``; ``etag``, if given, is the mark that its content must bear.
+
+    The mark is checked on S3 and HTTP, where a weak one (``W/"..."``) is no promise of equal bytes.
+    """
+
+    file_system: AbstractFileSystem
+    path: str
+    etag: str | None
+
+    @property
+    def name(self) -> str:
+        """Return what a person calls the file."""
+        return without_secrets(self.file_system.unstrip_protocol(self.path))
+
+    def fetch(self, begin: int, end: int) -> Future[bytes]:
+        """Start to read the bytes from ``begin`` to before ``end``.
+
+        To cancel the result drops the connection, or abandons a thread where the file system cannot be interrupted.
+        """
+        files = self.file_system
+        if isinstance(files, AsyncFileSystem) and files.async_impl and not files.asynchronous:
+            loop = files.loop  # in a forked process this raises, so the coroutine comes after it
+            return asyncio.run_coroutine_threadsafe(self._coroutine(begin, end), loop)
+        body: Future[bytes] = Future()
+        threading.Thread(target=self._fulfil, args=(body, begin, end), name="range", daemon=True).start()
+        return body
+
+    def _coroutine(self, begin: int, end: int) -> Coroutine[Any, Any, bytes]:
+        protocols = self.file_system.protocol
+        if "s3" in protocols:
+            return self._from_s3(begin, end)
+        options: dict[str, Any] = {}
+        if "http" in protocols:
+            # a body that is compressed on the way has another length
+            headers = {"Accept-Encoding": "identity"} | self.file_system.kwargs.get("headers", {})
+            is_exact = self.etag is not None and not self.etag.startswith("W/")
+            options["headers"] = headers | ({"If-Match": self.etag} if is_exact else {})
+        cat_file = self.file_system._cat_file  # noqa: SLF001 - fsspec's asynchronous half
+        return cat_file(self.path, start=begin, end=end, **options)  # type: ignore[no-any-return]
+
+    async def _from_s3(self, begin: int, end: int) -> bytes:
+        bucket, key, version = self.file_system.split_path(self.path)
+        condition = ({"IfMatch": self.etag} if self.etag else {}) | ({"VersionId": version} if version else {})
+        call = self.file_system._call_s3  # noqa: SLF001 - s3fs reads under a condition in no other way
+        response = await call("get_object", Bucket=bucket, Key=key, Range=f"bytes={begin}-{end - 1}", **condition)
+        try:
+            return await response["Body"].read()  # type: ignore[no-any-return]
+        finally:
+            response["Body"].close()
+
+    def _fulfil(self, body: Future[bytes], begin: int, end: int) -> None:
+        try:
+            tell = partial(body.set_result, self.file_system.cat_file(self.path, start=begin, end=end))
+        except Exception as error:  # noqa: BLE001 - each file system has its own errors, and the reader raises them
+            tell = partial(body.set_exception, error)
+        with suppress(InvalidStateError):  # nobody waits any more
+            tell()

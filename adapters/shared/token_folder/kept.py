@@ -1,0 +1,70 @@
+"""Arrays that are made once and then kept."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, final
+
+from adapters.shared.token_folder.arrays import load_arrays, store_arrays
+from adapters.shared.token_folder.operations import Damaged, reading, storing
+from adapters.shared.token_folder.recent import Recent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from adapters.shared.token_folder.folder import TokenFolder
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class KeptArrays:
+    """Keeps arrays in files of ``folder``, at most ``max_open`` of them mapped at a time."""
+
+    def __init__(self, folder: TokenFolder, *, verify: bool, max_open: int) -> None:
+        self._folder = folder
+        self._verify = verify
+        self._recent: Recent[Path, Arrays] = Recent(max_open)
+        self._verified: set[Path] = set()
+
+    def get(self, path: Path, make: Callable[[], Arrays]) -> Arrays:
+        """Return the arrays in the file ``path``, made and stored if they are not there or are damaged.
+
+        Where the folder above is gone (its shard was evicted), they are made and not kept. Raises ``StateError`` for
+        what the disk refuses.
+        """
+        arrays = self._recent.get(path)
+        if arrays is None:
+            with reading(path.name, path.parent):
+                arrays = self._load(path)
+            if arrays is None:
+                arrays = self._store(path, make())
+            self._recent.put(path, arrays)
+        return arrays
+
+    def _load(self, path: Path) -> Arrays | None:
+        try:
+            arrays = load_arrays(path, verify=self._verify and path not in self._verified)
+        except FileNotFoundError:
+            return None
+        except Damaged as damage:
+            _log.warning("%s is made again: %s", path, damage)
+            return None
+        self._verified.add(path)
+        return arrays
+
+    def _store(self, path: Path, arrays: Arrays) -> Arrays:
+        with storing(path.name, path.parent):
+            self._folder.prepare()
+            try:
+                store_arrays(self._folder, path, arrays)
+                return load_arrays(path, verify=False)
+            except FileNotFoundError:
+                if path.parent.exists():
+                    raise
+                return arrays

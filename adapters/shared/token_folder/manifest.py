@@ -1,0 +1,103 @@
+"""The description of a stored shard: what it holds, to the byte."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+
+from adapters.shared.token_folder.operations import Damaged
+from domain.errors import DataError
+from ports.token_source import TokenShard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MANIFEST = "manifest.json"
+TOKENS = "tokens.bin"
+OFFSETS = "offsets.bin"
+HASHES = "hashes.bin"
+SCHEMA = 1
+DTYPES = ("uint16", "uint32")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardManifest:
+    """A shard ``name`` of ids of ``dtype``; ``digests`` are the BLAKE3 hashes of its files, by their names.
+
+    The files are raw and little endian: ids as ``dtype``, offsets int64, hashes of documents uint64.
+    """
+
+    name: str
+    dtype: str
+    num_tokens: int
+    num_documents: int
+    digests: Mapping[str, str]
+    meta: Mapping[str, object]
+
+    @property
+    def shard(self) -> TokenShard:
+        """Return what the port tells of the shard."""
+        content = "".join([self.dtype, *(self.digests[name] for name in (TOKENS, OFFSETS, HASHES))])
+        return TokenShard(self.name, self.num_tokens, self.num_documents, blake3(content.encode()).hexdigest(length=16))
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Return how many bytes each file has."""
+        width = np.dtype(self.dtype).itemsize
+        return {TOKENS: width * self.num_tokens, OFFSETS: 8 * self.num_documents + 8, HASHES: 8 * self.num_documents}
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as canonical JSON, a hash of itself included."""
+        record = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "dtype": self.dtype,
+            "num_tokens": self.num_tokens,
+            "num_documents": self.num_documents,
+            "sizes": dict(self.sizes),
+            "digests": dict(self.digests),
+            "fingerprint": self.shard.fingerprint,
+            "meta": dict(self.meta),
+        }
+        return _encode({**record, "self": _digest_of(record)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ShardManifest:
+        """Return the manifest that ``to_bytes`` wrote.
+
+        Raises ``Damaged`` for anything else, ``DataError`` for one of a later version.
+        """
+        record = _parse(data)
+        schema = record.get("schema")
+        if isinstance(schema, int) and schema > SCHEMA:
+            msg = f"a shard was written by a later version of Holdfast (schema {schema}): use that, or another folder"
+            raise DataError(msg)
+        if record.pop("self", None) != _digest_of(record) or schema != SCHEMA:
+            msg = f"{MANIFEST} is not what was written"
+            raise Damaged(msg)
+        fields = ("name", "dtype", "num_tokens", "num_documents", "digests", "meta")
+        return cls(**{name: record[name] for name in fields})
+
+
+def _encode(record: Mapping[str, object]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _digest_of(record: Mapping[str, object]) -> str:
+    return blake3(_encode(record)).hexdigest()
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        msg = f"{MANIFEST} cannot be read as JSON"
+        raise Damaged(msg) from error
+    if not isinstance(record, dict):
+        msg = f"{MANIFEST} is not an object"
+        raise Damaged(msg)
+    return record

@@ -1,0 +1,125 @@
+"""Tokens as memory-mapped files in a folder that several runs may share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from blake3 import blake3
+from typing_extensions import override
+
+from adapters.shared.token_folder.folder import TokenFolder
+from adapters.shared.token_folder.manifest import MANIFEST
+from adapters.shared.token_folder.operations import Damaged, TokenFileOperations, plain_name, storing
+from adapters.shared.token_folder.reading import read_manifest
+from adapters.shared.token_folder.shards import StoredShards
+from adapters.shared.token_folder.writing import ShardWriter
+from adapters.token_cache.room import Room
+from domain.eviction import LeastRecentlyUsed
+from ports.token_cache import TokenCache
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from adapters.shared.token_folder.kept import Arrays
+    from adapters.shared.token_folder.manifest import ShardManifest
+    from domain.eviction import EvictionPolicy
+    from ports.token_source import Tokens, TokenShard
+
+
+@final
+class DiskTokenCache(TokenCache):
+    """Keeps the shards of the dataset ``fingerprint`` under ``folder``, beside those of other datasets.
+
+        <fingerprint>/<shard>/   tokens.bin  offsets.bin  hashes.bin  manifest.json  derived-*.safetensors
+
+    A shard is there once its folder has its name; ``shards`` reads each manifest once. ``open`` compares sizes each
+    time and, with ``verify``, hashes the first time; what is damaged is set aside, so that ``missing`` names it.
+    ``budget`` bytes hold for all complete shards of all datasets; what is being written comes on top until it is
+    complete, and derived arrays count from the next ``put`` on. An evicted shard is missing, and its derived arrays go
+    with it. A shard is pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with
+    one file descriptor (derived arrays take none); this object lets go of them when room is needed.
+    ``folder`` must be new, empty or a token cache, or ``ConfigurationError`` is raised; and on a local disk, since
+    locks hold there only.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        fingerprint: str,
+        *,
+        budget: int | None = None,
+        eviction: EvictionPolicy | None = None,
+        verify: bool = True,
+        max_open: int = 256,
+        files: TokenFileOperations | None = None,
+    ) -> None:
+        self._folder = TokenFolder(folder.absolute(), files or TokenFileOperations())
+        place = self._folder.root / plain_name(fingerprint)
+        self._shards = StoredShards(self._folder, place, verify=verify, max_open=max_open)
+        policy = eviction or LeastRecentlyUsed()
+        self._room = None if budget is None else Room(self._folder, self._shards, budget=budget, policy=policy)
+
+    @override
+    def shards(self) -> Sequence[TokenShard]:
+        return [manifest.shard for manifest in self._shards.scan().values()]
+
+    @override
+    def missing(self, names: Iterable[str]) -> list[str]:
+        complete = self._shards.scan()
+        return [name for name in names if name not in complete]
+
+    @override
+    def put(self, name: str, parts: Iterable[Tokens], meta: Mapping[str, object]) -> TokenShard:
+        with storing(f"the shard {name!r}", self._folder.root):
+            self._folder.prepare()
+            if (stored := self._stored(name)) is not None:
+                return stored.shard
+            self._folder.make_folder(self._shards.place)
+        grown = self._room.check if self._room else _unlimited
+        with self._folder.draft() as draft:  # what the parts raise is not the disk's, and comes through
+            manifest = ShardWriter(self._folder.files, draft, grown).write(name, parts, meta)
+            with storing(f"the shard {name!r}", self._folder.root):
+                return self._publish(draft, manifest).shard
+
+    @override
+    def meta(self, shard: TokenShard) -> Mapping[str, object]:
+        return self._shards.meta(shard)
+
+    @override
+    def open(self, shard: TokenShard) -> Tokens:
+        return self._shards.open(shard)
+
+    @override
+    def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
+        return self._shards.derive(shard, key, make)
+
+    @override
+    def fingerprint(self) -> str:
+        content = "".join(f"{len(shard.name)}:{shard.name}{shard.fingerprint}" for shard in self.shards())
+        return blake3(content.encode("utf-8", "surrogatepass")).hexdigest(length=16)
+
+    def _publish(self, draft: Path, manifest: ShardManifest) -> ShardManifest:
+        target = self._shards.path_of(manifest.name)
+        with self._folder.locked():
+            if (stored := self._stored(manifest.name)) is not None:
+                return stored  # another process was faster, and its shard may be in use
+            if self._room is not None:
+                self._room.make(sum(manifest.sizes.values()) + (draft / MANIFEST).stat().st_size)
+            self._folder.make_folder(target.parent)
+            self._folder.publish(draft, target)
+        return manifest
+
+    def _stored(self, name: str) -> ShardManifest | None:
+        path = self._shards.path_of(name)
+        try:
+            return read_manifest(self._folder.files, path)
+        except (FileNotFoundError, NotADirectoryError, Damaged):
+            pass  # what is there, if anything, is no shard
+        if path.exists() or path.is_symlink():
+            self._shards.set_aside(name)
+        return None
+
+
+def _unlimited(_: int) -> None:
+    pass

@@ -1,0 +1,87 @@
+"""Documents in a flat array of token ids: where they end, and what identifies them."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from blake3 import blake3
+
+from adapters.shared.token_folder.operations import bytes_of
+from domain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+
+@final
+class DocumentScanner:
+    """Finds documents in ids that are fed piece by piece; one ends behind ``end_of_text``, or where it is said to.
+
+    A document's hash is the BLAKE2b of its ids as little-endian uint32, 8 bytes read as a uint64, its end-of-text left
+    out: the same whatever the width of the stored ids, and whether or not the file has the end-of-text.
+    """
+
+    def __init__(self, end_of_text: int) -> None:
+        self._end_of_text = end_of_text
+        self._num_tokens = 0
+        self._last_end = 0
+        self._ends: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
+        self._hashes: list[bytes] = []
+        self._document = blake2b(digest_size=8)
+        self._content = blake3()
+
+    def feed(self, ids: NDArray[np.integer[Any]]) -> None:
+        """Take the next ids, all of them non-negative and below 2**32."""
+        wide = ids.astype("<u4", copy=False)
+        data = bytes_of(wide)
+        ends = np.flatnonzero(wide == self._end_of_text) + 1
+        begin = 0
+        for end in ends.tolist():
+            self._document.update(data[4 * begin : 4 * end - 4])
+            self._close()
+            begin = end
+        self._document.update(data[4 * begin :])
+        self._content.update(data)
+        self._ends.append(ends + self._num_tokens)
+        self._num_tokens += len(wide)
+        if len(ends):
+            self._last_end = int(self._ends[-1][-1])
+
+    def finish(self) -> Arrays:
+        """Return ``offsets`` int64, ``hashes`` uint64 and ``content``, a hash of all ids, uint8 (16,)."""
+        ends = [*self._ends]
+        if self._last_end < self._num_tokens:
+            self._close()
+            ends.append(np.array([self._num_tokens], np.int64))
+        return {
+            "offsets": np.concatenate(ends),
+            "hashes": np.frombuffer(b"".join(self._hashes), "<u8"),
+            "content": np.frombuffer(self._content.digest(length=16), np.uint8),
+        }
+
+    def _close(self) -> None:
+        self._hashes.append(self._document.digest())
+        self._document = blake2b(digest_size=8)
+
+
+def check_ids(ids: NDArray[np.integer[Any]], vocabulary_size: int, place: Callable[[int], str]) -> None:
+    """Raise ``DataError`` unless all ids lie in ``[0, vocabulary_size)``; ``place`` says where the n-th of them is."""
+    if not ids.size or (int(ids.max()) < vocabulary_size and int(ids.min()) >= 0):
+        return
+    first = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))
+    msg = (
+        f"{place(first)} is {int(ids[first])}, and the vocabulary has the ids 0 to {vocabulary_size - 1}: "
+        f"choose the tokenizer that made the file, and the dtype it was written with"
+    )
+    raise DataError(msg)
+
+
+def narrowest(vocabulary_size: int) -> np.dtype[Any]:
+    """Return the type that holds all ids: uint16 or uint32."""
+    return np.dtype(np.uint16 if vocabulary_size <= 1 << 16 else np.uint32)

@@ -1,0 +1,127 @@
+"""Files of token ids that somebody else has made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, final
+
+from typing_extensions import override
+
+from adapters.shared.token_folder.folder import TokenFolder
+from adapters.shared.token_folder.kept import KeptArrays
+from adapters.shared.token_folder.operations import TokenFileOperations, safe_name, storing
+from adapters.shared.token_folder.recent import Recent
+from adapters.token_source.columns import column_pieces
+from adapters.token_source.flat import flat_pieces
+from adapters.token_source.location import find_files
+from adapters.token_source.pieces import Reading, fingerprint_of
+from adapters.token_source.stored import is_stored, stored_pieces
+from domain.errors import DataError
+from ports.token_source import TokenSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from adapters.shared.token_folder.kept import Arrays
+    from adapters.token_source.pieces import Piece, TokenFile
+    from ports.token_source import Tokens, TokenShard
+
+_MAX_OPEN = 64
+
+
+@final
+class FilesTokenSource(TokenSource):
+    """Reads token ids from ``paths``: files, folders, globs, local or URLs, and token caches of Holdfast.
+
+    - ``.npy``: one dimension of integers. ``.bin``: raw little-endian ids of ``dtype``; ``auto`` goes by the header of
+      llm.c, then by ``{"dtype": ...}`` in a JSON file beside it (``x.json`` or ``x.bin.json``), then takes uint16.
+      Both are mapped where they lie (int64 is narrowed shard by shard), and a document ends behind each
+      ``end_of_text``; what follows the last one is a document too, without end-of-text.
+    - ``.parquet``, ``.arrow``: ``column`` holds lists of integers; a document ends with its row and behind each
+      ``end_of_text``, which is added to a row that lacks it. They are converted once.
+    - A token cache, or the folder of a dataset in it, as it is.
+
+    The first call of ``shards`` reads all that is new, finds the documents and checks that all ids are below
+    ``vocabulary_size``. What it found, conversions and copies of distant files are kept in ``folder``, which must be
+    new, empty, or a token cache, where no budget counts them. A shard is about ``shard_tokens`` tokens of one file.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        folder: Path,
+        end_of_text: int,
+        vocabulary_size: int,
+        dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = "auto",
+        column: str = "input_ids",
+        shard_tokens: int = 1 << 25,
+        verify: bool = True,
+    ) -> None:
+        self._paths = paths
+        self._reading = Reading(end_of_text, vocabulary_size, dtype, column, shard_tokens)
+        self._verify = verify
+        self._folder = TokenFolder(folder.absolute(), TokenFileOperations())
+        self._kept = KeptArrays(self._folder, verify=verify, max_open=_MAX_OPEN)
+        self._recent: Recent[str, Tokens] = Recent(_MAX_OPEN)
+        self._lock = Lock()
+        self._pieces: Mapping[str, Piece] | None = None
+
+    @override
+    def shards(self) -> Sequence[TokenShard]:
+        return [piece.shard for piece in self._found().values()]
+
+    @override
+    def open(self, shard: TokenShard) -> Tokens:
+        tokens = self._recent.get(shard.name)
+        if tokens is None:
+            tokens = self._piece(shard).open()
+            self._recent.put(shard.name, tokens)
+        return tokens
+
+    @override
+    def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
+        place = self._prepared("derived")
+        path = place / f"{safe_name(f'{shard.fingerprint} {key}')}.safetensors"
+        return self._kept.get(path, lambda: make(self.open(shard)))
+
+    @override
+    def fingerprint(self) -> str:
+        return fingerprint_of([(shard.name, shard.fingerprint) for shard in self.shards()])
+
+    def _piece(self, shard: TokenShard) -> Piece:
+        piece = self._found().get(shard.name)
+        if piece is None or piece.shard != shard:
+            msg = f"{shard.name} is not what is among these files now: start again, and they are read anew"
+            raise DataError(msg)
+        return piece
+
+    def _found(self) -> Mapping[str, Piece]:
+        with self._lock:
+            if self._pieces is None:
+                found = {piece.shard.name: piece for path in self._paths for piece in self._pieces_at(path)}
+                if not found:
+                    msg = f"there are no tokens at {', '.join(self._paths)}: check the paths"
+                    raise DataError(msg)
+                self._pieces = dict(sorted(found.items()))
+            return self._pieces
+
+    def _pieces_at(self, path: str) -> Iterator[Piece]:
+        if "://" not in path and is_stored(Path(path)):
+            yield from stored_pieces(Path(path).absolute(), self._reading, verify=self._verify, max_open=_MAX_OPEN)
+            return
+        for file in find_files(path, self._folder):
+            is_flat = file.path.suffix.lower() in {".npy", ".bin"}
+            pieces = flat_pieces if is_flat else column_pieces
+            yield from pieces(file, self._reading, self._kept, self._prepared(self._key_of(file)))
+
+    def _key_of(self, file: TokenFile) -> str:
+        return f"{self._reading} {file.etag} {file.name}"
+
+    def _prepared(self, key: str) -> Path:
+        place = self._folder.root / ".files" / safe_name(key)
+        with storing("what is known of the files", self._folder.root):
+            self._folder.prepare()
+            self._folder.make_folder(place)
+        return place

@@ -1,0 +1,100 @@
+"""Byte-level BPE in Hugging Face's terms, turned into what tiktoken calls it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adapters.tokenizer.backends.encoder import UnfitError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+# what ByteLevel splits by, from tokenizers' pre_tokenizers/byte_level.rs
+GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+_UNPRINTED = (*range(33), *range(127, 161), 173)
+LETTERS = tuple(chr(256 + _UNPRINTED.index(byte)) if byte in _UNPRINTED else chr(byte) for byte in range(256))
+BYTES = {letter: byte for byte, letter in enumerate(LETTERS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The tokens that merging can make, by the order in which they are merged: ``ids[rank]`` is a token's id."""
+
+    by_token: Mapping[bytes, int]
+    ids: NDArray[np.uint32]
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Return how many bytes each rank stands for."""
+        return np.fromiter(map(len, self.by_token), np.int64, len(self.by_token))
+
+
+def rank_tokens(model: Mapping[str, Any], merge: Callable[[str], Sequence[object]]) -> Ranks:
+    """Return the ranks of a BPE ``model``, as a ``tokenizer.json`` holds it; ``merge`` gives the parts of a word.
+
+    tiktoken joins any two neighbours whose bytes are a token, Hugging Face only those that are listed. Both do the
+    same if the merges of a token stand together and if merging the token's own bytes gives the token: what happens
+    inside of its bytes is then the same as when it stands alone, so no other pair that spells it ever occurs. Tokens
+    that merging does not give are left out, for they never occur. Raises ``UnfitError`` where that does not hold.
+    """
+    _refuse_options(model)
+    vocabulary: Mapping[str, int] = model["vocab"]
+    if missing := [byte for byte, letter in enumerate(LETTERS) if letter not in vocabulary]:
+        msg = f"its vocabulary lacks {len(missing)} of the 256 bytes"
+        raise UnfitError(msg)
+    products = list(_products(model["merges"]))
+    made = [token for token in products if len(merge(token)) == 1]
+    whole = {*LETTERS, *made}
+    if model.get("ignore_merges") and any(set(token) <= BYTES.keys() and token not in whole for token in vocabulary):
+        msg = "it takes words of its vocabulary whole which merging does not give"
+        raise UnfitError(msg)
+    tokens = [*LETTERS, *made]
+    ids = np.fromiter((vocabulary[token] for token in tokens), np.uint32, len(tokens))
+    return Ranks({bytes(map(BYTES.__getitem__, token)): rank for rank, token in enumerate(tokens)}, ids)
+
+
+def split_pattern(pre_tokenizer: Mapping[str, Any] | None) -> str:
+    """Return the expression that splits a text into words; raises ``UnfitError`` if there is not exactly one."""
+    match pre_tokenizer:
+        case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
+            return GPT2_PATTERN
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": str(pattern)}, "behavior": "Isolated", "invert": False},
+                {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+            ],
+        }:
+            return pattern
+    msg = "its pre-tokenizer is not one expression and then bytes"
+    raise UnfitError(msg)
+
+
+def _refuse_options(model: Mapping[str, Any]) -> None:
+    if model["type"] != "BPE":
+        msg = f"its model is {model['type']}, not BPE"
+        raise UnfitError(msg)
+    for option in ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"):
+        if model.get(option):
+            msg = f"its model uses {option}"
+            raise UnfitError(msg)
+
+
+def _products(merges: Sequence[Sequence[str]]) -> Iterator[str]:
+    seen = set(LETTERS)
+    words = ["".join(pair) for pair in merges]
+    for previous, word in pairwise(["", *words]):
+        if word == previous:
+            continue
+        if word in seen or not set(word) <= BYTES.keys():
+            msg = f"the merges of its token {word!r} do not stand together, or it is not made of bytes"
+            raise UnfitError(msg)
+        seen.add(word)
+        yield word

@@ -1,0 +1,42 @@
+"""What every backend is: an encoder, and nothing more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ports.tokenizer import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.unsignedinteger]
+
+
+class Encoder(Protocol):
+    """Encodes documents as ordinary text, from several threads at once."""
+
+    def encode(self, documents: Sequence[str]) -> Encoded:
+        """Return the ids of ``documents``; half of a surrogate pair raises ``DataError``."""
+
+
+class UnfitError(Exception):
+    """A backend cannot give the ids of this tokenizer; its message is the reason, a clause without a full stop."""
+
+
+def join_ids(parts: Sequence[Ids], dtype: np.dtype[np.unsignedinteger]) -> Encoded:
+    """Return the ids of one document a part, flat."""
+    ids = np.concatenate([np.zeros(0, dtype), *parts], dtype=dtype, casting="same_kind")
+    return Encoded(ids, offsets=np.cumsum([0, *map(len, parts)], dtype=np.int64))
+
+
+def join(parts: Sequence[Encoded]) -> Encoded:
+    """Return the documents of one or more parts, in their order."""
+    ends = np.cumsum([0, *(part.offsets[-1] for part in parts)])
+    offsets = [part.offsets[1:] + end for part, end in zip(parts, ends[:-1], strict=True)]
+    return Encoded(
+        np.concatenate([part.ids for part in parts]), offsets=np.concatenate([np.zeros(1, np.int64), *offsets])
+    )

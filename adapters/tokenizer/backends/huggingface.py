@@ -1,0 +1,35 @@
+"""The encoder whose ids are right by definition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from adapters.tokenizer.backends.encoder import join_ids
+from adapters.tokenizer.surrogates import refuse_surrogates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenizers import Tokenizer
+
+    from ports.tokenizer import Encoded
+
+
+@final
+class HuggingfaceEncoder:
+    """Encodes with ``core`` itself, into ids of ``dtype``."""
+
+    def __init__(self, core: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
+        self._core = core
+        self._dtype = dtype
+
+    def encode(self, documents: Sequence[str]) -> Encoded:
+        """Return the ids of ``documents``."""
+        try:
+            encodings = self._core.encode_batch_fast(list(documents), add_special_tokens=False)
+        except TypeError:
+            refuse_surrogates(documents)
+            raise
+        return join_ids([np.array(encoding.ids, self._dtype) for encoding in encodings], self._dtype)

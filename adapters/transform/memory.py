@@ -1,0 +1,29 @@
+"""A transform that is a function of the host's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from ports.transform import Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@final
+class MemoryTransform(Transform):
+    """Calls ``function``, which keeps the port's promises; ``fingerprint`` must change with what it does."""
+
+    def __init__(self, function: Callable[[str], str | None], fingerprint: str) -> None:
+        self._function = function
+        self._fingerprint = fingerprint
+
+    @override
+    def __call__(self, text: str) -> str | None:
+        return self._function(text)
+
+    @override
+    def fingerprint(self) -> str:
+        return self._fingerprint

@@ -1,0 +1,44 @@
+"""One spelling for texts that read the same."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import TYPE_CHECKING, Literal, final, get_args
+
+from typing_extensions import override
+
+from adapters.transform.options import fingerprint_of
+from domain.errors import ConfigurationError
+from ports.transform import Transform
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_KIND = "normalize"
+_VERSION = 1
+
+Form = Literal["NFC", "NFKC"]
+
+
+@final
+class NormalizeTransform(Transform):
+    r"""Writes characters in a normal ``form`` of Unicode, and line ends ``\r\n`` as ``\n``.
+
+    NFC composes what looks the same anyway; NFKC also gives up ligatures, widths and superscripts, as in x². The tables
+    are Python's own, so that another Unicode version is another fingerprint (Unicode Standard Annex 15).
+    """
+
+    def __init__(self, *, form: Form = "NFC") -> None:
+        if form not in get_args(Form):
+            found: Any = form
+            msg = f"form of transform '{_KIND}' must be one of {', '.join(get_args(Form))}, not {found!r}"
+            raise ConfigurationError(msg)
+        self._form = form
+
+    @override
+    def __call__(self, text: str) -> str | None:
+        return unicodedata.normalize(self._form, text).replace("\r\n", "\n")
+
+    @override
+    def fingerprint(self) -> str:
+        return fingerprint_of(_KIND, _VERSION, form=self._form, unicode=unicodedata.unidata_version)

@@ -1,0 +1,153 @@
+"""Tokenizing a data source into a cache, once."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import astuple, dataclass
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any, Self, final
+
+from domain.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from application.rejections import Rejections
+    from application.tokenize import TextReader
+    from ports.data_source import Unit
+    from ports.token_cache import TokenCache
+    from ports.token_source import Tokens
+
+SHARD_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a cache holds, and how much of it was made just now in how many ``seconds``."""
+
+    documents: int
+    tokens: int
+    rejected: int
+    source_bytes: int
+    new_tokens: int
+    seconds: float
+
+    @classmethod
+    def total(cls, several: Sequence[Self]) -> Self:
+        """Return ``several`` together."""
+        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
+
+
+class _CancelledError(Exception):
+    """Another shard failed."""
+
+
+@final
+class PrepareTokens:
+    """Fills a cache with the tokens of a source, on all cores; what is there already is left as it is.
+
+    A shard is some neighbouring units of the source, about ``shard_bytes`` of them; which ones follows from the source
+    alone. So a preparation that was killed goes on where it was, and leaves the same bytes as one that was not.
+    ``progress`` is told bytes done and bytes in all, from any thread.
+    """
+
+    def __init__(
+        self,
+        reader: TextReader,
+        cache: TokenCache,
+        rejections: Rejections,
+        *,
+        progress: Callable[[int, int], object] = lambda _done, _total: None,
+        shard_bytes: int = SHARD_BYTES,
+        workers: int | None = None,
+    ) -> None:
+        self._reader = reader
+        self._cache = cache
+        self._rejections = rejections
+        self._progress = progress
+        self._shard_bytes = shard_bytes
+        self._workers = workers or os.cpu_count() or 1
+        self._lock = Lock()
+        self._cancelled = Event()
+        self._done = 0
+
+    def run(self) -> Prepared:
+        """Make the shards that are missing; raises what kept one from being made, once the others have stopped."""
+        began = time.monotonic()
+        shards = self._plan()
+        missing = self._cache.missing(shards)
+        total = sum(unit.size for name in missing for unit in shards[name])
+        self._done = 0
+        with ThreadPoolExecutor(self._workers, "holdfast-prepare") as pool:
+            making = [pool.submit(self._make, name, shards[name], total) for name in missing]
+            try:
+                _, unfinished = wait(making, return_when=FIRST_EXCEPTION)
+            except BaseException:
+                self._cancel(making)
+                raise
+            if unfinished or any(each.exception() for each in making if each.done()):
+                self._cancel(making)
+        self._raise_first([each.exception() for each in making if not each.cancelled()])
+        return self._summary(shards, set(missing), time.monotonic() - began)
+
+    def _plan(self) -> Mapping[str, Sequence[Unit]]:
+        groups: list[list[Unit]] = [[]]
+        size = 0
+        for unit in self._reader.source.units():
+            if groups[-1] and size + unit.size > self._shard_bytes:
+                groups.append([])
+                size = 0
+            groups[-1].append(unit)
+            size += unit.size
+        return {f"{number:06d}": group for number, group in enumerate(groups)}
+
+    def _make(self, name: str, units: Sequence[Unit], total: int) -> None:
+        meta: dict[str, Any] = {"source_bytes": sum(unit.size for unit in units), "rejected": []}
+        self._cache.put(name, self._tokens(units, total, meta["rejected"]), meta)
+
+    def _tokens(self, units: Sequence[Unit], total: int, rejected: list[object]) -> Iterator[Tokens]:
+        for unit in units:
+            for group in self._reader.tokens(unit, rejected=rejected.append):
+                if self._cancelled.is_set():
+                    raise _CancelledError
+                yield group.tokens
+            with self._lock:
+                self._done += unit.size
+                self._progress(self._done, total)
+
+    def _cancel(self, making: Sequence[Any]) -> None:
+        self._cancelled.set()
+        for each in making:
+            each.cancel()
+
+    def _raise_first(self, errors: Sequence[BaseException | None]) -> None:
+        for error in errors:
+            if error is not None and not isinstance(error, _CancelledError):
+                raise error
+
+    def _summary(self, shards: Mapping[str, Sequence[Unit]], new: set[str], seconds: float) -> Prepared:
+        if missing := self._cache.missing(shards):
+            msg = (
+                f"the tokens do not fit into the cache: {len(missing)} of {len(shards)} parts had to make room for "
+                "others; raise data.cache.budget, or set data.mode=stream"
+            )
+            raise ConfigurationError(msg)
+        made = [shard for shard in self._cache.shards() if shard.name in shards]
+        metas: list[Any] = [self._cache.meta(shard) for shard in made]
+        for rejection in (rejection for meta in metas for rejection in meta["rejected"]):
+            self._rejections.record(rejection)
+        prepared = Prepared(
+            documents=sum(shard.num_documents for shard in made),
+            tokens=sum(shard.num_tokens for shard in made),
+            rejected=sum(len(meta["rejected"]) for meta in metas),
+            source_bytes=sum(int(meta["source_bytes"]) for meta in metas),
+            new_tokens=sum(shard.num_tokens for shard in made if shard.name in new),
+            seconds=seconds,
+        )
+        if not prepared.documents:
+            units = next(iter(shards.values()))
+            msg = f"none of the files, the first being {units[0].name}, holds any text to use"
+            raise DataError(msg)
+        return prepared

@@ -1,0 +1,155 @@
+"""Batches from documents that are read as they are needed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from application.lane_reader import LaneReader, no_text
+from domain.cursor import Cursor, Lane
+from domain.errors import ConfigurationError, DataError, StateError
+from domain.row_index import NO_ROW, read_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from application.lane_reader import LanePlan, Window
+    from application.tokenize import TextReader
+    from domain.batch import Batch
+    from domain.mixture import Mixture
+    from domain.order import Share
+    from domain.row_index import RowPlace
+
+
+@final
+class StreamedBatches:
+    """Deals rows from virtual lanes: sample ``g`` is row ``g // lanes`` of lane ``g % lanes``, on any number of ranks.
+
+    Each lane reads each source by itself, and ``mixture`` says which one its next row is from. A rank reads the lanes
+    that are its own, a window ahead in a pool of threads; memory holds two windows for each lane and source.
+    Where the data end, lanes that have ended give empty rows until all have.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[TextReader],
+        mixture: Mixture,
+        plan: LanePlan,
+        wanted: Callable[[NDArray[np.uint64]], NDArray[np.bool_]],
+        share: Share,
+        *,
+        workers: int,
+    ) -> None:
+        self._readers = readers
+        self._mixture = mixture
+        self._plan = plan
+        self._wanted = wanted
+        self._share = share
+        self._workers = workers
+        if plan.lanes % share.ranks:
+            msg = (
+                f"{share.ranks} processes cannot share the {plan.lanes} lanes in which these data are streamed: "
+                "train on a number that divides it, split the data into more files, or set data.mode=cache"
+            )
+            raise ConfigurationError(msg)
+
+    def batches(self, cursor: Cursor) -> Generator[Batch]:
+        """Yield the batches that follow ``cursor``."""
+        expected = self._plan.lanes * len(self._readers)
+        places = list(cursor.lanes or (Lane(),) * expected)
+        if len(places) != expected:
+            msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
+            raise StateError(msg)
+        pool = ThreadPoolExecutor(self._workers, "holdfast-lane")
+        streams = {
+            number: _LaneStream(self._reader_of(number), place, pool)
+            for number, place in enumerate(places)
+            if number // len(self._readers) % self._share.ranks == self._share.rank
+        }
+        try:
+            yield from self._deal(streams, places, cursor.samples)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # a read that hangs must not keep a run from ending
+            for stream in streams.values():
+                stream.close()
+
+    def _reader_of(self, number: int) -> LaneReader:
+        lane, source = divmod(number, len(self._readers))
+        return LaneReader(self._readers[source], self._plan, self._wanted, lane)
+
+    def _deal(self, streams: dict[int, _LaneStream], places: list[Lane], samples: int) -> Iterator[Batch]:
+        while True:
+            rows = []
+            for number in self._numbers(samples):
+                if number in streams:
+                    row, places[number] = streams[number].take()
+                    rows.append(row or NO_ROW)
+            if all(row is NO_ROW for row in rows):
+                if all(stream.has_ended for stream in streams.values()):
+                    self._check_some(samples)
+                    return
+                if self._share.ranks == 1:
+                    samples += self._share.batch
+                    continue
+            samples += self._share.batch
+            yield read_rows(rows, self._plan.packing.length, Cursor(samples, tuple(places)))
+
+    def _numbers(self, samples: int) -> list[int]:
+        """Return which of the lanes' sources the samples of a batch come from."""
+        ordinals, lanes = np.divmod(np.arange(samples, samples + self._share.batch), self._plan.lanes)
+        sources, _ = self._mixture.locate(ordinals)
+        numbers: list[int] = (lanes * len(self._readers) + sources).tolist()
+        return numbers
+
+    def _check_some(self, samples: int) -> None:
+        if samples == 0:
+            raise DataError(no_text(self._readers[0].source.units()))
+
+
+@final
+class _LaneStream:
+    """The rows of one lane, its next window being made in ``pool`` meanwhile."""
+
+    def __init__(self, reader: LaneReader, start: Lane, pool: ThreadPoolExecutor) -> None:
+        self._windows = reader.windows(start)
+        self._pool = pool
+        self._place = start
+        self._row = start.taken
+        self._window: Window | None = None
+        self._coming: Future[Window | None] = pool.submit(next, self._windows, None)
+        self._ended = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether there is no further row."""
+        while not self._ended and (self._window is None or self._row >= self._window.index.num_rows):
+            self._turn()
+        return self._ended
+
+    def take(self) -> tuple[RowPlace | None, Lane]:
+        """Return the next row, None if there is none, and where the lane stands behind it."""
+        if self.has_ended or self._window is None:
+            return None, self._place
+        window, row = self._window, self._row
+        self._row += 1
+        is_last = self._row >= window.index.num_rows
+        self._place = window.next_start if is_last else replace(window.start, taken=self._row)
+        return (window.ids, window.index, int(window.order[row])), self._place
+
+    def close(self) -> None:
+        """Let go of the files, once nothing reads any more."""
+        self._coming.add_done_callback(lambda _: self._windows.close())
+
+    def _turn(self) -> None:
+        if self._window is not None:
+            self._row = 0
+        self._window = self._coming.result()
+        if self._window is None:
+            self._ended = True
+        else:
+            self._coming = self._pool.submit(next, self._windows, None)

@@ -1,0 +1,124 @@
+"""Documents to tokens, many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from domain.errors import DataError
+from domain.holdout import hash_of
+from ports.data_source import Document, Rejected
+from ports.token_source import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from application.rejections import Record, Rejections
+    from ports.data_source import DataSource, Unit
+    from ports.tokenizer import Tokenizer
+    from ports.transform import Transform
+
+_GROUP_CHARACTERS = 1 << 20  # enough that the tokenizer's threads are busy, few enough to stay small
+_SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the document
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenizedGroup:
+    """Some documents of a unit that follow one another, as tokens; ``places`` are their starts, then the last end."""
+
+    tokens: Tokens
+    places: Sequence[int]
+
+
+@final
+class TextReader:
+    """Reads documents of a source: those that can be used, as the ``transforms`` leave them."""
+
+    def __init__(
+        self, source: DataSource, tokenizer: Tokenizer, rejections: Rejections, transforms: Sequence[Transform] = ()
+    ) -> None:
+        self.source = source
+        self._tokenizer = tokenizer
+        self._rejections = rejections
+        self._transforms = transforms
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Return what identifies the tokens: those of source, tokenizer and transforms."""
+        transforms = [transform.fingerprint() for transform in self._transforms]
+        return [self.source.fingerprint(), self._tokenizer.fingerprint(), *transforms]
+
+    def tokens(
+        self, unit: Unit, start: int | None = None, *, rejected: Callable[[Record], object] | None = None
+    ) -> Iterator[TokenizedGroup]:
+        """Yield the documents of ``unit`` from ``start`` on that have text, each with its end-of-text behind it.
+
+        A bad record raises ``DataError`` or, where that is the policy, goes to ``rejected``, else to the run's list.
+        """
+        for group in _groups(self._documents(unit, start, rejected or self._rejections.record)):
+            yield self._encode(group)
+
+    def _documents(
+        self, unit: Unit, start: int | None, rejected: Callable[[Record], object]
+    ) -> Iterator[tuple[Document, str]]:
+        for item in self.source.read(unit, start):
+            used = self._transformed(unit, item) if isinstance(item, Document) else item
+            if isinstance(used, Rejected):
+                rejected(self._rejections.judge(unit, used))
+            elif used:
+                yield used
+
+    def _transformed(self, unit: Unit, document: Document) -> tuple[Document, str] | Rejected | None:
+        text = document.text
+        for number, transform in enumerate(self._transforms):
+            try:
+                changed: object = transform(text)
+            except MemoryError:
+                raise  # the machine's failure, not the document's
+            except Exception as error:  # noqa: BLE001  a transform is anyone's code
+                return _failed(unit, document, number, transform, f"{type(error).__name__}: {error}")
+            if not isinstance(changed, str | None):
+                return _failed(unit, document, number, transform, f"it gave {type(changed).__name__} instead of text")
+            if not changed:
+                return None
+            text = changed
+        return (document, text) if text else None
+
+    def _encode(self, group: Sequence[tuple[Document, str]]) -> TokenizedGroup:
+        encoded = self._tokenizer.encode([text for _, text in group])
+        offsets = encoded.offsets + np.arange(len(group) + 1)
+        ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
+        is_text = np.ones(len(ids), np.bool_)
+        is_text[offsets[1:] - 1] = False
+        ids[is_text] = encoded.ids
+        # of the text as it was stored, so that transforms move no document to the other side of a hold-out
+        hashes = np.array([hash_of(document.text) for document, _ in group], np.uint64)
+        places = [*(document.start for document, _ in group), group[-1][0].end]
+        return TokenizedGroup(Tokens(ids, offsets, hashes), places)
+
+
+def _failed(unit: Unit, document: Document, number: int, transform: Transform, why: str) -> Rejected:
+    name = f"data.transforms[{number}], {type(transform).__name__},"
+    why = " ".join(why[:_SHOWN_CHARACTERS].split())
+    reason = f"{unit.name}: {name} failed on the document at position {document.start}, repair one of them: {why}"
+    return Rejected(reason, document.start, document.end)
+
+
+def _groups(documents: Iterable[tuple[Document, str]]) -> Iterator[Sequence[tuple[Document, str]]]:
+    group: list[tuple[Document, str]] = []
+    characters = 0
+    try:
+        for document in documents:
+            group.append(document)
+            characters += len(document[1])
+            if characters >= _GROUP_CHARACTERS:
+                yield group
+                group, characters = [], 0
+    except DataError:
+        if group:
+            yield group  # an error comes where its document would be
+        raise
+    if group:
+        yield group

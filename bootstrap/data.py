@@ -1,0 +1,229 @@
+"""How the data of a run become batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from application.cached_batches import CachedBatches
+from application.choose_holdout import choose_holdout
+from application.lane_reader import LanePlan
+from application.packed_rows import PackedRows
+from application.prepare_tokens import SHARD_BYTES, PrepareTokens
+from application.streamed_batches import StreamedBatches
+from application.tokenize import TextReader
+from bootstrap.lazy import lazy_attribute
+from bootstrap.plugins import check_options, load_plugin
+from configs.sections.data import MixtureDataSettings
+from domain.errors import ConfigurationError
+from domain.holdout import Holdout
+from domain.mixture import Mixture, Stage
+from domain.order import choose_lanes
+from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
+from ports.data_source import DataSource
+from ports.transform import Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from application.feed import BatchStream
+    from application.rejections import Rejections
+    from configs.sections.data import FeedSettings
+    from configs.sections.run import RunSettings
+    from domain.order import Share
+    from domain.packing import Packing
+    from ports.data_source import DataSource
+    from ports.token_cache import TokenCache
+    from ports.token_source import TokenSource
+    from ports.tokenizer import Tokenizer
+
+_TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
+_BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
+_SECONDS_BETWEEN_LINES = 5.0
+_TRANSFORMS = ("length", "normalize", "replace")
+MIXTURE_BLOCK = 1024
+_CACHING = 1  # raise it when the same documents become other shards
+
+
+def form_of(data: FeedSettings) -> str:
+    """Return whether documents come as ``text`` or as ``tokens``."""
+    return "tokens" if data.kind == "tokens" else "text"
+
+
+def hold_out(source: DataSource, data: FeedSettings, seed: int, say: Callable[[str], object]) -> Holdout:
+    """Return the documents to hold out, by the settings."""
+    if data.folds is not None:
+        return Holdout.fold(data.fold, data.folds, seed)
+    if form_of(data) == "tokens":
+        return Holdout(data.holdout, seed)
+    return choose_holdout(source, Holdout(data.holdout, seed), say)
+
+
+def choose_packing(data: FeedSettings) -> Packing:
+    """Return how documents become rows, by the settings."""
+    match data.packing.kind:
+        case "concat":
+            return ConcatPacking(data.sequence_length, data.packing.overflow)
+        case "best_fit":
+            return BestFitPacking(data.sequence_length, data.packing.overflow)
+        case "sliding":
+            return SlidingPacking(data.sequence_length, data.packing.stride or data.sequence_length // 2)
+
+
+def load_transforms(data: FeedSettings) -> Sequence[Transform]:
+    """Return the transforms that the settings name, in order; raises ``ConfigurationError`` if they cannot be had."""
+    if data.transforms and form_of(data) == "tokens":
+        msg = "data.transforms change text, of which data.kind=tokens has none: leave them out"
+        raise ConfigurationError(msg)
+    return [_transform(section.kind, section.options) for section in data.transforms]
+
+
+def _transform(kind: str, options: Mapping[str, Any]) -> Transform:
+    built_in = {name: f"adapters.transform.{name}:{name.title()}Transform" for name in _TRANSFORMS}
+    is_built_in = kind in built_in
+    new = lazy_attribute(built_in[kind]) if is_built_in else load_plugin("transform", kind, built_in=built_in)
+    check_options("transform", kind, new, **options)
+    try:
+        transform = new(**options)
+    except (TypeError, ValueError) as error:
+        msg = f"the options of transform '{kind}' do not fit: {error}"
+        raise ConfigurationError(msg) from error
+    if not isinstance(transform, Transform):
+        msg = (
+            f"the entry point '{kind}' of holdfast.transform gives a {type(transform).__name__}, which is no Transform"
+        )
+        raise ConfigurationError(msg)
+    return transform
+
+
+def choose_mode(source: DataSource, data: FeedSettings, folder: Path, decide: Callable[[str, str, str], str]) -> str:
+    """Return ``cache`` or ``stream``; what ``auto`` was once decided to be stays, as the order depends on it."""
+    if form_of(data) == "tokens":
+        return "cache"
+    if data.mode != "auto":
+        return data.mode
+    sizes = [unit.size for unit in source.units()]
+    needed = int(sum(sizes) * _TOKENS_PER_BYTE * 4)
+    room = cache_budget(data, folder)
+    if not all(sizes):
+        return decide("data.mode", "stream", "the source does not tell its size")
+    if needed > room:
+        return decide("data.mode", "stream", f"about {needed:,} bytes of tokens do not fit into {room:,}")
+    return decide("data.mode", "cache", f"about {needed:,} bytes of tokens fit into {room:,}")
+
+
+def cache_folder(data: FeedSettings, run: RunSettings) -> Path:
+    """Return where tokens are kept."""
+    return data.cache.dir.expanduser() if data.cache.dir is not None else run.cache_directory / "tokens"
+
+
+def cache_budget(data: FeedSettings, folder: Path) -> int:
+    """Return how many bytes the cache may take."""
+    return data.cache.budget or cache_room(folder)
+
+
+def cache_room(folder: Path) -> int:
+    """Return how many bytes a cache at ``folder`` may take: nine tenths of what is free on its disk."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free * 9 // 10
+
+
+def cache_key(reader: TextReader) -> str:
+    """Return what names the tokens of a source: other text, another tokenizer or transform is another cache."""
+    return blake2b(json.dumps([_CACHING, SHARD_BYTES, *reader.fingerprints]).encode(), digest_size=16).hexdigest()
+
+
+def read_parts(
+    source: DataSource, tokenizer: Tokenizer, rejections: Rejections, transforms: Sequence[Transform]
+) -> list[TextReader]:
+    """Return a reader of each part of a mixture, by name, or of the one source."""
+    parts = getattr(source, "parts", {"": source})
+    return [TextReader(part, tokenizer, rejections, transforms) for part in parts.values()]
+
+
+def prepare(
+    readers: Sequence[TextReader],
+    make_cache: Callable[[str], TokenCache],
+    rejections: Rejections,
+    *,
+    workers: int | None,
+    say: Callable[[str], object],
+) -> list[TokenCache]:
+    """Return the tokens of each source, tokenizing what is missing."""
+    caches = []
+    for reader in readers:
+        cache = make_cache(cache_key(reader))
+        prepared = PrepareTokens(reader, cache, rejections, progress=_Progress(say), workers=workers).run()
+        if prepared.new_tokens:
+            rate = prepared.new_tokens / max(prepared.seconds, 1e-3) / 1e6
+            say(
+                f"prepared {prepared.tokens:,} tokens of {prepared.documents:,} documents in {prepared.seconds:.1f} s, "
+                f"{rate:.1f} million a second; {prepared.rejected:,} records were rejected"
+            )
+        caches.append(cache)
+    return caches
+
+
+def mixture_of(data: FeedSettings, seed: int) -> Mixture:
+    """Return which source each sample comes from, by the settings."""
+    if not isinstance(data, MixtureDataSettings):
+        return Mixture(seed, (Stage(0, (1,)),))
+    names = sorted(data.sources)
+    stages = [Stage(0, tuple(data.sources[name].weight for name in names))]
+    for stage in data.stages:
+        start = -(-stage.after_tokens // (data.sequence_length * MIXTURE_BLOCK)) * MIXTURE_BLOCK
+        stages.append(Stage(start, tuple(stage.weights.get(name, 0) for name in names)))
+    return Mixture(seed, tuple(stages), MIXTURE_BLOCK)
+
+
+def cached_batches(
+    tokens: Sequence[TokenSource],
+    mixture: Mixture,
+    packing: Packing,
+    holdout: Holdout,
+    share: Share,
+    *,
+    epochs: int | None,
+) -> BatchStream:
+    """Return batches of the documents of token sources that are not held out."""
+    key = f"{packing_key(packing)} without {holdout.begin!r} {holdout.end!r} {holdout.seed}"
+    rows = [PackedRows(source, packing, lambda hashes: ~holdout.holds(hashes), key) for source in tokens]
+    return CachedBatches(rows, mixture, share, length=packing.length, epochs=epochs)
+
+
+def streamed_batches(
+    readers: Sequence[TextReader],
+    mixture: Mixture,
+    packing: Packing,
+    holdout: Holdout,
+    share: Share,
+    *,
+    data: FeedSettings,
+) -> BatchStream:
+    """Return batches of sources' documents that are not held out, read as they are needed."""
+    lanes = choose_lanes(min(len(reader.source.units()) for reader in readers))
+    windows = lanes * len(readers) * _BYTES_PER_TOKEN
+    window = max(packing.length, min(data.shuffle_tokens, data.memory // windows))
+    plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs)
+    workers = data.workers or os.cpu_count() or 1
+    return StreamedBatches(readers, mixture, plan, lambda hashes: ~holdout.holds(hashes), share, workers=workers)
+
+
+class _Progress:
+    """Says now and then how far a preparation has come."""
+
+    def __init__(self, say: Callable[[str], object]) -> None:
+        self._say = say
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = now
+            left = (now - self._began) * (total - done) / max(done, 1)
+            self._say(f"preparing tokens: {done / max(total, 1):.0%} of {total / 1e6:,.0f} MB, about {left:.0f} s left")

@@ -1,0 +1,86 @@
+"""Tokenizing ahead of a run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Self
+
+from application.prepare_tokens import Prepared, PrepareTokens
+from application.rejections import Rejections
+from bootstrap.assemble import assemble
+from bootstrap.data import cache_key, form_of
+from configs.masking import mask, mask_text
+from domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from configs.settings import TrainSettings
+
+
+def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping[str, object]]]:
+    """Fill the token cache that a run of ``settings`` will use; return its place, its content and what was rejected.
+
+    Shows a progress bar on standard error. Killed at any moment, it goes on from there when it is called again.
+    """
+    if form_of(settings.data) == "tokens":
+        msg = "data.kind=tokens is prepared already: train on it as it is"
+        raise ConfigurationError(msg)
+    rejected: list[Mapping[str, object]] = []
+    rejections = Rejections(settings.data.on_error, lambda record: rejected.append(mask(dict(record))))
+    container = assemble(
+        settings,
+        settings.run.directory,
+        {},
+        {"rejections": rejections},
+        say=_say,
+        decide=lambda _name, value, _reason: value,
+    )
+    readers = container.readers()
+    with _Bar() as bar:
+        prepared = [
+            PrepareTokens(
+                reader,
+                container.token_cache(cache_key(reader)),
+                rejections,
+                progress=bar.show,
+                workers=settings.data.workers,
+            ).run()
+            for reader in readers
+        ]
+    return container.cache_folder(), Prepared.total(prepared), rejected
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{mask_text(line)}\n")
+
+
+class _Bar:
+    """A progress bar of bytes with rate and time left; still where there is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        console = Console(file=sys.stderr)
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)

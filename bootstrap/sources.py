@@ -1,0 +1,80 @@
+"""Where documents come from, by the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+
+from bootstrap.lazy import lazy
+from configs.sections.data import FilesSource, HuggingFaceSource, MixtureDataSettings
+from domain.errors import ConfigurationError
+from ports.data_source import DataSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from configs.sections.data import FeedSettings, PythonLibrarySource
+    from ports.data_source import Document, Rejected, Unit
+
+_NO_TEXT = "data.kind=tokens has no text to train a tokenizer on: name the one it was made with in tokenizer.path"
+
+
+@final
+class NoText(DataSource):
+    """Stands where text would be when the data are tokens already; whatever asks for text is refused in words."""
+
+    @override
+    def units(self) -> Sequence[Unit]:
+        raise ConfigurationError(_NO_TEXT)
+
+    @override
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
+        raise ConfigurationError(_NO_TEXT)
+
+    @override
+    def fingerprint(self) -> str:
+        raise ConfigurationError(_NO_TEXT)
+
+
+def mix(data: FeedSettings) -> DataSource:
+    """Return the sources of a mixture as one."""
+    assert isinstance(data, MixtureDataSettings)
+    sources = {name: _source_of(section) for name, section in data.sources.items()}
+    mixed: DataSource = lazy("adapters.data_source.mixture:MixtureDataSource")(sources)
+    return mixed
+
+
+def _source_of(section: PythonLibrarySource | FilesSource | HuggingFaceSource) -> Any:
+    match section:
+        case FilesSource():
+            return open_files(section)
+        case HuggingFaceSource():
+            return open_dataset(section)
+        case _:
+            return lazy("adapters.data_source.python_library:PythonLibraryDataSource")()
+
+
+def open_files(section: FilesSource) -> DataSource:
+    """Return the files that the settings name."""
+    source: DataSource = lazy("adapters.data_source.files:FilesDataSource")(
+        section.path,
+        format=section.format,
+        compression=section.compression,
+        text_field=section.text_field,
+        filter=section.filter,
+    )
+    return source
+
+
+def open_dataset(section: HuggingFaceSource) -> DataSource:
+    """Return the Hugging Face dataset that the settings name."""
+    source: DataSource = lazy("adapters.data_source.huggingface:HuggingfaceDataSource")(
+        section.path,
+        name=section.name,
+        split=section.split,
+        revision=section.revision,
+        text_field=section.text_field,
+        filter=section.filter,
+    )
+    return source

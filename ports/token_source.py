@@ -1,0 +1,67 @@
+"""Documents that are tokens already, with random access."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Arrays = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenShard:
+    """A part of a token source: ``name`` is unique within it; ``fingerprint`` identifies its content."""
+
+    name: str
+    num_tokens: int
+    num_documents: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """A shard's documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, its end-of-text included.
+
+    ``ids`` uint16 or uint32, perhaps a memory map; ``offsets`` int64 with one entry more than documents; ``hashes``
+    uint64, one a document, equal for equal documents: whether a document is held out follows from it.
+    """
+
+    ids: NDArray[np.unsignedinteger]
+    offsets: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+
+
+class TokenSource(ABC):
+    """Tokenized documents in shards that never change.
+
+    - ``shards`` has the same order each time, sorted by name.
+    - ``open`` reads nothing that is not asked for, and may be called often and from several threads; what it returned
+      stays readable whatever happens to the source afterwards.
+    - A shard that was damaged, or is not there, raises ``DataError`` that names it and says how to get it again.
+    - ``derive(shard, key, make)`` returns what ``make`` makes of the shard's tokens, from an earlier call with the same
+      ``key`` if that was kept, also by another process; so ``make`` must be a pure function that ``key`` identifies.
+    - ``fingerprint`` identifies all documents and their order.
+    """
+
+    @abstractmethod
+    def shards(self) -> Sequence[TokenShard]:
+        """Return the shards that are complete."""
+
+    @abstractmethod
+    def open(self, shard: TokenShard) -> Tokens:
+        """Return the tokens of ``shard``."""
+
+    @abstractmethod
+    def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
+        """Return arrays that ``make`` makes of the tokens of ``shard``."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a short text that identifies the tokens."""

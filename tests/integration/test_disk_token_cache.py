@@ -1,0 +1,271 @@
+"""Token caches on a disk: whose folder it is, who holds what open, and what a budget does to it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import timeit
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from adapters.token_cache.disk import DiskTokenCache
+from domain.errors import ConfigurationError, DataError
+from domain.eviction import FarthestNextUse
+from ports.testing.token_cache import large, tokens_of
+from ports.testing.token_source import DOCUMENTS, documents_in, lengths_of
+
+REPOSITORY = Path(__file__).parents[2]
+ROOM_FOR_TWO = 150_000
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "cache"
+
+
+def files_under(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_nothing_is_made_before_the_first_shard(root):
+    """A cache that is only asked what it has leaves no folder behind."""
+    cache = DiskTokenCache(root, "dataset")
+    assert (list(cache.shards()), cache.missing(["a"]), root.exists()) == ([], ["a"], False)
+
+
+def test_files_are_raw_and_little_endian(root):
+    """Other programs can read the ids, offsets and hashes as they lie, and the manifest says what they are."""
+    cache = DiskTokenCache(root, "dataset")
+    cache.put("a/b", [tokens_of(DOCUMENTS[:4]), tokens_of(DOCUMENTS[4:])], {"source": "x"})
+    (shard,) = (root / "dataset").iterdir()
+    expected = tokens_of(DOCUMENTS)
+    manifest = json.loads((shard / "manifest.json").read_bytes())
+    assert np.fromfile(shard / "tokens.bin", "<u2").tolist() == expected.ids.tolist()
+    assert np.fromfile(shard / "offsets.bin", "<i8").tolist() == expected.offsets.tolist()
+    assert np.fromfile(shard / "hashes.bin", "<u8").tolist() == expected.hashes.tolist()
+    assert (manifest["name"], manifest["dtype"], manifest["meta"]) == ("a/b", "uint16", {"source": "x"})
+    assert manifest["sizes"] == {path.name: path.stat().st_size for path in shard.glob("*.bin")}
+
+
+def test_the_bytes_do_not_tell_who_wrote_them_or_when(tmp_path):
+    """Two caches of the same tokens, cut differently and put in another order, are equal file by file."""
+    for name, names, cut in (("one", "ab", 1), ("two", "ba", len(DOCUMENTS))):
+        cache = DiskTokenCache(tmp_path / name, "dataset")
+        for each in names:
+            parts = [tokens_of(DOCUMENTS[start : start + cut]) for start in range(0, len(DOCUMENTS), cut)]
+            cache.derive(cache.put(each, parts, {"z": 1, "a": 2}), "lengths", lengths_of)
+    assert files_under(tmp_path / "one") == files_under(tmp_path / "two")
+
+
+def test_a_shard_larger_than_the_buffers_is_whole(root):
+    """Parts of any size, some larger than what is written at once, make one shard that verifies."""
+    sizes = [10, 3_000_000, 1, 2_500_000]
+    cache = DiskTokenCache(root, "dataset")
+    shard = cache.put("a", (tokens_of([[number] * size]) for number, size in enumerate(sizes)), {})
+    tokens = DiskTokenCache(root, "dataset").open(shard)
+    assert np.array_equal(tokens.ids, np.repeat(np.arange(4), sizes))
+
+
+def test_ids_of_two_widths_are_refused(root):
+    """Parts of another width than the first, which could not be told apart later, leave no shard."""
+    cache = DiskTokenCache(root, "dataset")
+    with pytest.raises(TypeError):
+        cache.put("a", [tokens_of([[1]]), tokens_of([[1]], np.uint32)], {})
+    assert cache.missing(["a"]) == ["a"]
+
+
+@pytest.mark.parametrize("act", ["shards", "put", "missing"])
+def test_a_folder_of_somebody_else_is_refused(root, act):
+    """A folder that holds anything and lacks the marker is neither written to nor listed."""
+    root.mkdir()
+    (root / "thesis.txt").write_text("mine")
+    cache = DiskTokenCache(root, "dataset", budget=1)
+    arguments = {"shards": (), "put": ("a", large(1), {}), "missing": (["a"],)}[act]
+    with pytest.raises(ConfigurationError, match=rf"{root} holds files that Holdfast did not write"):
+        getattr(cache, act)(*arguments)
+    assert files_under(root) == {"thesis.txt": b"mine"}
+
+
+@pytest.mark.parametrize("marker", [b"", b"[]", b'{"schema":2}'])
+def test_a_marker_that_cannot_be_trusted_is_refused(root, marker):
+    """A folder whose marker is damaged or of another version is left alone."""
+    root.mkdir()
+    (root / "holdfast-token-cache.json").write_bytes(marker)
+    with pytest.raises(ConfigurationError, match=str(root)):
+        DiskTokenCache(root, "dataset").put("a", large(1), {})
+    assert files_under(root) == {"holdfast-token-cache.json": marker}
+
+
+@pytest.mark.parametrize("fingerprint", ["../outside", "", ".tmp", "a/b", "x" * 500])
+def test_a_fingerprint_leads_nowhere_else(tmp_path, root, fingerprint):
+    """Whatever a fingerprint says, its shards lie inside the cache and are found again."""
+    DiskTokenCache(root, fingerprint).put("a", large(1), {})
+    assert DiskTokenCache(root, fingerprint).missing(["a"]) == []
+    assert DiskTokenCache(root, "other").missing(["a"]) == ["a"]
+    assert list(tmp_path.iterdir()) == [root]
+
+
+def test_eviction_deletes_only_what_a_cache_wrote(root):
+    """Files that somebody put into the cache stay where they are, whatever room is needed."""
+    cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO)
+    cache.put("a", large(1), {})
+    strange = {
+        "mine.txt": b"1",
+        "dataset/mine.txt": b"2",
+        "dataset/mine/tokens.bin": b"3",
+        "other/mine/manifest.json": b"{}",
+    }
+    for name, data in strange.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    for name in "bcd":
+        cache.put(name, large(1), {})
+    assert [shard.name for shard in cache.shards()] == ["c", "d"]
+    assert strange.items() <= files_under(root).items()
+
+
+def test_other_datasets_make_room_first(root):
+    """Shards of a dataset that nobody reads any more go before our own, even if those are older."""
+    ours = DiskTokenCache(root, "new", budget=ROOM_FOR_TWO)
+    ours.put("a", large(1), {})
+    DiskTokenCache(root, "old").put("x", large(1), {})
+    ours.put("b", large(1), {})
+    assert [shard.name for shard in ours.shards()] == ["a", "b"]
+    assert list(DiskTokenCache(root, "old").shards()) == []
+
+
+def test_the_future_decides_where_it_is_known(root):
+    """With a mapping of next uses the shard that is needed last goes, though it was read last."""
+    cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO, eviction=FarthestNextUse({"a": 9, "b": 1, "c": 2}))
+    for name in "ba":
+        cache.open(cache.put(name, large(1), {}))
+    cache.put("c", large(1), {})
+    assert [shard.name for shard in cache.shards()] == ["b", "c"]
+
+
+def test_the_slower_of_two_lets_the_faster_be(root):
+    """A shard that another process completes while this one writes it stays as it is, and nothing makes room twice."""
+    cache, other = (DiskTokenCache(root, "dataset", budget=80_000) for _ in range(2))
+
+    def parts():
+        other.put("a", large(1), {"faster": True})
+        yield from large(1)
+
+    shard = cache.put("a", parts(), {"faster": False})
+    assert list(cache.shards()) == [shard]
+    assert cache.meta(shard) == {"faster": True}
+    assert list((root / ".tmp").iterdir()) == []
+
+
+def test_what_another_process_has_open_stays(root):
+    """A shard that another process holds is pinned until that process ends, however it ends."""
+    cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO)
+    for name in "ab":
+        cache.put(name, large(1), {})
+    code = (
+        "import sys; from pathlib import Path; from adapters.token_cache.disk import DiskTokenCache\n"
+        "cache = DiskTokenCache(Path(sys.argv[1]), 'dataset'); tokens = [cache.open(each) for each in cache.shards()]\n"
+        "print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(root)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, **pipes) as other:
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(ConfigurationError, match="set the budget to at least"):
+            cache.put("c", large(1), {})
+        assert [shard.name for shard in cache.shards()] == ["a", "b"]
+        other.kill()
+    cache.put("c", large(1), {})
+    assert [shard.name for shard in cache.shards()] == ["b", "c"]
+
+
+def test_a_part_of_an_array_pins_its_shard(root):
+    """As long as a slice of a shard's tokens is held, the shard stays; without it, it goes."""
+    cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO)
+    row = cache.open(cache.put("a", large(7), {})).ids[10:12]
+    for name in "bcd":
+        cache.put(name, large(1), {})
+    assert [shard.name for shard in cache.shards()] == ["a", "d"]
+    assert row.tolist() == [7, 7]
+    del row
+    for name in "ef":
+        cache.put(name, large(1), {})
+    assert [shard.name for shard in cache.shards()] == ["e", "f"]
+
+
+def test_quarantine_makes_room_first(root):
+    """Damaged shards that were set aside go before any sound one."""
+    cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO)
+    shard = cache.put("a", large(1), {})
+    path = next(root.rglob("tokens.bin"))
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(DataError, match="damaged"):
+        cache.open(shard)
+    assert list((root / ".quarantine").iterdir()) != []
+    for name in "bc":
+        cache.put(name, large(1), {})
+    assert [shard.name for shard in cache.shards()] == ["b", "c"]
+    assert list((root / ".quarantine").iterdir()) == []
+
+
+def test_descriptors_are_bounded(root):
+    """Of many shards only those kept open take descriptors, even while all derived arrays are held."""
+    cache = DiskTokenCache(root, "dataset", max_open=5)
+    shards = [cache.put(f"{number:03d}", [tokens_of([[number]])], {}) for number in range(60)]
+    gc.collect()
+    before = psutil.Process().num_fds()
+    held = []
+    for _ in range(2):
+        for number, shard in enumerate(shards):
+            assert documents_in(cache.open(shard)) == [[number]]
+            held.append(cache.derive(shard, "lengths", lengths_of))
+    assert psutil.Process().num_fds() - before <= 5
+    assert all(arrays["lengths"].tolist() == [1] for arrays in held)
+
+
+def test_what_is_read_cannot_be_written_to(root):
+    """Ids, offsets, hashes and derived arrays refuse to be changed, since others read the same bytes."""
+    cache = DiskTokenCache(root, "dataset")
+    shard = cache.put("a", [tokens_of(DOCUMENTS)], {})
+    tokens = cache.open(shard)
+    for array in (tokens.ids, tokens.offsets, tokens.hashes, *cache.derive(shard, "lengths", lengths_of).values()):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 1
+
+
+def test_opening_again_costs_next_to_nothing(root):
+    """An open shard is at hand without touching the disk, fast enough for each row of a batch."""
+    cache = DiskTokenCache(root, "dataset")
+    shard = cache.put("a", large(1), {})
+    cache.derive(shard, "lengths", lengths_of)
+    seconds = min(timeit.repeat(lambda: cache.open(shard), number=1000, repeat=5)) / 1000
+    assert seconds < 50e-6, "the promise is 2 microseconds; machines that are busy get a margin"
+    assert cache.open(shard) is cache.open(shard)
+
+
+def test_what_a_hash_would_find_is_found_without_by_size_alone(root):
+    """Without ``verify`` a flipped byte is read as it is, and another size still is an error."""
+    shard = DiskTokenCache(root, "dataset").put("a", large(1), {})
+    path = next(root.rglob("tokens.bin"))
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    assert DiskTokenCache(root, "dataset", verify=False).open(shard).ids[0] != 1
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(DataError, match="59998 bytes instead of 60000"):
+        DiskTokenCache(root, "dataset", verify=False).open(shard)
+
+
+def test_a_later_version_is_not_judged(root):
+    """A shard that a later version wrote is neither read nor set aside."""
+    cache = DiskTokenCache(root, "dataset")
+    cache.put("a", large(1), {})
+    manifest = next(root.rglob("manifest.json"))
+    manifest.write_bytes(manifest.read_bytes().replace(b'"schema":1', b'"schema":2'))
+    with pytest.raises(DataError, match="later version"):
+        DiskTokenCache(root, "dataset").shards()
+    assert manifest.exists()

@@ -1,0 +1,285 @@
+"""Files of token ids that somebody else has made."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from adapters.token_cache.disk import DiskTokenCache
+from adapters.token_source.files import FilesTokenSource
+from domain.errors import ConfigurationError, DataError
+from ports.testing.token_cache import tokens_of
+from ports.testing.token_source import all_documents, documents_in, lengths_of
+
+END = 99
+DOCUMENTS = [[1, 2, 3, END], [4, END], [END], [*range(30), END], [4, END], [0, 98, END]]
+
+
+def flat(documents=DOCUMENTS):
+    return [token for document in documents for token in document]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def read(*paths, **options):
+        options = {
+            "folder": tmp_path / "kept",
+            "end_of_text": END,
+            "vocabulary_size": 100,
+            "shard_tokens": 35,
+            **options,
+        }
+        return FilesTokenSource([str(path) for path in paths], **options)
+
+    return read
+
+
+def hashes_of(source):
+    return [int(each) for shard in source.shards() for each in source.open(shard).hashes]
+
+
+def table_of(lists, kind=None, name="input_ids"):
+    return pa.table({name: pa.array(lists, kind or pa.list_(pa.int32()))})
+
+
+def write_every_kind(folder):
+    """Write the documents once in each form that can be read, and return the paths."""
+    folder.mkdir()
+    for dtype in ("<u2", "<u4", "<i4", "<i8", ">i4", "u1"):
+        np.save(folder / f"{dtype[1:]}{dtype[0] == '>'}.npy", np.array(flat(), dtype))
+    np.array(flat(), "<u2").tofile(folder / "a.bin")
+    np.array(flat(), "<u4").tofile(folder / "b.bin")
+    (folder / "b.json").write_text(json.dumps({"dtype": "uint32"}))
+    header = np.zeros(256, "<i4")
+    header[:3] = 20240520, 1, len(flat())
+    (folder / "llm.bin").write_bytes(header.tobytes() + np.array(flat(), "<u2").tobytes())
+    lists = [document[:-1] for document in DOCUMENTS]
+    pq.write_table(table_of(lists), folder / "a.parquet", row_group_size=2)
+    pq.write_table(table_of(DOCUMENTS, pa.large_list(pa.uint16())), folder / "b.parquet")
+    for name, writer in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
+        with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as sink, writer(sink, table_of(lists).schema) as out:
+            out.write_table(table_of(lists), 2)
+    return sorted(path for path in folder.iterdir() if path.suffix != ".json")
+
+
+def test_every_kind_of_file_holds_the_same_documents(tmp_path, read):
+    """Whatever the format and the width of the ids, the documents are the same, and so are their hashes."""
+    paths = write_every_kind(tmp_path / "data")
+    assert len(paths) == 13
+    hashes = hashes_of(read(tmp_path / "data/a.bin"))
+    for path in paths:
+        source = read(path)
+        assert all_documents(source) == DOCUMENTS, path
+        assert hashes_of(source) == hashes, path
+    assert len(hashes_of(read(tmp_path / "data"))) == 13 * len(DOCUMENTS)
+
+
+def test_a_file_is_cut_between_documents(tmp_path, read):
+    """A shard has as many whole documents as fit into its number of tokens, and at least one."""
+    np.save(tmp_path / "a.npy", np.array(flat(), np.uint16))
+    source = read(tmp_path / "a.npy", shard_tokens=8)
+    assert [documents_in(source.open(shard)) for shard in source.shards()] == [
+        DOCUMENTS[:3],
+        DOCUMENTS[3:4],
+        DOCUMENTS[4:],
+    ]
+
+
+def test_what_follows_the_last_end_of_text_is_a_document(tmp_path, read):
+    """A flat file that does not end with end-of-text loses no token."""
+    np.save(tmp_path / "a.npy", np.array([1, END, 2, 3], np.uint16))
+    source = read(tmp_path / "a.npy")
+    assert all_documents(source) == [[1, END], [2, 3]]
+    np.save(tmp_path / "b.npy", np.array([2, 3, END], np.uint16))
+    assert hashes_of(source)[1] == hashes_of(read(tmp_path / "b.npy"))[0]
+
+
+def test_a_long_file_is_scanned_in_pieces(tmp_path, read):
+    """Documents that cross the pieces in which a file is scanned are whole, with the hash that they have elsewhere."""
+    lengths = [3_000_000, 5_000_000, 1_000_000]
+    ids = np.full(sum(lengths), 7, np.uint16)
+    ids[np.cumsum(lengths) - 1] = END
+    np.save(tmp_path / "a.npy", ids)
+    np.save(tmp_path / "b.npy", ids[3_000_000:8_000_000])
+    source = read(tmp_path / "a.npy", shard_tokens=1 << 25)
+    (shard,) = source.shards()
+    assert np.diff(source.open(shard).offsets).tolist() == lengths
+    assert hashes_of(read(tmp_path / "b.npy"))[0] == int(source.open(shard).hashes[1])
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".bin", ".parquet"])
+def test_an_id_beyond_the_vocabulary_is_told_with_its_place(tmp_path, read, suffix):
+    """An id that the model does not have is an error that names the file and the position."""
+    path = tmp_path / f"a{suffix}"
+    ids = [*range(50), END, 100, END]
+    if suffix == ".npy":
+        np.save(path, np.array(ids))
+    elif suffix == ".bin":
+        np.array(ids, "<u2").tofile(path)
+    else:
+        pq.write_table(table_of([ids[:51], ids[51:]]), path)
+    place = "position 0 of row 1 of" if suffix == ".parquet" else "position 51 of"
+    with pytest.raises(DataError, match=rf"{place} {path} is 100, .* 0 to 99"):
+        read(path).shards()
+
+
+def test_a_negative_id_is_refused(tmp_path, read):
+    """Ids below zero, which mark what a loss leaves out elsewhere, are no token ids here."""
+    for number, dtype in enumerate((np.int32, np.int64)):
+        np.save(tmp_path / f"{number}.npy", np.array([1, -100, END], dtype))
+        with pytest.raises(DataError, match="position 1"):
+            read(tmp_path / f"{number}.npy").shards()
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "sentence"),
+    [
+        ("a.npy", lambda path: np.save(path, np.zeros((2, 3), np.int64)), r"shape \(2, 3\)"),
+        ("a.npy", lambda path: np.save(path, np.zeros(3)), "float64"),
+        ("a.npy", lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read"),
+        ("a.npy", lambda path: path.write_bytes(b"no array"), "cannot be read"),
+        ("a.bin", lambda path: path.write_bytes(b"odd"), "no whole number of uint16"),
+        ("a.parquet", lambda path: path.write_bytes(b"no table"), "cannot be read"),
+        ("a.arrow", lambda path: path.write_bytes(b"no table"), "cannot be read"),
+        (
+            "a.parquet",
+            lambda path: pq.write_table(table_of([[1]], name="text"), path),
+            "no column 'input_ids' but text",
+        ),
+        ("a.parquet", lambda path: pq.write_table(table_of(["x"], pa.string()), path), "lists of integers"),
+        ("a.parquet", lambda path: pq.write_table(table_of([[1], None]), path), "lacks token ids"),
+        ("a.csv", lambda path: path.write_text("1,2"), "suffix"),
+    ],
+)
+def test_what_holds_no_token_ids_is_refused(tmp_path, read, name, write, sentence):
+    """A file that is not what its suffix says, or holds something else, is an error that names it."""
+    write(tmp_path / name)
+    with pytest.raises(DataError, match=rf"{name}.*{sentence}|{sentence}.*{name}"):
+        read(tmp_path / name).shards()
+
+
+def test_a_path_that_leads_to_nothing_is_told(tmp_path, read):
+    """A missing file, an empty folder, a glob without match and empty files are errors that name the path."""
+    (tmp_path / "empty").mkdir()
+    np.save(tmp_path / "none.npy", np.zeros(0, np.uint16))
+    for name in ("missing.npy", "empty", "*.bin", "none.npy"):
+        with pytest.raises(DataError, match=f"{tmp_path}"):
+            read(tmp_path / name).shards()
+
+
+def test_the_dtype_can_be_told(tmp_path, read):
+    """A raw file is read as what the settings or a file beside it say, and a wrong word there is an error."""
+    np.array(flat(), "<i8").tofile(tmp_path / "a.bin")
+    assert all_documents(read(tmp_path / "a.bin", dtype="int64")) == DOCUMENTS
+    (tmp_path / "a.bin.json").write_text('{"dtype": "int64"}')
+    assert all_documents(read(tmp_path / "a.bin")) == DOCUMENTS
+    for text in ('{"dtype": "float16"}', "[]", "no"):
+        (tmp_path / "a.bin.json").write_text(text)
+        with pytest.raises(DataError, match=r"a\.bin"):
+            read(tmp_path / "a.bin", shard_tokens=36).shards()
+
+
+def test_files_are_read_once(tmp_path, read):
+    """A later start takes what was found and converted from the folder, even if the rest of a table is gone."""
+    pq.write_table(table_of(DOCUMENTS), tmp_path / "a.parquet")
+    before = read(tmp_path / "a.parquet")
+    documents, fingerprint = all_documents(before), before.fingerprint()
+    status = (tmp_path / "a.parquet").stat()
+    (tmp_path / "a.parquet").write_bytes(b"\0" * status.st_size)
+    os.utime(tmp_path / "a.parquet", ns=(status.st_atime_ns, status.st_mtime_ns))
+    after = read(tmp_path / "a.parquet")
+    assert (all_documents(after), after.fingerprint()) == (documents, fingerprint)
+
+
+def test_a_damaged_conversion_is_made_again(tmp_path, read):
+    """What was converted and then damaged on the disk is converted anew."""
+    pq.write_table(table_of(DOCUMENTS), tmp_path / "a.parquet")
+    fingerprint = read(tmp_path / "a.parquet").fingerprint()
+    for path in (tmp_path / "kept").rglob("shard-*"):
+        path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    source = read(tmp_path / "a.parquet")
+    assert (all_documents(source), source.fingerprint()) == (DOCUMENTS, fingerprint)
+
+
+def test_a_file_that_changes_is_read_anew(tmp_path, read):
+    """Another start sees the new documents; the run that has seen the old ones gets an error with the file's name."""
+    path = tmp_path / "a.npy"
+    np.save(path, np.array([1, END], np.uint16))
+    old = read(path)
+    shards = old.shards()
+    np.save(path, np.array([2, END, 3, END], np.uint16))
+    with pytest.raises(DataError, match=rf"{path} .*changed"):
+        old.open(shards[0])
+    new = read(path)
+    assert all_documents(new) == [[2, END], [3, END]]
+    assert new.fingerprint() != old.fingerprint()
+
+
+def test_content_is_known_wherever_it_lies(tmp_path, read):
+    """A file that was moved or copied keeps the fingerprints of its shards, and what was derived from them."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "ids.npy", np.array(flat(), np.uint16))
+    first, second = (read(tmp_path / name) for name in ("a", "b"))
+    assert [shard.fingerprint for shard in first.shards()] == [shard.fingerprint for shard in second.shards()]
+    lengths = first.derive(first.shards()[0], "lengths", lengths_of)["lengths"].tolist()
+    kept = second.derive(second.shards()[0], "lengths", lambda _: {})
+    assert kept["lengths"].tolist() == lengths
+
+
+@pytest.mark.parametrize("below", ["", "dataset"])
+def test_a_token_cache_is_read_as_it_is(tmp_path, read, below):
+    """The shards of a cache, or of the dataset in it, are served in place, and nothing is written there."""
+    cache = DiskTokenCache(tmp_path / "cache", "dataset")
+    for name, documents in (("b", DOCUMENTS[3:]), ("a", DOCUMENTS[:3])):
+        cache.put(name, [tokens_of(documents)], {})
+    before = sorted((tmp_path / "cache").rglob("*"))
+    source = read(tmp_path / "cache" / below)
+    source.derive(source.shards()[0], "lengths", lengths_of)
+    assert all_documents(source) == DOCUMENTS
+    assert sorted((tmp_path / "cache").rglob("*")) == before
+
+
+def test_a_cache_of_several_datasets_must_be_told_apart(tmp_path, read):
+    """A cache that holds two datasets is an error that names them."""
+    for name in ("one", "two"):
+        DiskTokenCache(tmp_path / "cache", name).put("a", [tokens_of(DOCUMENTS)], {})
+    with pytest.raises(DataError, match="one, two"):
+        read(tmp_path / "cache").shards()
+
+
+def test_a_cache_of_another_vocabulary_is_refused(tmp_path, read):
+    """An id in a cache that the vocabulary lacks is told with its shard and position."""
+    DiskTokenCache(tmp_path / "cache", "dataset").put("a", [tokens_of([[1, 100, END]])], {})
+    source = read(tmp_path / "cache")
+    with pytest.raises(DataError, match=r"position 1 of the shard 'a' .* is 100"):
+        source.open(source.shards()[0])
+
+
+def test_distant_files_are_copied_once(tmp_path, read):
+    """A URL is fetched into the folder, again only when the place tells of other bytes."""
+    remote = fsspec.filesystem("memory")
+    try:
+        for documents in (DOCUMENTS, DOCUMENTS[::-1]):
+            np.save(tmp_path / "a.npy", np.array(flat(documents), np.uint16))
+            remote.pipe_file("/data/a.npy", (tmp_path / "a.npy").read_bytes())
+            for path in ("memory://data/a.npy", "memory://data", "memory://data/*.npy"):
+                assert all_documents(read(path)) == documents
+        with pytest.raises(DataError, match=r"memory://data/b\.npy"):
+            read("memory://data/b.npy").shards()
+    finally:
+        remote.rm("/data", recursive=True)
+    assert len(list((tmp_path / "kept/.downloads").iterdir())) == 2
+
+
+def test_the_folder_must_be_ours(tmp_path, read):
+    """Somebody else's folder is not used to keep things in."""
+    np.save(tmp_path / "a.npy", np.array(flat(), np.uint16))
+    with pytest.raises(ConfigurationError, match="did not write"):
+        read(tmp_path / "a.npy", folder=tmp_path).shards()

@@ -1,0 +1,104 @@
+"""Batches of a corpus in memory, in both modes."""
+
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from adapters.data_source.memory import MemoryDataSource
+from adapters.token_cache.memory import MemoryTokenCache
+from adapters.tokenizer.memory import MemoryTokenizer
+from application.feed import Feed
+from application.held_out import HeldOut, TextGroups
+from application.lane_reader import LanePlan
+from application.prepare_tokens import PrepareTokens
+from application.rejections import Rejections
+from application.streamed_batches import StreamedBatches
+from application.tokenize import TextReader
+from bootstrap.data import cached_batches
+from domain.cursor import Cursor
+from domain.holdout import Holdout
+from domain.mixture import Mixture, Stage
+from domain.order import Share
+from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
+
+NOTHING_HELD_OUT = Holdout(0.0, seed=0)
+MODES = ["cache", "stream"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a batch is and where it comes from; ``shard_bytes`` is of the cache, ``window`` and ``lanes`` of streams."""
+
+    mode: str = "cache"
+    length: int = 8
+    rows: int = 4
+    seed: int = 3
+    epochs: int | None = None
+    prefetch: int = 0
+    packing: str = "concat"
+    window: int = 100
+    lanes: int = 1
+    shard_bytes: int = 50
+    workers: int = 2
+    rank: int = 0
+    ranks: int = 1
+
+    def with_(self, **changes):
+        """Return the plan with ``changes``."""
+        return replace(self, **changes)
+
+
+def packing_of(plan):
+    kinds = {
+        "concat": lambda: ConcatPacking(plan.length),
+        "best_fit": lambda: BestFitPacking(plan.length, window=5),
+        "sliding": lambda: SlidingPacking(plan.length, max(1, plan.length // 2)),
+    }
+    return kinds[plan.packing]()
+
+
+def stream_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
+    """Return the batches of ``source``, or of a corpus given as a dictionary, as ``plan`` says."""
+    source = MemoryDataSource(source) if isinstance(source, dict) else source
+    rejections = rejections or Rejections("stop")
+    reader = TextReader(source, MemoryTokenizer(), rejections)
+    share = Share(plan.rows, plan.rank, plan.ranks)
+    mixture = Mixture(plan.seed, (Stage(0, (1,)),))
+    if plan.mode == "stream":
+        lanes = LanePlan(plan.lanes, packing_of(plan), plan.window, plan.seed, plan.epochs)
+        wanted = lambda hashes: ~holdout.holds(hashes)  # noqa: E731
+        return StreamedBatches([reader], mixture, lanes, wanted, share, workers=plan.workers)
+    cache = MemoryTokenCache()
+    PrepareTokens(reader, cache, rejections, shard_bytes=plan.shard_bytes, workers=plan.workers).run()
+    return cached_batches([cache], mixture, packing_of(plan), holdout, share, epochs=plan.epochs)
+
+
+def feed_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
+    """Return a feed of ``stream_of``."""
+    return Feed(stream_of(source, plan, holdout, rejections), prefetch=plan.prefetch)
+
+
+def held_out_of(source, plan, holdout, max_tokens):
+    """Return the batches that ``holdout`` holds of ``source``."""
+    source = MemoryDataSource(source) if isinstance(source, dict) else source
+    groups = TextGroups([TextReader(source, MemoryTokenizer(), Rejections("stop"))], plan.seed)
+    return HeldOut(groups, holdout, ConcatPacking(plan.length), rows=plan.rows, max_tokens=max_tokens)
+
+
+def batches_of(feed, cursor=None, limit=None):
+    """Return the batches from ``cursor`` on, all of them or ``limit``."""
+    feed.seek(cursor or Cursor())
+    try:
+        return list(islice(iter(feed.next, None), limit))
+    finally:
+        feed.close()
+
+
+def content(batch):
+    """Return all that a batch says, comparable with ``==``."""
+    arrays = (batch.input_ids, batch.position_ids, batch.document_ids, batch.loss_mask)
+    return [array.tolist() for array in arrays], batch.cursor
+
+
+def tokens_of(batches):
+    """Return the tokens in ``batches``, padding left out."""
+    return [token for batch in batches for token in batch.input_ids[batch.document_ids >= 0].tolist()]
