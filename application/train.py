@@ -11,6 +11,7 @@ from domain.errors import OutOfMemory
 from domain.events import (
     BatchSplit,
     DataEnded,
+    DataStalled,
     EvaluationCompleted,
     MemoryExhausted,
     RunFailed,
@@ -19,6 +20,7 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
+from domain.outcome import DataWait
 
 if TYPE_CHECKING:
     from application.checkpoints import Checkpoints
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from domain.schedule import WarmupCosine
     from ports.event_bus import EventBus
     from ports.process_group import ProcessGroup
+
+
+_STALL_SECONDS = 1.0  # a wait that a person would want to know of; the first batch may take longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,7 @@ class TrainRun:
         self._bus = bus
         self._inbox = inbox
         self._group = group
+        self._has_begun = False
         self.stopped_by: StopRun | None = None
 
     def run(self) -> Progress:
@@ -95,20 +101,23 @@ class TrainRun:
     def _advance(self, progress: Progress) -> Progress:
         asked = time.perf_counter()
         batch = self._feed.next()
-        waited = time.perf_counter() - asked
+        wait = DataWait(time.perf_counter() - asked, self._feed.fill)
         if batch is None:
             self._bus.publish(DataEnded(progress))
             self._obey_all(progress)
             self._inbox.post(StopRun("the data ended"))
             return progress
+        if wait.seconds > _STALL_SECONDS and self._has_begun:
+            self._bus.publish(DataStalled(progress, wait.seconds))
         try:
             rate = self._plan.schedule.at(progress)
             outcome = self._engine.step(batch, step=progress.step + 1, learning_rate=rate)
         except OutOfMemory as error:
             shortage = error.with_traceback(None)  # its frames would hold the step's tensors
         else:
+            self._has_begun = True
             progress = progress.after(batch)
-            self._bus.publish(StepCompleted(progress, replace(outcome, data_wait_seconds=waited)))
+            self._bus.publish(StepCompleted(progress, replace(outcome, data_wait=wait)))
             return progress
         self._feed.push_back(batch)
         rows = min(self._engine.micro_batch, batch.num_rows)

@@ -57,6 +57,7 @@ class Container(containers.DeclarativeContainer):
         tokens=providers.Singleton(sources.NoText),
     )
     holdout = providers.Singleton(data.hold_out, data_source, settings.provided.data, settings.provided.run.seed, say)
+    transforms = providers.Singleton(data.load_transforms, settings.provided.data)
     tokenizer = providers.Selector(
         settings.provided.tokenizer.kind,
         train=providers.Singleton(
@@ -64,8 +65,8 @@ class Container(containers.DeclarativeContainer):
             data_source,
             vocabulary_size=settings.provided.tokenizer.vocabulary_size,
             max_bytes=settings.provided.tokenizer.max_bytes,
-            holds_out=holdout.provided.holds_text,
-            holdout_key=providers.Callable(repr, holdout),
+            usable=providers.Callable(data.usable_text, holdout, transforms),
+            usable_key=providers.Callable(data.usable_key, holdout, transforms),
             cache_dir=settings.provided.run.cache_directory,
             backend=settings.provided.tokenizer.backend,
             report=say,
@@ -121,7 +122,6 @@ class Container(containers.DeclarativeContainer):
     )
     inbox = providers.Singleton(Inbox)
 
-    transforms = providers.Singleton(data.load_transforms, settings.provided.data)
     rejections = providers.Singleton(Rejections, settings.provided.data.on_error)
     readers = providers.Singleton(data.read_parts, data_source, tokenizer, rejections, transforms)
     packing = providers.Singleton(data.choose_packing, settings.provided.data)

@@ -64,6 +64,27 @@ def hold_out(source: DataSource, data: FeedSettings, seed: int, say: Callable[[s
     return choose_holdout(source, Holdout(data.holdout, seed), say)
 
 
+def usable_text(holdout: Holdout, transforms: Sequence[Transform]) -> Callable[[str], str | None]:
+    """Return what gives a document's text as a tokenizer may be trained on it, None for none."""
+
+    def usable(text: str) -> str | None:
+        if holdout.holds_text(text):
+            return None
+        for transform in transforms:
+            try:
+                text = transform(text) or ""
+            except Exception:  # noqa: BLE001  whoever reads the document for training decides what becomes of the run
+                return None
+        return text
+
+    return usable
+
+
+def usable_key(holdout: Holdout, transforms: Sequence[Transform]) -> str:
+    """Return what names ``usable_text``."""
+    return json.dumps([repr(holdout), *(transform.fingerprint() for transform in transforms)])
+
+
 def choose_packing(data: FeedSettings) -> Packing:
     """Return how documents become rows, by the settings."""
     match data.packing.kind:

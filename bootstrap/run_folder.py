@@ -18,8 +18,11 @@ _RECORD = "run.json"
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 # What a resumed run may not change: another value here makes it another run.
-_IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.batch_size")
-_FREE = ("data.prefetch",)
+_IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind")
+_FREE = (
+    *("data.prefetch", "data.workers", "data.cache", "data.epochs", "data.on_error"),
+    "tokenizer.backend",  # all backends give the same ids
+)
 
 
 @final

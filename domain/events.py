@@ -2,7 +2,8 @@
 
     RunStarted
     while budget is left:
-        batch = next(feed)                     -> DataEnded         (handlers may answer Evaluate; then StopRun)
+        batch = next(feed)                     -> DataStalled, or
+                                               -> DataEnded         (handlers may answer Evaluate; then StopRun)
         one optimizer step                     -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
                                                -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
         obey commands
@@ -96,6 +97,14 @@ class CheckpointRejected(Event):
     name: str
     reason: str
     location: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataStalled(Event):
+    """Training waited ``seconds`` for the batch that comes now, although batches are made ahead."""
+
+    progress: Progress
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

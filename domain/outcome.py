@@ -11,11 +11,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class DataWait:
+    """How long the loop waited for a batch, in seconds, and how many more were ready then."""
+
+    seconds: float = 0.0
+    batches_ready: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutcome:
     """The figures of one optimizer step; nothing is read from the device before somebody asks for ``loss``.
 
     ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds``
-    is the time inside the engine, ``data_wait_seconds`` the time the loop waited for the batch.
+    is the time inside the engine.
     """
 
     losses: Sequence[SupportsFloat]
@@ -25,7 +33,7 @@ class StepOutcome:
     learning_rate: float
     micro_batch: int
     step_seconds: float
-    data_wait_seconds: float = 0.0
+    data_wait: DataWait = DataWait()
 
     @property
     def loss(self) -> float:

@@ -13,7 +13,7 @@ from typing_extensions import override
 from adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
 from adapters.data_source.formats.suffixes import compression_of, format_of
 from adapters.data_source.listing import list_files, without_secrets
-from adapters.data_source.ranges import open_ranges
+from adapters.data_source.opening import Access
 from adapters.data_source.reading import File, Reading
 from domain.errors import DataError
 from ports.data_source import DataSource, Document, Rejected, Unit
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from adapters.data_source.formats.records import Value
     from adapters.data_source.formats.suffixes import Format
     from adapters.data_source.listing import StoredFile
-    from adapters.data_source.opening import OpenRemote
 
 _THREADS = 16
 
@@ -44,7 +43,7 @@ class FilesDataSource(DataSource):
     Files of txt and jsonl that are not packed are read in byte ranges, Parquet in row groups, Arrow in record batches,
     each so many as make ``limits.unit_bytes``; all others whole. A position is a byte offset of the unpacked text, in
     Parquet the number of the row, in Arrow 2^32 times that of the batch and the row in it.
-    ``open_remote`` opens a file on another machine.
+    ``access`` says how long a place on the network may fail, and counts what is read.
     """
 
     def __init__(
@@ -57,15 +56,26 @@ class FilesDataSource(DataSource):
         text_field: str = "text",
         filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
         limits: Limits | None = None,
-        open_remote: OpenRemote = open_ranges,
+        access: Access | None = None,
     ) -> None:
         self._paths = paths
         self._exclude = exclude
         self._format = format
         self._compression = compression
         self._limits = limits or Limits()
+        self._access = access or Access()
         self._columns: dict[str, list[str] | None] = {}
-        self._reading = Reading(Fields.choose(text_field, filter), self._limits, open_remote)
+        self._reading = Reading(Fields.choose(text_field, filter), self._limits, self._access)
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes arrived as stored, those read ahead included."""
+        return self._access.counter.bytes_read
+
+    @property
+    def read_retries(self) -> int:
+        """Return how many requests to places on the network were repeated."""
+        return self._access.counter.read_retries
 
     @override
     def units(self) -> Sequence[Unit]:
@@ -125,7 +135,7 @@ class FilesDataSource(DataSource):
         return sorted(found.values(), key=lambda file: file.name)
 
     def _files_at(self, path: str) -> Iterator[File]:
-        stored = [file for file in list_files(path, self._exclude) if file.is_chosen or self._format_of(file)]
+        stored = [file for file in list_files(path, self._exclude, self._access) if file.is_chosen or self._format_of(file)]
         if not stored:
             kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
             msg = f"no file matches {without_secrets(path)}: there is nothing {kinds}; check data.path"

@@ -4,40 +4,79 @@ from __future__ import annotations
 
 import io
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
 
 from fsspec.implementations.memory import MemoryFileSystem
+from typing_extensions import override
 
+from adapters.data_source.ranges import STALL_SECONDS, ReadCounter, open_ranges
 from domain.errors import DataError
+from domain.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
 
     from adapters.data_source.listing import StoredFile
-
-    OpenRemote = Callable[..., io.BufferedReader[Any]]
 
 _BUFFER_BYTES = 1 << 20
 _RANDOM_BYTES = 4 << 20
 
 
-@contextmanager
-def opened(file: StoredFile, open_remote: OpenRemote, *, is_random: bool) -> Iterator[io.BufferedReader[Any]]:
-    """Give the bytes of ``file`` as stored, with little read ahead where access is random.
+@final
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How files are reached: how long a place on the network may fail, or be silent, and who counts what is read."""
 
-    ``open_remote`` has the signature of ``adapters.data_source.ranges.open_ranges``.
-    """
-    stream: io.BufferedReader[Any]
-    if file.is_local:
-        stream = io.BufferedReader(io.FileIO(file.path), _BUFFER_BYTES)
-    elif isinstance(file.file_system, MemoryFileSystem):
-        # all who open a file in memory share one handle, and its place
-        stream = io.BufferedReader(io.BytesIO(file.file_system.cat_file(file.path)))
-    else:
-        how = {"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {}
-        stream = open_remote(file.file_system, file.path, file.unit.size, etag=file.etag, **how)
-    with stream:
-        if file.is_local and not file.is_unchanged():
-            msg = f"{file.unit.name} was changed since it was listed: start again, and leave the files alone meanwhile"
-            raise DataError(msg)
-        yield stream
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    stall_seconds: float = STALL_SECONDS
+    counter: ReadCounter = field(default_factory=ReadCounter)
+
+    @contextmanager
+    def opened(self, file: StoredFile, *, is_random: bool) -> Iterator[io.BufferedReader[Any]]:
+        """Give the bytes of ``file`` as stored, with little read ahead where access is random."""
+        with self._stream(file, is_random=is_random) as stream:
+            if file.is_local and not file.is_unchanged():
+                msg = f"{file.unit.name} was changed since it was listed: start again, and leave the files alone meanwhile"
+                raise DataError(msg)
+            yield stream
+
+    def _stream(self, file: StoredFile, *, is_random: bool) -> io.BufferedReader[Any]:
+        if file.is_local:
+            return io.BufferedReader(_CountedFile(file.path, self.counter), _BUFFER_BYTES)
+        if isinstance(file.file_system, MemoryFileSystem):
+            # all who open a file in memory share one handle, and its place
+            content = file.file_system.cat_file(file.path)
+            self.counter.add(bytes_read=len(content))
+            return io.BufferedReader(io.BytesIO(content))
+        return open_ranges(
+            file.file_system,
+            file.path,
+            file.unit.size,
+            etag=file.etag,
+            policy=self.policy,
+            stall_seconds=self.stall_seconds,
+            counter=self.counter,
+            **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {}),
+        )
+
+
+@final
+class _CountedFile(io.FileIO):
+    def __init__(self, path: str, counter: ReadCounter) -> None:
+        super().__init__(path)
+        self._counter = counter
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        size = super().readinto(buffer)
+        self._counter.add(bytes_read=size)
+        return size
+
+    @override
+    def readall(self) -> bytes:
+        content = super().readall()
+        self._counter.add(bytes_read=len(content))
+        return content

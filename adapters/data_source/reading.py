@@ -11,7 +11,6 @@ from adapters.data_source.formats.delimited import Model, read_delimited, read_h
 from adapters.data_source.formats.jsonl import read_jsonl
 from adapters.data_source.formats.txt import read_txt
 from adapters.data_source.listing import describe
-from adapters.data_source.opening import opened
 from domain.errors import ConfigurationError, DataError
 from ports.data_source import Document, Rejected
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from adapters.data_source.formats.records import Fields, Limits, Part
     from adapters.data_source.formats.suffixes import Format
     from adapters.data_source.listing import StoredFile
-    from adapters.data_source.opening import OpenRemote
+    from adapters.data_source.opening import Access
 
 _TABLES = ("parquet", "arrow")
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -63,7 +62,7 @@ class Reading:
 
     fields: Fields
     limits: Limits
-    open_remote: OpenRemote
+    access: Access
 
     def split(self, file: File) -> list[tuple[int, int]]:
         """Return parts of ``file``, each by the position at which it starts and about its bytes.
@@ -85,7 +84,7 @@ class Reading:
         """
         position = part.start
         try:
-            with opened(file.stored, self.open_remote, is_random=file.format in _TABLES) as stream:
+            with self.access.opened(file.stored, is_random=file.format in _TABLES) as stream:
                 for found in self._documents(file, stream, part, model_of):
                     yield found
                     position = position if found.end is None else found.end
@@ -98,7 +97,7 @@ class Reading:
 
     def header(self, file: File) -> list[str] | None:
         """Return the columns of a csv or tsv file, None if it has none to read."""
-        with opened(file.stored, self.open_remote, is_random=True) as packed:
+        with self.access.opened(file.stored, is_random=True) as packed:
             try:
                 stream = unpacked(packed, file.compression)
                 return read_header(stream, _DELIMITERS[file.format], self.limits.record_bytes)
@@ -132,7 +131,7 @@ class Reading:
 
         size, step = file.stored.unit.size, self.limits.unit_bytes
         try:
-            with opened(file.stored, self.open_remote, is_random=True) as stream:
+            with self.access.opened(file.stored, is_random=True) as stream:
                 split = split_parquet if file.format == "parquet" else split_arrow
                 parts = split(stream, size, step)
         except DataError:

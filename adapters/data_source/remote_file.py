@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from fsspec.asyn import AsyncFileSystem
 
 from adapters.data_source.listing import without_secrets
+from adapters.shared.retry import fulfil
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -47,7 +47,8 @@ class RemoteFile:
             loop = files.loop  # in a forked process this raises, so the coroutine comes after it
             return asyncio.run_coroutine_threadsafe(self._coroutine(begin, end), loop)
         body: Future[bytes] = Future()
-        threading.Thread(target=self._fulfil, args=(body, begin, end), name="range", daemon=True).start()
+        call = partial(files.cat_file, self.path, start=begin, end=end)
+        threading.Thread(target=fulfil, args=(body, call), name="range", daemon=True).start()
         return body
 
     def _coroutine(self, begin: int, end: int) -> Coroutine[Any, Any, bytes]:
@@ -72,11 +73,3 @@ class RemoteFile:
             return await response["Body"].read()  # type: ignore[no-any-return]
         finally:
             response["Body"].close()
-
-    def _fulfil(self, body: Future[bytes], begin: int, end: int) -> None:
-        try:
-            tell = partial(body.set_result, self.file_system.cat_file(self.path, start=begin, end=end))
-        except Exception as error:  # noqa: BLE001 - each file system has its own errors, and the reader raises them
-            tell = partial(body.set_exception, error)
-        with suppress(InvalidStateError):  # nobody waits any more
-            tell()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, SupportsFloat, final
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from domain.batch import Batch
@@ -151,13 +152,17 @@ class _AccelerateTrainable(Trainable):
         self._model.load_weights(weights)
 
     def _summed_loss(self, batch: Batch) -> Tensor:
-        device = self._accelerator.device
         loss: Tensor = self._wrapped(
-            input_ids=torch.from_numpy(batch.input_ids).to(device, non_blocking=True),
-            position_ids=torch.from_numpy(batch.position_ids).to(device, non_blocking=True),
-            loss_mask=torch.from_numpy(batch.loss_mask).to(device, non_blocking=True),
+            input_ids=self._on_device(batch.input_ids),
+            position_ids=self._on_device(batch.position_ids),
+            loss_mask=self._on_device(batch.loss_mask),
         )
         return loss
+
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        tensor, device = torch.from_numpy(array), self._accelerator.device
+        # from pinned memory the copy runs beside the host; torch keeps such memory for the next one
+        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
     def accumulate(self, part: Batch, weight: float) -> SupportsFloat:
         return within_memory(self._accelerator.device.type, self._backward, part, weight)

@@ -6,7 +6,11 @@ import errno
 import random
 import socket
 import ssl
+import threading
 import time
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -62,6 +66,29 @@ def retry(
                 raise
         sleep(pause)
         number += 1
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Return what ``call`` returns; raises ``TimeoutError``, and abandons its thread, if that takes longer."""
+    result: Future[T] = Future()
+    threading.Thread(target=fulfil, args=(result, call), name="within", daemon=True).start()
+    try:
+        return result.result(max(0, seconds))
+    except TimeoutError as error:
+        if result.cancel():
+            msg = f"no answer came in {seconds:.1f} s"
+            raise TimeoutError(msg) from error
+        raise
+
+
+def fulfil(result: Future[T], call: Callable[[], T]) -> None:
+    """Give ``result`` what ``call`` returns or raises, unless nobody waits for it any more."""
+    try:
+        tell = partial(result.set_result, call())
+    except Exception as error:  # noqa: BLE001 - whoever waits raises it
+        tell = partial(result.set_exception, error)
+    with suppress(InvalidStateError):
+        tell()
 
 
 def is_transient(error: BaseException) -> bool:

@@ -32,17 +32,18 @@ def train_tokenizer(
     *,
     vocabulary_size: int,
     max_bytes: int,
-    holds_out: Callable[[str], bool],
-    holdout_key: str,
+    usable: Callable[[str], str | None],
+    usable_key: str,
     cache_dir: Path,
     backend: str = "auto",
     report: Callable[[str], object] = lambda _: None,
 ) -> HuggingfaceTokenizer:
     """Return a byte-level BPE tokenizer of ``vocabulary_size`` entries, end-of-text 0, trained on ``source``.
 
-    At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; what ``holds_out`` holds is never used, and
-    ``holdout_key`` names that choice. Equal arguments give an equal tokenizer, also in another process; it is kept in
-    ``cache_dir``, and ``report`` is told what happens. Fewer documents than the vocabulary needs give a smaller one.
+    At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; ``usable`` gives each text as it is to be
+    used, or None (held out, left out), and ``usable_key`` names that choice. Equal arguments give an equal tokenizer,
+    also in another process; it is kept in ``cache_dir``, and ``report`` is told what happens. Fewer documents than the
+    vocabulary needs give a smaller one.
     ``backend`` is what encodes, as for ``HuggingfaceTokenizer``.
     Raises ``DataError`` if there is no text, ``ConfigurationError`` if the vocabulary cannot hold the bytes.
     """
@@ -51,12 +52,12 @@ def train_tokenizer(
             f"tokenizer.vocabulary_size is {vocabulary_size}, but 256 bytes and end-of-text need {SMALLEST_VOCABULARY}"
         )
         raise ConfigurationError(msg)
-    how = [_TRAINING, tokenizers.__version__, source.fingerprint(), vocabulary_size, max_bytes, holdout_key]
+    how = [_TRAINING, tokenizers.__version__, source.fingerprint(), vocabulary_size, max_bytes, usable_key]
     key = blake2b(json.dumps(how).encode(), digest_size=16).hexdigest()
     file = cache_dir / "tokenizers" / f"{key}.json"
     serialized = _load(file, report)
     if serialized is None:
-        documents = list(sample_documents(source, max_bytes, holds_out))
+        documents = list(sample_documents(source, max_bytes, usable))
         if not any(documents):
             units = source.units()
             msg = f"none of the {len(units)} files, the first being {units[0].name}, holds text to train a tokenizer on"
@@ -66,8 +67,8 @@ def train_tokenizer(
     return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
 
 
-def sample_documents(source: DataSource, max_bytes: int, holds_out: Callable[[str], bool]) -> Iterator[str]:
-    """Yield documents of ``source`` in its order, at most ``max_bytes`` of UTF-8, spread along the units by size."""
+def sample_documents(source: DataSource, max_bytes: int, usable: Callable[[str], str | None]) -> Iterator[str]:
+    """Yield usable texts of ``source`` in its order, at most ``max_bytes`` of UTF-8, spread along the units by size."""
     units = source.units()
     total = sum(max(unit.size, 1) for unit in units)
     passed = taken = 0
@@ -79,8 +80,8 @@ def sample_documents(source: DataSource, max_bytes: int, holds_out: Callable[[st
         for document in source.read(unit):
             if isinstance(document, Rejected):
                 continue  # whoever reads it for training decides what becomes of the run
-            if not holds_out(document.text):
-                content = document.text.encode("utf-8", "replace")[: max_bytes - taken]
+            if text := usable(document.text):
+                content = text.encode("utf-8", "replace")[: max_bytes - taken]
                 taken += len(content)
                 yield content.decode("utf-8", "ignore")
             if taken >= share:

@@ -8,6 +8,7 @@ from domain.events import (
     BatchSplit,
     CheckpointRejected,
     CheckpointSaved,
+    DataStalled,
     HandlerFailed,
     MemoryExhausted,
     RunFailed,
@@ -47,6 +48,8 @@ def sentence_of(event: Event) -> str | None:  # noqa: PLR0911  a table of events
             return f"step {progress.step + 1} does not fit into memory with {micro_batch} rows at once"
         case BatchSplit(_, micro_batch):
             return f"the same batch again in micro-batches of {micro_batch}; the result does not change"
+        case DataStalled(progress, seconds):
+            return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
         case StopRequested(progress, reason, _):
             return f"step {progress.step} · stopping: {reason}"
         case RunFailed(progress, error):

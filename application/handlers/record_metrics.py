@@ -77,7 +77,7 @@ class RecordMetrics:
         outcome, hardware = event.outcome, self._trainable.hardware
         loss, grad_norm = outcome.loss, float(outcome.grad_norm)
         # the loop runs ahead of a GPU: a step took from its start, or the end of the one before, to its loss's arrival
-        began = max(self._ready, completed - outcome.step_seconds - outcome.data_wait_seconds)
+        began = max(self._ready, completed - outcome.step_seconds - outcome.data_wait.seconds)
         self._ready = self._clock()
         tokens_per_second = outcome.num_tokens / max(self._ready - began, 1e-9)
         metrics = {
@@ -86,7 +86,8 @@ class RecordMetrics:
             "lr": outcome.learning_rate,
             "grad_norm": grad_norm,
             "tokens_per_second": tokens_per_second,
-            "data_wait_seconds": outcome.data_wait_seconds,
+            "data_wait_seconds": outcome.data_wait.seconds,
+            "batches_ready": outcome.data_wait.batches_ready,
             "memory_bytes": self._sampled_memory(),
             "micro_batch": outcome.micro_batch,
         }

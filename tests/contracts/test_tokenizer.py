@@ -30,7 +30,7 @@ from pathlib import Path
 from adapters.data_source.memory import MemoryDataSource
 from adapters.tokenizer.train import train_tokenizer
 source = MemoryDataSource({corpus!r})
-choices = dict(vocabulary_size=400, max_bytes=1 << 20, holds_out=lambda text: False, holdout_key="")
+choices = dict(vocabulary_size=400, max_bytes=1 << 20, usable=str, usable_key="")
 tokenizer = train_tokenizer(source, cache_dir=Path({cache!r}), **choices)
 """
 LOAD = """
@@ -55,8 +55,8 @@ def trained(tmp_path_factory) -> Tokenizer:
         MemoryDataSource(CORPUS),
         vocabulary_size=400,
         max_bytes=1 << 20,
-        holds_out=lambda _: False,
-        holdout_key="",
+        usable=str,
+        usable_key="",
         cache_dir=tmp_path_factory.mktemp("cache"),
     )
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from adapters.data_source.memory import MemoryDataSource
 from adapters.tokenizer.train import train_tokenizer
 train_tokenizer(
-    MemoryDataSource({units!r}), vocabulary_size=300, max_bytes=1 << 20, holds_out=lambda text: False,
-    holdout_key="none", cache_dir=Path(sys.argv[1]),
+    MemoryDataSource({units!r}), vocabulary_size=300, max_bytes=1 << 20, usable=str,
+    usable_key="none", cache_dir=Path(sys.argv[1]),
 )
 """
 
@@ -39,8 +39,8 @@ def train(tmp_path):
         train_tokenizer,
         vocabulary_size=300,
         max_bytes=1 << 20,
-        holds_out=lambda _: False,
-        holdout_key="none",
+        usable=str,
+        usable_key="none",
         cache_dir=tmp_path,
     )
 
@@ -81,7 +81,7 @@ def test_every_choice_has_a_tokenizer_of_its_own(train, tmp_path):
     train(MemoryDataSource({**TIES, "more": ["text"]}))
     train(MemoryDataSource(TIES), vocabulary_size=280)
     train(MemoryDataSource(TIES), max_bytes=1000)
-    train(MemoryDataSource(TIES), holdout_key="other")
+    train(MemoryDataSource(TIES), usable_key="other")
     assert len(kept(tmp_path)) == 5
 
 
@@ -120,7 +120,7 @@ def test_a_tokenizer_that_cannot_be_kept_is_used_all_the_same(train, tmp_path):
 def test_held_out_documents_are_never_trained_on(train):
     """What is kept for evaluation leaves no trace in the vocabulary."""
     units = {"a": ["common words only " * 50, "zqxzqxzqx " * 500], "b": ["zqxzqxzqx " * 500]}
-    tokenizer = train(MemoryDataSource(units), holds_out=lambda text: "zqx" in text, holdout_key="zqx")
+    tokenizer = train(MemoryDataSource(units), usable=lambda text: None if "zqx" in text else text, usable_key="zqx")
     assert len(tokenizer.encode(["common words"]).ids) < 6
     assert len(tokenizer.encode(["zqxzqxzqx"]).ids) == 9
 
@@ -137,7 +137,7 @@ def test_a_small_corpus_gives_a_small_vocabulary(train):
 def test_no_text_is_an_error(train, units):
     """A corpus without a text to train on is refused with one sentence."""
     with pytest.raises(DataError, match="text to train a tokenizer on"):
-        train(MemoryDataSource(units), holds_out=lambda text: text == "held out")
+        train(MemoryDataSource(units), usable=lambda text: None if text == "held out" else text)
 
 
 def test_a_vocabulary_below_the_bytes_is_refused(train):
@@ -176,7 +176,7 @@ def test_the_kept_file_is_json_that_names_its_hash(train, tmp_path):
 def test_a_sample_is_spread_over_the_units():
     """A sample smaller than the corpus takes its share of each unit, not the first ones alone."""
     source = MemoryDataSource({f"{number:02}": [f"{number:02}" * 5] * 10 for number in range(50)})
-    sample = list(sample_documents(source, 1000, lambda _: False))
+    sample = list(sample_documents(source, 1000, str))
     assert [text[:2] for text in sample] == [f"{number:02}" for number in range(50) for _ in range(2)]
 
 
@@ -197,7 +197,7 @@ class Torn(DataSource):
 
 def test_a_rejected_record_is_no_text_to_train_on():
     """What the source rejects is passed over, and what follows it is used."""
-    assert list(sample_documents(Torn(), 1000, lambda _: False)) == ["first", "last"]
+    assert list(sample_documents(Torn(), 1000, str)) == ["first", "last"]
 
 
 units_of_text = st.dictionaries(
@@ -209,7 +209,7 @@ units_of_text = st.dictionaries(
 @given(units=units_of_text.filter(bool), max_bytes=st.integers(1, 60))
 def test_a_sample_is_bounded_and_complete_if_it_can_be(units, max_bytes):
     """No sample is larger than asked for, and a corpus that fits is taken whole, in order."""
-    sample = list(sample_documents(MemoryDataSource(units), max_bytes, lambda _: False))
+    sample = list(sample_documents(MemoryDataSource(units), max_bytes, str))
     everything = "".join(text for name in sorted(units) for text in units[name])
     size = sum(max(1, sum(len(text.encode()) for text in texts)) for texts in units.values())
     assert sum(len(text.encode()) for text in sample) <= max_bytes

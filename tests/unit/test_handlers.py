@@ -28,6 +28,7 @@ from domain.events import (
     CheckpointSaved,
     CheckpointStarted,
     DataEnded,
+    DataStalled,
     EvaluationCompleted,
     Event,
     HandlerFailed,
@@ -38,7 +39,7 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
-from domain.outcome import Evaluation, StepOutcome
+from domain.outcome import DataWait, Evaluation, StepOutcome
 from domain.progress import Progress
 from ports.monitor import Monitor
 from ports.optimizer import Hardware
@@ -52,7 +53,7 @@ OUTCOME = StepOutcome(
     learning_rate=0.1,
     micro_batch=2,
     step_seconds=0.75,
-    data_wait_seconds=0.25,
+    data_wait=DataWait(0.25, batches_ready=3),
 )
 EXAMPLES = [
     RunStarted(PROGRESS),
@@ -68,6 +69,7 @@ EXAMPLES = [
     HandlerFailed("StepCompleted", "RecordMetrics.on_step", OSError("disk full")),
     DataEnded(PROGRESS),
     CheckpointStarted(PROGRESS, SaveReason.FINAL),
+    DataStalled(PROGRESS, 2.5),
 ]
 each_event = pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 
@@ -133,6 +135,7 @@ def test_announcements_say_what_a_person_asks():
         "step 7 · stopping: SIGTERM",
         "failed after step 7: DataError",
         "RecordMetrics.on_step failed on StepCompleted and training goes on: OSError: disk full",
+        "step 8 · waited 2.5 s for data: reading is slower than training",
     ]
 
 
@@ -165,6 +168,7 @@ def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
         "grad_norm": 1.5,
         "tokens_per_second": 100 / 1.5,
         "data_wait_seconds": 0.25,
+        "batches_ready": 3,
         "memory_bytes": 12345,
         "micro_batch": 2,
     }
@@ -311,11 +315,11 @@ def test_the_loop_waits_for_monitors_before_a_checkpoint_and_never_at_a_step(mon
     for number in range(1, 101):
         recorder.on_step(at(number))
     with pytest.raises(TrainingError, match="have not answered"):
-        recorder.settle(EXAMPLES[-1])
+        recorder.settle(EXAMPLES[-2])
     assert not monitor.records
     monkeypatch.setattr(record_metrics, "_PATIENCE_SECONDS", 20)
     monitor.let.set()
-    recorder.settle(EXAMPLES[-1])
+    recorder.settle(EXAMPLES[-2])
     assert [step for step, _ in monitor.records] == list(range(1, 101))
     recorder.close()
 
@@ -332,7 +336,7 @@ def test_figures_are_dropped_before_they_fill_the_memory(monkeypatch):
         except TrainingError as error:
             complaints.append(str(error))
     monitor.let.set()
-    recorder.settle(EXAMPLES[-1])
+    recorder.settle(EXAMPLES[-2])
     recorder.on_step(at(20))
     recorder.close()
     steps = [step for step, _ in monitor.records]
