@@ -57,7 +57,8 @@ class PackedRows:
         """Return where the rows with these ``numbers`` lie: token ids, their index, and the row's number in it."""
         shards = np.searchsorted(self._ends, numbers, side="right")
         within = numbers - (self._ends[shards] - self._totals["rows"][shards])
-        return [(*self._open(shard), row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
+        opened = {shard: self._open(shard) for shard in set(shards.tolist())}
+        return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
 
     def _open(self, number: int) -> tuple[NDArray[np.unsignedinteger], RowIndex]:
         return self._tokens.open(self._shards[number]).ids, self._index_of(number)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ports.token_cache import TokenCache
     from ports.token_source import Tokens
 
-SHARD_BYTES = 64 << 20
+# so large that a disk reads them well, so small that some are made at once even of little text
+_SMALLEST_SHARD, _LARGEST_SHARD, _SHARDS = 4 << 20, 64 << 20, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class _CancelledError(Exception):
 class PrepareTokens:
     """Fills a cache with the tokens of a source, on all cores; what is there already is left as it is.
 
-    A shard is some neighbouring units of the source, about ``shard_bytes`` of them; which ones follows from the source
-    alone. So a preparation that was killed goes on where it was, and leaves the same bytes as one that was not.
+    A shard is some neighbouring units of the source, about ``shard_bytes`` of them (None: by the size of the whole);
+    which ones follows from the source alone. So a preparation that was killed goes on where it was, and leaves the same bytes as one that was not.
     ``progress`` is told bytes done and bytes in all, from any thread.
     """
 
@@ -60,7 +61,7 @@ class PrepareTokens:
         rejections: Rejections,
         *,
         progress: Callable[[int, int], object] = lambda _done, _total: None,
-        shard_bytes: int = SHARD_BYTES,
+        shard_bytes: int | None = None,
         workers: int | None = None,
     ) -> None:
         self._reader = reader
@@ -93,10 +94,12 @@ class PrepareTokens:
         return self._summary(shards, set(missing), time.monotonic() - began)
 
     def _plan(self) -> Mapping[str, Sequence[Unit]]:
+        units = self._reader.source.units()
+        usual = min(max(_SMALLEST_SHARD, sum(unit.size for unit in units) // _SHARDS), _LARGEST_SHARD)
         groups: list[list[Unit]] = [[]]
         size = 0
-        for unit in self._reader.source.units():
-            if groups[-1] and size + unit.size > self._shard_bytes:
+        for unit in units:
+            if groups[-1] and size + unit.size > (self._shard_bytes or usual):
                 groups.append([])
                 size = 0
             groups[-1].append(unit)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -137,8 +136,8 @@ class _LaneStream:
             return None, self._place
         window, row = self._window, self._row
         self._row += 1
-        is_last = self._row >= window.index.num_rows
-        self._place = window.next_start if is_last else replace(window.start, taken=self._row)
+        start, is_last = window.start, self._row >= window.index.num_rows
+        self._place = window.next_start if is_last else Lane(start.epoch, start.unit, start.position, self._row)
         return (window.ids, window.index, int(window.order[row])), self._place
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from application.cached_batches import CachedBatches
 from application.choose_holdout import choose_holdout
 from application.lane_reader import LanePlan
 from application.packed_rows import PackedRows
-from application.prepare_tokens import SHARD_BYTES, PrepareTokens
+from application.prepare_tokens import PrepareTokens
 from application.streamed_batches import StreamedBatches
 from application.tokenize import TextReader
 from bootstrap.lazy import lazy_attribute
@@ -47,7 +47,7 @@ _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two 
 _SECONDS_BETWEEN_LINES = 5.0
 _TRANSFORMS = ("length", "normalize", "replace")
 MIXTURE_BLOCK = 1024
-_CACHING = 1  # raise it when the same documents become other shards
+_CACHING = 1  # raise it when the same documents become other shards or hashes
 
 
 def form_of(data: FeedSettings) -> str:
@@ -156,7 +156,7 @@ def cache_room(folder: Path) -> int:
 
 def cache_key(reader: TextReader) -> str:
     """Return what names the tokens of a source: other text, another tokenizer or transform is another cache."""
-    return blake2b(json.dumps([_CACHING, SHARD_BYTES, *reader.fingerprints]).encode(), digest_size=16).hexdigest()
+    return blake2b(json.dumps([_CACHING, *reader.fingerprints]).encode(), digest_size=16).hexdigest()
 
 
 def read_parts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 def hash_of(text: str) -> int:
     """Return what a document is known by wherever it lies, 64 bits; equal texts, and no others, have equal hashes."""
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+    # of the hashes in the standard library the fastest, as processors have instructions for it
+    return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
 
 
 @dataclass(frozen=True, slots=True)

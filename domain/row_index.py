@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from domain.batch import Batch
 from domain.cursor import Cursor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,21 +71,29 @@ def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = N
 
     Ids that lie in a memory map are read from where they lie.
     """
-    input_ids = np.zeros((len(places), length), np.int64)
+    input_ids = np.empty((len(places), length), np.int64)
     row_lengths = np.zeros(len(places), np.int64)
     starts: list[int] = []
     for row, (ids, index, number) in enumerate(places):
         first, last = index.rows[number : number + 2].tolist()
+        begins, sizes = index.starts[first:last].tolist(), index.lengths[first:last].tolist()
         column = 0
-        run_start = run_end = -1
-        for start, size in zip(index.starts[first:last].tolist(), index.lengths[first:last].tolist(), strict=True):
-            starts.append(row * length + column)
-            if start != run_end:  # pieces that lie side by side are copied at once
-                if run_end > run_start:
-                    input_ids[row, column - (run_end - run_start) : column] = ids[run_start:run_end]
-                run_start = start
-            run_end = start + size
-            column += size
-        input_ids[row, column - (run_end - run_start) : column] = ids[run_start:run_end]
+        for begin, end in _runs(begins, sizes):
+            input_ids[row, column : column + end - begin] = ids[begin:end]
+            column += end - begin
+        input_ids[row, column:] = 0
         row_lengths[row] = column
+        starts += accumulate(sizes[:-1], initial=row * length) if sizes else ()
     return Batch(input_ids, np.array(starts, np.int64), row_lengths, cursor or Cursor())
+
+
+def _runs(begins: list[int], sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield where the pieces lie, those that lie side by side as one: copied at once."""
+    run, end = begins[0] if begins else 0, begins[0] if begins else 0
+    for begin, size in zip(begins, sizes, strict=True):
+        if begin != end:
+            yield run, end
+            run = begin
+        end = begin + size
+    if begins:
+        yield run, end

@@ -48,6 +48,20 @@ def test_the_batches_after_any_cursor_are_the_rest(units, plan, data):
         assert [content(batch) for batch in again] == [content(batch) for batch in rest[1:]]
 
 
+@pytest.mark.parametrize("packing", ["concat", "best_fit", "sliding"])
+@each_mode
+def test_a_cut_at_every_batch_resumes(mode, packing):
+    """Over two epochs, cut behind each batch and again behind the next, with batches made ahead: all the same."""
+    units = {name: [f"{name} {number} " * (number + 2) for number in range(5)] for name in "abcdefghij"}
+    plan = Plan(mode, 16, 3, epochs=2, prefetch=3, packing=packing, window=100, lanes=2, shard_bytes=200)
+    expected = [content(batch) for batch in batches_of(feed_of(units, plan))]
+    assert len(expected) > 20
+    for cut in range(len(expected) - 1):
+        (once,) = batches_of(feed_of(units, plan), expected[cut][1], limit=1)
+        twice = batches_of(feed_of(units, plan), once.cursor, limit=2)
+        assert [content(once), *map(content, twice)] == expected[cut + 1 : cut + 4]
+
+
 @settings(deadline=None)
 @given(CORPORA, PLANS)
 def test_every_token_comes_exactly_once_an_epoch(units, plan):

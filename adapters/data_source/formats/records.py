@@ -36,7 +36,7 @@ class Limits:
 
     document_bytes: int = 64 << 10
     record_bytes: int = 64 << 20
-    unit_bytes: int = 32 << 20
+    unit_bytes: int = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)

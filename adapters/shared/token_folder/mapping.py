@@ -7,6 +7,7 @@ import mmap
 import os
 import sys
 import weakref
+from functools import cache
 
 
 def map_file(descriptor: int) -> memoryview:
@@ -24,10 +25,7 @@ def map_file(descriptor: int) -> memoryview:
 
 def _map_with_libc(descriptor: int, size: int) -> memoryview:
     # before Python 3.13 the mmap module keeps a duplicate of the descriptor for as long as the map
-    library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
-    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library = _libc()
     address = library.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
         number = ctypes.get_errno()
@@ -36,3 +34,12 @@ def _map_with_libc(descriptor: int, size: int) -> memoryview:
     # not at exit: another thread may still read
     weakref.finalize(array, library.munmap, address, size).atexit = False
     return memoryview(array).cast("B").toreadonly()
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_longlong]
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return library

@@ -5,15 +5,22 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tokenizers import Regex, pre_tokenizers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
 # planes 4 to 13 hold nothing, 15 and 16 are private use for good
+_FAR = range(0x40000, 0xE0000)
 _ASSIGNABLE = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
+_CANDIDATES = re.compile("[\x80-\U0010ffff]")
+_BUILDING = Lock()
 
 
 @cache
@@ -35,15 +42,21 @@ def find_unsettled(documents: Iterable[str]) -> list[int]:
 
 
 def _is_unsettled(text: str) -> bool:
-    return any(ord(found) in _far() or found in unsettled_characters() for found in _candidates().findall(text))
+    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
+    if not _suspects()[units].any():
+        return False
+    return any(ord(found) in _FAR or found in unsettled_characters() for found in _CANDIDATES.findall(text))
 
 
-def _far() -> range:
-    return range(0x40000, 0xE0000)
+def _suspects() -> NDArray[np.bool_]:
+    """Return which units of UTF-16 are, or may be half of, an unsettled character: bool (65536,)."""
+    with _BUILDING:  # it takes a quarter of a second, once
+        return _build_suspects()
 
 
 @cache
-def _candidates() -> re.Pattern[str]:
-    # one table for the basic plane and one range behind it: many ranges behind it would be searched one by one
-    near = "".join(character for character in sorted(unsettled_characters()) if character <= "\uffff")
-    return re.compile(f"[{re.escape(near)}\U00010000-\U0010ffff]")
+def _build_suspects() -> NDArray[np.bool_]:
+    suspects = np.zeros(1 << 16, np.bool_)
+    suspects[0xD800:0xE000] = True
+    suspects[[ord(character) for character in unsettled_characters() if character <= "\uffff"]] = True
+    return suspects
