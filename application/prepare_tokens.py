@@ -50,7 +50,8 @@ class PrepareTokens:
     """Fills a cache with the tokens of a source, on all cores; what is there already is left as it is.
 
     A shard is some neighbouring units of the source, about ``shard_bytes`` of them (None: by the size of the whole);
-    which ones follows from the source alone. So a preparation that was killed goes on where it was, and leaves the same bytes as one that was not.
+    which ones follows from the source alone. So a preparation that was killed goes on where it was, and leaves the same
+    bytes as one that was not.
     ``progress`` is told bytes done and bytes in all, from any thread.
     """
 

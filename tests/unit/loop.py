@@ -125,7 +125,7 @@ class Loop:
     source: MemoryDataSource = field(default_factory=lambda: MemoryDataSource(CORPUS))
     plan: Plan = Plan()  # noqa: RUF009  frozen
     budget: Budget = Budget(steps=8)  # noqa: RUF009  frozen
-    holdout: Holdout = Holdout(0.2, seed=3)  # noqa: RUF009  frozen
+    holdout: Holdout = Holdout(0.2, seed=5)  # noqa: RUF009  frozen
     group: ProcessGroup = field(default_factory=SingleProcessGroup)
     micro_batch: int = 4
     max_rows: int | None = None
