@@ -83,11 +83,10 @@ class StreamedBatches:
 
     def _deal(self, streams: dict[int, _LaneStream], places: list[Lane], samples: int) -> Iterator[Batch]:
         while True:
-            rows = []
-            for number in self._numbers(samples):
-                if number in streams:
-                    row, places[number] = streams[number].take()
-                    rows.append(row or NO_ROW)
+            numbers = [number for number in self._numbers(samples) if number in streams]
+            rows = [streams[number].take() or NO_ROW for number in numbers]
+            for number in set(numbers):
+                places[number] = streams[number].place
             if all(row is NO_ROW for row in rows):
                 if all(stream.has_ended for stream in streams.values()):
                     self._check_some(samples)
@@ -117,8 +116,9 @@ class _LaneStream:
     def __init__(self, reader: LaneReader, start: Lane, pool: ThreadPoolExecutor) -> None:
         self._windows = reader.windows(start)
         self._pool = pool
-        self._place = start
+        self._start = start
         self._row = start.taken
+        self._order: list[int] = []
         self._window: Window | None = None
         self._coming: Future[Window | None] = pool.submit(next, self._windows, None)
         self._ended = False
@@ -126,29 +126,39 @@ class _LaneStream:
     @property
     def has_ended(self) -> bool:
         """Return whether there is no further row."""
-        while not self._ended and (self._window is None or self._row >= self._window.index.num_rows):
+        while not self._ended and (self._window is None or self._row >= len(self._order)):
             self._turn()
         return self._ended
 
-    def take(self) -> tuple[RowPlace | None, Lane]:
-        """Return the next row, None if there is none, and where the lane stands behind it."""
-        if self.has_ended or self._window is None:
-            return None, self._place
-        window, row = self._window, self._row
+    @property
+    def place(self) -> Lane:
+        """Return where the lane stands behind the rows that were taken."""
+        window = self._window
+        if window is None:
+            return self._start
+        if self._row >= window.index.num_rows:
+            return window.next_start
+        return Lane(window.start.epoch, window.start.unit, window.start.position, self._row)
+
+    def take(self) -> RowPlace | None:
+        """Return the next row, None if there is none."""
+        while self._window is None or self._row >= len(self._order):
+            if self.has_ended:
+                return None
+        row = self._order[self._row]
         self._row += 1
-        start, is_last = window.start, self._row >= window.index.num_rows
-        self._place = window.next_start if is_last else Lane(start.epoch, start.unit, start.position, self._row)
-        return (window.ids, window.index, int(window.order[row])), self._place
+        return self._window.ids, self._window.index, row
 
     def close(self) -> None:
         """Let go of the files, once nothing reads any more."""
         self._coming.add_done_callback(lambda _: self._windows.close())
 
     def _turn(self) -> None:
+        coming = self._coming.result()
+        if coming is None:
+            self._ended = True
+            return
         if self._window is not None:
             self._row = 0
-        self._window = self._coming.result()
-        if self._window is None:
-            self._ended = True
-        else:
-            self._coming = self._pool.submit(next, self._windows, None)
+        self._window, self._order = coming, coming.order.tolist()
+        self._coming = self._pool.submit(next, self._windows, None)

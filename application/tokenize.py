@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from application.prefetch import Prefetch
 from domain.errors import DataError
 from domain.holdout import hash_of
 from ports.data_source import Document, Rejected
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from application.rejections import Record, Rejections
     from ports.data_source import DataSource, Unit
-    from ports.tokenizer import Tokenizer
+    from ports.tokenizer import Encoded, Tokenizer
     from ports.transform import Transform
 
 _GROUP_CHARACTERS = 1 << 20  # enough that the tokenizer's threads are busy, few enough to stay small
@@ -57,8 +60,15 @@ class TextReader:
 
         A bad record raises ``DataError`` or, where that is the policy, goes to ``rejected``, else to the run's list.
         """
-        for group in _groups(self._documents(unit, start, rejected or self._rejections.record)):
-            yield self._encode(group)
+        groups = _groups(self._documents(unit, start, rejected or self._rejections.record))
+        if unit.size < _GROUP_CHARACTERS:
+            yield from (self._assemble(group, self._encode(group)) for group in groups)
+            return
+        # in large units reading and encoding run side by side, each in a thread
+        with closing(Prefetch(groups, depth=1)) as read:
+            encoded = ((group, self._encode(group)) for group in read)
+            with closing(Prefetch(encoded, depth=1)) as ready:
+                yield from (self._assemble(*each) for each in ready)
 
     def _documents(
         self, unit: Unit, start: int | None, rejected: Callable[[Record], object]
@@ -86,13 +96,14 @@ class TextReader:
             text = changed
         return (document, text) if text else None
 
-    def _encode(self, group: Sequence[tuple[Document, str]]) -> TokenizedGroup:
-        encoded = self._tokenizer.encode([text for _, text in group])
+    def _encode(self, group: Sequence[tuple[Document, str]]) -> Encoded:
+        return self._tokenizer.encode([text for _, text in group])
+
+    def _assemble(self, group: Sequence[tuple[Document, str]], encoded: Encoded) -> TokenizedGroup:
         offsets = encoded.offsets + np.arange(len(group) + 1)
         ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
-        is_text = np.ones(len(ids), np.bool_)
-        is_text[offsets[1:] - 1] = False
-        ids[is_text] = encoded.ids
+        for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
+            ids[begin + number : end + number] = encoded.ids[begin:end]
         # of the text as it was stored, so that transforms move no document to the other side of a hold-out
         hashes = np.array([hash_of(document.text) for document, _ in group], np.uint64)
         places = [*(document.start for document, _ in group), group[-1][0].end]

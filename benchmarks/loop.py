@@ -126,7 +126,7 @@ class Duel:
         self._resumed = time.perf_counter()
 
 
-def measure() -> Sequence[Figure]:
+def measure(_: object) -> Sequence[Figure]:
     """Return the figures of one duel in the precision that this machine trains in, and one in the other."""
     precision, _ = choose_precision("auto", "cpu")
     with tempfile.TemporaryDirectory() as folder:

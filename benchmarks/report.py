@@ -32,13 +32,24 @@ class Figure:
     is_met: bool | None = None
 
 
-def main(name: str, description: str, measure: Callable[[], Sequence[Figure]], packages: Sequence[str]) -> None:
-    """Run ``measure`` from the command line: print the table, ``--write`` it, ``--check`` it."""
+def main(
+    name: str,
+    description: str,
+    measure: Callable[[argparse.Namespace], Sequence[Figure]],
+    packages: Sequence[str],
+    *,
+    add_options: Callable[[argparse.ArgumentParser], object] = lambda _: None,
+) -> None:
+    """Run ``measure`` from the command line: print the table, ``--write`` it, ``--check`` it.
+
+    ``measure`` gets the options, with those of ``add_options``.
+    """
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     parser.add_argument("--check", action="store_true", help="exit 1 naming each figure that falls short of its goal")
+    add_options(parser)
     options = parser.parse_args()
-    figures = measure()
+    figures = measure(options)
     section = _section(name, description, figures, packages)
     print(section)
     if options.write:

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, final
 from typing_extensions import override
 
 from bootstrap.lazy import lazy
-from configs.sections.data import FilesSource, HuggingFaceSource, MixtureDataSettings
+from configs.sections.data import MixtureDataSettings
+from configs.sections.sources import FilesSource, HuggingFaceSource
 from domain.errors import ConfigurationError
+from domain.retry import RetryPolicy
 from ports.data_source import DataSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from configs.sections.data import FeedSettings, PythonLibrarySource
+    from configs.sections.data import FeedSettings
+    from configs.sections.sources import PythonLibrarySource
     from ports.data_source import Document, Rejected, Unit
 
 _NO_TEXT = "data.kind=tokens has no text to train a tokenizer on: name the one it was made with in tokenizer.path"
@@ -63,6 +66,9 @@ def open_files(section: FilesSource) -> DataSource:
         compression=section.compression,
         text_field=section.text_field,
         filter=section.filter,
+        access=lazy("adapters.data_source.opening:Access")(
+            RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
+        ),
     )
     return source
 

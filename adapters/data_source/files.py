@@ -135,7 +135,9 @@ class FilesDataSource(DataSource):
         return sorted(found.values(), key=lambda file: file.name)
 
     def _files_at(self, path: str) -> Iterator[File]:
-        stored = [file for file in list_files(path, self._exclude, self._access) if file.is_chosen or self._format_of(file)]
+        stored = [
+            file for file in list_files(path, self._exclude, self._access) if file.is_chosen or self._format_of(file)
+        ]
         if not stored:
             kinds = "with a known suffix such as .txt or .jsonl" if self._format == "auto" else "to read"
             msg = f"no file matches {without_secrets(path)}: there is nothing {kinds}; check data.path"
@@ -150,7 +152,11 @@ class FilesDataSource(DataSource):
             yield File.checked(file, path, form, self._compression_of(file))
 
     def _format_of(self, file: StoredFile) -> Format | None:
-        return format_of(file.path) if self._format == "auto" else self._format
+        return format_of(_path_of(file)) if self._format == "auto" else self._format
 
     def _compression_of(self, file: StoredFile) -> Compression:
-        return compression_of(file.path) if self._compression == "auto" else self._compression
+        return compression_of(_path_of(file)) if self._compression == "auto" else self._compression
+
+
+def _path_of(file: StoredFile) -> str:
+    return file.path.partition("?")[0] if file.path.startswith(("http://", "https://")) else file.path

@@ -13,6 +13,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
+from adapters.data_source.place import Place
 from domain.errors import ConfigurationError, DataError
 from ports.data_source import Unit
 
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
+    from adapters.data_source.opening import Access
+
 _MAGIC = re.compile(r"[*?\[]")
 # many an S3 secret holds slashes, so all up to the last @ is left out, unless the colon is that of a port
 _USER = re.compile(r"(?<=://)(?:[^/?#@:\s]*:(?![0-9]*/)\S*|[^/?#\s]*)@")
 _PARAMETER = re.compile(
-    r"([?&][^=&\s]*(?:sig|token|key|secret|credential|password)[^=&\s]*=)[^&\s'\")]*", re.IGNORECASE
+    r"([?&])[^=&\s]*(?:sig|token|key|secret|credential|password)[^=&\s]*=[^&\s'\")]*", re.IGNORECASE
 )
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
@@ -62,24 +65,26 @@ class StoredFile:
         return self.unit.etag == _local_etag(self.path)
 
 
-def list_files(url: str, exclude: Sequence[str] = ()) -> Iterator[StoredFile]:
+def list_files(url: str, exclude: Sequence[str], access: Access) -> Iterator[StoredFile]:
     """Yield the files that ``url`` names: itself, those below a folder, or those that a glob matches.
 
     Hidden files and folders (``.git``) are left out unless a glob spells the dot, and so is what ``exclude`` matches:
     a pattern without a slash any file's or folder's name below ``url``, one with a slash the path below ``url``.
-    Links to folders are followed. Raises ``DataError`` if the place cannot be listed, ``ConfigurationError`` if a
-    package for it is missing.
+    Links to folders are followed. A place that fails for a passing reason is asked again. Raises ``DataError`` if it
+    cannot be listed, ``ConfigurationError`` if a package for it is missing.
     """
     file_system, root = _open(url)
+    place = Place(file_system, access)
     try:
-        info = _info(file_system, root)
+        file_system.invalidate_cache()  # some remember what they listed, however long ago
+        info = place.info(root)
         if info.get("type") == "file":
-            yield _stored(file_system, root, info, is_chosen=True)
+            yield _stored(place, root, info, is_chosen=True)
             return
         is_folder = info.get("type") == "directory"
-        search = _Search(file_system, root, root if is_folder else _fixed_part(root), is_folder, exclude)
+        search = _Search(place, root, root if is_folder else _fixed_part(root), is_folder, exclude)
         for path, info in search.hits():
-            yield _stored(file_system, path, info, is_chosen=not is_folder)
+            yield _stored(place, path, info, is_chosen=not is_folder)
     except DataError:
         raise
     except Exception as error:  # each file system has its own errors
@@ -89,23 +94,22 @@ def list_files(url: str, exclude: Sequence[str] = ()) -> Iterator[StoredFile]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    file_system: AbstractFileSystem
+    place: Place
     root: str
     base: str
     is_folder: bool
     exclude: Sequence[str]
 
     def hits(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        if isinstance(self.file_system, LocalFileSystem):
-            matches = (lambda _: True) if self.is_folder else re.compile(glob_translate(self.root)).match
-            depth = None if self.is_folder or "**" in self.root else self.root.removeprefix(self.base).count("/")
-            if self.file_system.isdir(self.base or "/"):
-                yield from ((path, {}) for path in self._walk(self.base, depth) if matches(path))
+        if not self.is_folder and not _MAGIC.search(self.root):
             return
-        listed = (self.file_system.find if self.is_folder else self.file_system.glob)(self.root, detail=True)
-        for path, info in listed.items():
-            if info["type"] != "directory" and not self._skips(path):
-                yield path, info
+        matches = (lambda _: True) if self.is_folder else re.compile(glob_translate(self.root)).match
+        depth = None if self.is_folder or "**" in self.root else self.root.removeprefix(self.base).count("/")
+        if not self.place.is_local:
+            found = self.place.files(self.base, depth)
+            yield from ((path, info) for path, info in found if matches(path) and not self._skips(path))
+        elif Path(self.base or "/").is_dir():
+            yield from ((path, {}) for path in self._walk(self.base, depth) if matches(path))
 
     def _walk(self, folder: str, depth: int | None, above: tuple[tuple[int, int], ...] = ()) -> Iterator[str]:
         status = Path(folder or "/").stat()
@@ -163,23 +167,19 @@ def _open(url: str) -> tuple[AbstractFileSystem, str]:
     return file_system, root.rstrip("/") or root
 
 
-def _info(file_system: AbstractFileSystem, root: str) -> dict[str, Any]:
-    try:
-        return dict(file_system.info(root))
-    except FileNotFoundError:
-        return {}
-
-
 def _fixed_part(root: str) -> str:
     magic = _MAGIC.search(root)
     return root[: magic.start() if magic else None].rpartition("/")[0]
 
 
-def _stored(file_system: AbstractFileSystem, path: str, info: dict[str, Any], *, is_chosen: bool) -> StoredFile:
-    if isinstance(file_system, LocalFileSystem):
+def _stored(place: Place, path: str, info: dict[str, Any], *, is_chosen: bool) -> StoredFile:
+    file_system = place.file_system
+    if place.is_local:
         unit = Unit(path, Path(path).stat().st_size, _local_etag(path))
         return StoredFile(unit, path, file_system, None, is_chosen)
     name = without_secrets(file_system.unstrip_protocol(path))
+    if info.get("size") is None:
+        info = place.info(path)  # a page of links, which is what HTTP lists, tells no sizes
     if info.get("size") is None:
         msg = f"{name} has no size that its server tells, so it cannot be read in parts: copy it to where that works"
         raise DataError(msg)

@@ -39,7 +39,8 @@ class Access:
         """Give the bytes of ``file`` as stored, with little read ahead where access is random."""
         with self._stream(file, is_random=is_random) as stream:
             if file.is_local and not file.is_unchanged():
-                msg = f"{file.unit.name} was changed since it was listed: start again, and leave the files alone meanwhile"
+                name = file.unit.name
+                msg = f"{name} was changed since it was listed: start again, and leave the files alone meanwhile"
                 raise DataError(msg)
             yield stream
 

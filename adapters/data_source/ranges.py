@@ -227,10 +227,11 @@ class _RangeStream(io.RawIOBase):
 
     def _sentence(self, error: Exception, wanted: _Range) -> str:
         name = self._file.name
-        if http_status(error) == _CHANGED:
-            return (
-                f"{name} was replaced since it was listed: start again, and leave the files alone while they are read"
+        if (is_gone := isinstance(error, FileNotFoundError)) or http_status(error) == _CHANGED:
+            change = (
+                "cannot be read (it was removed since it was listed)" if is_gone else "was replaced since it was listed"
             )
+            return f"{name} {change}: start again, and leave the files alone while they are read"
         tries = f", tried {wanted.attempts} times" if wanted.attempts > 1 else ""
         cause = f"byte {wanted.begin} on: {describe(error)}{tries}"
         return f"{name} cannot be read ({cause}): check that the place answers and that you may read it"

@@ -36,6 +36,7 @@ _PASSING_NAMES = {
         "EndpointConnectionError",
         "IncompleteReadError",
         "ResponseParserError",
+        "FlexibleChecksumError",  # other bytes arrived than S3 has
     ),
     *("IncompleteRead", "ProtocolError", "ChunkedEncodingError"),
 }

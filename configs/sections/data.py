@@ -17,10 +17,7 @@ from configs.sections.base import (
     Text,
     by_kind,
 )
-
-
-def _several(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
+from configs.sections.sources import FilesSource, HuggingFaceSource, PythonLibrarySource, several
 
 
 class PackingSettings(Section):
@@ -109,51 +106,6 @@ class FeedSettings(Section):
         return self
 
 
-class PythonLibrarySource(Section):
-    """The source files of the Python standard library on this machine."""
-
-    kind: Literal["python_library"] = Field(
-        default="python_library", description="The Python standard library of this machine."
-    )
-
-
-class RecordSource(Section):
-    """What sources of records share: which field is the text, and which records count."""
-
-    text_field: Text = Field(default="text", description="Field or column of a record that holds the text.")
-    filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
-        default_factory=dict,
-        description="Fields and the value, or list of values, that a record must have in them; others are left out.",
-    )
-
-
-class FilesSource(RecordSource):
-    """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
-
-    kind: Literal["files"] = Field(default="files", description="Files of one's own.")
-    path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_several)] = Field(
-        description="Folder, file or fsspec glob, or a list of them."
-    )
-    format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet", "arrow"] = Field(
-        default="auto", description="Format of the files; auto goes by the suffix."
-    )
-    compression: Literal["auto", "none", "gz", "zst"] = Field(
-        default="auto", description="How txt, jsonl and csv files are packed; auto goes by the suffix."
-    )
-
-
-class HuggingFaceSource(RecordSource):
-    """A dataset of the Hugging Face library, read as a stream."""
-
-    kind: Literal["huggingface"] = Field(default="huggingface", description="A Hugging Face dataset.")
-    path: Text = Field(description="Name on the hub, or a local folder.")
-    name: Text | None = Field(default=None, description="Configuration of the dataset; null means its default.")
-    split: Text = Field(default="train", description="Split of the dataset.")
-    revision: Text | None = Field(
-        default=None, description="Branch, tag or commit on the hub; null means the default branch."
-    )
-
-
 class PythonLibraryDataSettings(PythonLibrarySource, FeedSettings):
     """The source files of the Python standard library on this machine."""
 
@@ -170,7 +122,7 @@ class TokensDataSettings(FeedSettings):
     """Files that hold tokens already, each document with its end-of-text."""
 
     kind: Literal["tokens"] = Field(default="tokens", description="Documents that are tokens already.")
-    path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(_several)] = Field(
+    path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)] = Field(
         description=".npy, .bin, Parquet or Arrow files, a folder or glob of them, or a token cache of Holdfast."
     )
     dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = Field(

@@ -117,5 +117,19 @@ def test_the_choice_is_the_one_of_earlier_versions():
         6482252961033366936,
         12997201164050212497,
     ]
-    assert np.flatnonzero(Holdout(0.05, 7).holds(documents(200))).tolist() == [5, 7, 44, 51, 59, 70, 92, 118, 127, 147, 148, 175, 190]
+    assert np.flatnonzero(Holdout(0.05, 7).holds(documents(200))).tolist() == [
+        5,
+        7,
+        44,
+        51,
+        59,
+        70,
+        92,
+        118,
+        127,
+        147,
+        148,
+        175,
+        190,
+    ]
     assert np.flatnonzero(Holdout.fold(3, 20, -1).holds(documents(100))).tolist() == [34, 40, 61, 62, 70, 96]

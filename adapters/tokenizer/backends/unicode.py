@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _FAR = range(0x40000, 0xE0000)
 _ASSIGNABLE = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
 _CANDIDATES = re.compile("[\x80-\U0010ffff]")
+_FIRST_SUSPECT = 0x378  # what lies before it was assigned long ago
 _BUILDING = Lock()
 
 
@@ -43,7 +44,7 @@ def find_unsettled(documents: Iterable[str]) -> list[int]:
 
 def _is_unsettled(text: str) -> bool:
     units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
-    if not _suspects()[units].any():
+    if units.max() < _FIRST_SUSPECT or not _suspects()[units[units >= _FIRST_SUSPECT]].any():
         return False
     return any(ord(found) in _FAR or found in unsettled_characters() for found in _CANDIDATES.findall(text))
 

@@ -1,0 +1,1 @@
+"""The data plane against its peers: `python -m benchmarks.data`."""

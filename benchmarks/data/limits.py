@@ -1,0 +1,87 @@
+"""Figures of where a run may stand: far on, with much text, far from it."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from benchmarks.data.child import measure_apart
+from benchmarks.data.plan import share_of
+from benchmarks.data.resume import resume_billion
+from benchmarks.data.s3 import far_storage
+from benchmarks.report import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.data.plan import Plan
+
+_LATENCY = 0.050
+
+
+def measure_resume(plan: Plan) -> Sequence[Figure]:
+    """Measure how soon the first batch is there, wherever a run stands."""
+    corpus = plan.corpus
+    rounds = [resume_billion() for _ in range(plan.rounds)]
+    batch, order = (_worst_median([found[name] for found in rounds]) for name in ("batch", "order"))
+    cache = plan.prepared()
+    disk = statistics.median(measure_apart("work.resume_cache", cache=cache)["seconds"] for _ in range(plan.rounds))
+    streams = [
+        measure_apart("work.resume_stream", folder=corpus.many, tokenizer=corpus.tokenizer)["seconds"]
+        for _ in range(plan.rounds)
+    ]
+    stream = _worst_median(streams)
+    return [
+        Figure("first batch of 10^9 samples (synthetic index), worst place", f"{batch:.3f} s", "<= 1 s", batch <= 1.0),
+        Figure("its order alone, worst place", f"{order * 1e3:.2f} ms", "<= 5 ms", order <= 0.005),
+        Figure("first batch of this corpus's cache on disk, verified", f"{disk:.3f} s", "<= 1 s", disk <= 1.0),
+        Figure("first batch in stream mode, local files, worst place", f"{stream:.2f} s", "<= 2 s", stream <= 2.0),
+    ]
+
+
+def measure_growth(plan: Plan) -> Sequence[Figure]:
+    """Measure speed and memory as the corpus grows."""
+    figures = []
+    for mode in ("cache", "stream"):
+        results = {factor: _grow(plan, mode, factor) for factor in plan.factors}
+        rates = [result["rate"] for result in results.values()]
+        shown = " / ".join(f"{factor}x" for factor in results)
+        loss = 1 - min(rates) / rates[0]
+        row = f"{mode}: tokens/s at {shown}"
+        value = " / ".join(f"{rate:.1f}" for rate in rates) + f" Mtok/s ({loss:.0%} lost)"
+        figures.append(Figure(row, value, "<= 10 % lost", loss <= 0.1))
+        for name, judged in (("private", True), ("peak", mode == "stream")):
+            peaks = [result[name] / 2**20 for result in results.values()]
+            growth = max(peaks) / peaks[0] - 1
+            what = "no file backs" if name == "private" else "is resident, mapped files too"
+            row = f"{mode}: most memory that {what}, at {shown}"
+            value = " / ".join(f"{peak:.0f}" for peak in peaks) + f" MiB ({growth:+.0%})"
+            figures.append(Figure(row, value, "<= 10 % more" if judged else "", growth <= 0.1 if judged else None))
+    return figures
+
+
+def measure_s3(plan: Plan) -> Sequence[Figure]:
+    """Measure stream mode from storage that is far away against local files."""
+    corpus, folder = plan.corpus, plan.corpus.grown(plan.factors[1])
+    with far_storage(folder, _LATENCY) as (url, environment):
+        how = {"tokenizer": corpus.tokenizer, "backend": "gigatoken"}
+        rates = plan.alternate(
+            {
+                "local": lambda: measure_apart("work.stream", folder=folder, **how),
+                "s3": lambda: measure_apart("work.stream", environment, folder=url, **how),
+            }
+        )
+    name = f"raw to batches with gigatoken from S3 on this machine, {_LATENCY * 1e3:.0f} ms away / local"
+    return [share_of(name, rates["s3"], rates["local"], 0.8)]
+
+
+def _grow(plan: Plan, mode: str, factor: int) -> Mapping[str, float]:
+    corpus = plan.corpus
+    folder, how = corpus.grown(factor), {"tokenizer": corpus.tokenizer, "warm": corpus.one, "mode": mode}
+    runs = [measure_apart("work.grow", folder=folder, cache=plan.scratch("grown"), **how) for _ in range(plan.rounds)]
+    found = {name: statistics.median(run[name] for run in runs) for name in ("peak", "private")}
+    return found | {"rate": statistics.median(run["tokens"] / run["seconds"] / 1e6 for run in runs)}
+
+
+def _worst_median(rounds: Sequence[Sequence[float]]) -> float:
+    return max(float(statistics.median(place)) for place in zip(*rounds, strict=True))

@@ -1,0 +1,60 @@
+"""What is measured how often, and how ways that take turns compare."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.data.child import measure_apart
+from benchmarks.report import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from benchmarks.data.corpus import Corpus
+
+    Task = Callable[[], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which corpus is measured how many times, and the factors by which it grows."""
+
+    corpus: Corpus
+    rounds: int = 3
+    factors: tuple[int, ...] = (1, 4, 16)
+
+    def scratch(self, name: str) -> str:
+        """Return a new path for what a task leaves."""
+        folder = self.corpus.folder / "scratch"
+        folder.mkdir(exist_ok=True)
+        return str(folder / f"{name}-{len(list(folder.iterdir()))}")
+
+    def alternate(self, tasks: Mapping[str, Task]) -> dict[str, float]:
+        """Run each of ``tasks`` once a round; return the median of tokens a second for each, in millions."""
+        found: dict[str, list[float]] = {name: [] for name in tasks}
+        for _ in range(self.rounds):
+            for name, task in tasks.items():
+                result = task()
+                found[name].append(result["tokens"] / result["seconds"] / 1e6)
+        return {name: statistics.median(rates) for name, rates in found.items()}
+
+    def prepare(self, cache: str) -> Mapping[str, Any]:
+        """Measure how the text of the copies becomes a cache."""
+        how = {"folder": self.corpus.many, "tokenizer": self.corpus.tokenizer, "backend": "gigatoken"}
+        return measure_apart("work.prepare", cache=cache, **how)
+
+    def prepared(self) -> str:
+        """Return a cache with the tokens of the copies."""
+        cache = self.corpus.folder / "prepared"
+        if not cache.exists():
+            self.prepare(str(cache))
+        return str(cache)
+
+
+def share_of(name: str, rate: float, other: float, goal: float) -> Figure:
+    """Return how much of the ``other`` rate ``rate`` is, in millions of tokens a second."""
+    share = rate / other
+    value = f"{share:.0%} ({rate:.2f} of {other:.2f} Mtok/s)"
+    return Figure(name, value, f">= {goal:.0%}", share >= goal)

@@ -1,0 +1,81 @@
+"""A tokenizer that has met one letter of text, and not the sample on which a run compares it with the reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from tokenizers import Tokenizer as Core
+from typing_extensions import override
+
+from adapters.tokenizer.backends.choose import FAST
+from adapters.tokenizer.backends.guard import GuardedEncoder
+from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
+from adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from ports.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from adapters.tokenizer.backends.encoder import Encoder
+    from ports.tokenizer import Encoded
+
+
+FIRST_TEXT = "\u00e9"  # not ASCII, so that imports and tables of characters that are made at first need are there
+
+
+@final
+class NewTokenizer(Tokenizer):
+    """Encodes with ``backend`` and the guard that a run puts before it; all else is Hugging Face's.
+
+    The comparison at a run's start has gigatoken encode each token of the vocabulary, and gigatoken remembers words:
+    behind it, with the clock still at nought, no tokenizer is cold.
+    """
+
+    def __init__(self, path: str, backend: str) -> None:
+        self._usual = HuggingfaceTokenizer.load(path, backend="huggingface")
+        core = Core.from_file(path)
+        core.encode_special_tokens = True
+        dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self.vocabulary_size <= 1 << 16 else np.uint32)
+        self._encoder: Encoder = HuggingfaceEncoder(core, dtype)
+        if backend in FAST:
+            self._encoder = GuardedEncoder(FAST[backend](core, dtype), self._encoder, dtype, _refuse)
+        self._encoder.encode([FIRST_TEXT])
+
+    @property
+    @override
+    def vocabulary_size(self) -> int:
+        return self._usual.vocabulary_size
+
+    @property
+    @override
+    def end_of_text(self) -> int:
+        return self._usual.end_of_text
+
+    @property
+    @override
+    def token_bytes(self) -> NDArray[np.int32]:
+        return self._usual.token_bytes
+
+    @override
+    def encode(self, documents: Sequence[str]) -> Encoded:
+        return self._encoder.encode(documents)
+
+    @override
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._usual.decode(ids)
+
+    @override
+    def fingerprint(self) -> str:
+        return self._usual.fingerprint()
+
+    @override
+    def write(self, folder: Path) -> None:
+        self._usual.write(folder)
+
+
+def _refuse(reason: str) -> None:
+    raise SystemExit(reason)

@@ -1,0 +1,203 @@
+"""What Holdfast does, as tasks for processes of their own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from adapters.data_source.files import FilesDataSource
+from adapters.data_source.formats.records import Limits
+from adapters.token_cache.disk import DiskTokenCache
+from adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from application.feed import Feed
+from application.prepare_tokens import PrepareTokens
+from application.rejections import Rejections
+from application.tokenize import TextReader
+from benchmarks.data.child import peak_memory, private_memory, reset_peak
+from benchmarks.data.corpus import LENGTH, ROWS, texts_of
+from benchmarks.data.tokenizer import NewTokenizer
+from bootstrap.data import cached_batches, streamed_batches
+from configs.sections.data import FilesDataSettings
+from domain.cursor import Cursor
+from domain.holdout import Holdout
+from domain.mixture import Mixture, Stage
+from domain.order import Share
+from domain.packing import ConcatPacking
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from application.feed import BatchStream
+    from domain.batch import Batch
+
+MIXTURE = Mixture(0, (Stage(0, (1,)),))
+
+_KEY = "benchmark"
+_GROWN_SHARD_BYTES = 1 << 20  # so that there are hundreds of shards, as a large corpus has
+_GROWN_MEMORY = 32 << 20  # so that the smallest corpus fills the windows, however many lanes there are
+_PACKING, _NOTHING_HELD_OUT, _SHARE = ConcatPacking(LENGTH), Holdout(0.0, seed=0), Share(ROWS)
+
+
+def open_reader(folder: str, tokenizer: str, backend: str) -> TextReader:
+    """Return a reader whose tokenizer has met no text."""
+    return TextReader(FilesDataSource([folder]), NewTokenizer(tokenizer, backend), Rejections("stop"))
+
+
+def open_checked_reader(folder: str, tokenizer: str, backend: str) -> TextReader:
+    """Return a reader as a run has it: its tokenizer was compared with the reference."""
+    encoder = HuggingfaceTokenizer.load(tokenizer, backend=backend)
+    encoder.encode(["The first document is compared as well."])
+    return TextReader(FilesDataSource([folder]), encoder, Rejections("stop"))
+
+
+def stream_of(reader: TextReader, folder: str, memory: int = 1 << 30) -> BatchStream:
+    """Return one epoch in stream mode, with the settings that a run has by itself; ``memory`` is for its windows."""
+    data = FilesDataSettings(path=(folder,), sequence_length=LENGTH, mode="stream", epochs=1, memory=memory)
+    return streamed_batches([reader], MIXTURE, _PACKING, _NOTHING_HELD_OUT, _SHARE, data=data)
+
+
+def open_cache(cache: str) -> DiskTokenCache:
+    """Return the cache in a folder."""
+    return DiskTokenCache(Path(cache), _KEY, max_open=1024)
+
+
+def fill_cache(reader: TextReader, cache: str, shard_bytes: int | None = None) -> DiskTokenCache:
+    """Return a cache with all tokens of the reader's source."""
+    tokens = open_cache(cache)
+    PrepareTokens(reader, tokens, Rejections("stop"), shard_bytes=shard_bytes).run()
+    return tokens
+
+
+def cached(tokens: DiskTokenCache, epochs: int | None) -> BatchStream:
+    """Return the rows of a cache, fully shuffled."""
+    return cached_batches([tokens], MIXTURE, _PACKING, _NOTHING_HELD_OUT, _SHARE, epochs=epochs)
+
+
+def batches_of(stream: BatchStream, cursor: Cursor | None = None, *, ahead: int = 4) -> Generator[Batch]:
+    """Yield batches as the loop gets them."""
+    feed = Feed(stream, prefetch=ahead)
+    try:
+        feed.seek(cursor or Cursor())
+        yield from iter(feed.next, None)
+    finally:
+        feed.close()
+
+
+def stream(
+    folder: str, tokenizer: str, backend: str, *, derived: bool = False, checked: bool = False
+) -> dict[str, float]:
+    """Measure files to batches, in stream mode; ``derived`` asks for all arrays that a model takes, too."""
+    began = time.perf_counter()
+    reader = (open_checked_reader if checked else open_reader)(folder, tokenizer, backend)
+    start_up = time.perf_counter() - began
+    began = time.perf_counter()
+    tokens = _drain(batches_of(stream_of(reader, folder)), derived=derived)
+    return {"tokens": tokens, "seconds": time.perf_counter() - began, "start_up": start_up}
+
+
+def prepare(folder: str, tokenizer: str, backend: str, cache: str) -> dict[str, float]:
+    """Measure files to a cache on disk."""
+    reader = open_reader(folder, tokenizer, backend)
+    began = time.perf_counter()
+    shards = fill_cache(reader, cache).shards()
+    return {"tokens": sum(shard.num_tokens for shard in shards), "seconds": time.perf_counter() - began}
+
+
+def read_cached(cache: str, passes: int, *, ahead: int, derived: bool) -> dict[str, float]:
+    """Measure ``passes`` over a cache, behind one that is not counted, ``ahead`` batches prepared ahead."""
+    tokens = open_cache(cache)
+    stream = cached(tokens, passes + 1)
+    before = len(list(batches_of(cached(tokens, 1))))
+    batches = batches_of(stream, ahead=ahead)
+    for _ in islice(batches, before):
+        pass
+    began = time.perf_counter()
+    return {"tokens": _drain(batches, derived=derived), "seconds": time.perf_counter() - began}
+
+
+def count_cached(cache: str) -> dict[str, Any]:
+    """Count each id in the full rows of one pass over a cache."""
+    counts = np.zeros(1 << 16, np.int64)
+    for batch in batches_of(cached(open_cache(cache), 1)):
+        full = batch.input_ids[batch.row_lengths == LENGTH]
+        counts += np.bincount(full.reshape(-1), minlength=len(counts))
+    return {"counts": counts.tolist()}
+
+
+def grow(folder: str, tokenizer: str, warm: str, mode: str, cache: str) -> dict[str, float]:
+    """Measure one pass in ``mode``, text to batches, and its peaks of memory; the words of ``warm`` are met before."""
+    encoder = NewTokenizer(tokenizer, "gigatoken")
+    encoder.encode(list(texts_of(warm)))
+    limits = Limits(unit_bytes=_GROWN_SHARD_BYTES) if mode == "cache" else None
+    reader = TextReader(FilesDataSource([folder], limits=limits), encoder, Rejections("stop"))
+    reset_peak()
+    with _PrivatePeak() as private:
+        began = time.perf_counter()
+        if mode == "stream":
+            batches = batches_of(stream_of(reader, folder, memory=_GROWN_MEMORY))
+        else:
+            batches = batches_of(cached(fill_cache(reader, cache, shard_bytes=_GROWN_SHARD_BYTES), 1))
+        tokens = _drain(batches, derived=False)
+        seconds = time.perf_counter() - began
+    return {"tokens": tokens, "seconds": seconds, "peak": peak_memory(), "private": private.bytes}
+
+
+def resume_stream(folder: str, tokenizer: str) -> dict[str, Any]:
+    """Measure the time to the first batch of a stream at several places."""
+    encoder = NewTokenizer(tokenizer, "gigatoken")
+
+    def batches_from(cursor: Cursor) -> Generator[Batch]:
+        reader = TextReader(FilesDataSource([folder]), encoder, Rejections("stop"))
+        return batches_of(stream_of(reader, folder), cursor)
+
+    cursors = [batch.cursor for batch in batches_from(Cursor())]
+    return {"seconds": [_first(batches_from(cursors[int(place * len(cursors))])) for place in (0.1, 0.5, 0.9)]}
+
+
+def resume_cache(cache: str) -> dict[str, float]:
+    """Measure the time to the first batch of a cache on disk, in the middle of the third epoch."""
+    middle = sum(shard.num_tokens for shard in open_cache(cache).shards()) * 5 // 2 // LENGTH
+    seconds = _first(batches_of(cached(open_cache(cache), None), Cursor(middle)))
+    return {"seconds": seconds}
+
+
+def _first(batches: Generator[Batch]) -> float:
+    began = time.perf_counter()
+    next(batches)
+    seconds = time.perf_counter() - began
+    batches.close()
+    return seconds
+
+
+def _drain(batches: Generator[Batch], *, derived: bool) -> int:
+    tokens = 0
+    for batch in batches:
+        tokens += batch.num_tokens
+        if derived:
+            batch.position_ids, batch.document_ids, batch.loss_mask  # noqa: B018
+    return tokens
+
+
+class _PrivatePeak:
+    """Watches the memory that no file backs: pages of the cache's files can be dropped at any time."""
+
+    def __enter__(self) -> Self:
+        self.bytes = private_memory()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.02):
+            self.bytes = max(self.bytes, private_memory())

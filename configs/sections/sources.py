@@ -1,0 +1,71 @@
+"""Where documents may come from."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from configs.sections.base import Number, Section, Text
+
+
+def several(value: object) -> object:
+    """Return one text as a list of it."""
+    return (value,) if isinstance(value, str) else value
+
+
+class PythonLibrarySource(Section):
+    """The source files of the Python standard library on this machine."""
+
+    kind: Literal["python_library"] = Field(
+        default="python_library", description="The Python standard library of this machine."
+    )
+
+
+class RecordSource(Section):
+    """What sources of records share: which field is the text, and which records count."""
+
+    text_field: Text = Field(default="text", description="Field or column of a record that holds the text.")
+    filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
+        default_factory=dict,
+        description="Fields and the value, or list of values, that a record must have in them; others are left out.",
+    )
+
+
+class RetrySettings(Section):
+    """How long a place on the network may fail before the run does, or the rest of the file is left out."""
+
+    deadline_seconds: Annotated[Number, Field(gt=0)] = Field(
+        default=120.0, description="Seconds in which a request that fails for a passing reason is made again."
+    )
+    stall_seconds: Annotated[Number, Field(gt=0)] = Field(
+        default=30.0, description="Seconds of silence after which a request is given up and made again."
+    )
+
+
+class FilesSource(RecordSource):
+    """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
+
+    kind: Literal["files"] = Field(default="files", description="Files of one's own.")
+    path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)] = Field(
+        description="Folder, file or fsspec glob, or a list of them."
+    )
+    format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet", "arrow"] = Field(
+        default="auto", description="Format of the files; auto goes by the suffix."
+    )
+    compression: Literal["auto", "none", "gz", "zst"] = Field(
+        default="auto", description="How txt, jsonl and csv files are packed; auto goes by the suffix."
+    )
+    retry: RetrySettings = Field(default_factory=RetrySettings, description="How long a place on the network may fail.")
+
+
+class HuggingFaceSource(RecordSource):
+    """A dataset of the Hugging Face library, read as a stream."""
+
+    kind: Literal["huggingface"] = Field(default="huggingface", description="A Hugging Face dataset.")
+    path: Text = Field(description="Name on the hub, or a local folder.")
+    name: Text | None = Field(default=None, description="Configuration of the dataset; null means its default.")
+    split: Text = Field(default="train", description="Split of the dataset.")
+    revision: Text | None = Field(
+        default=None, description="Branch, tag or commit on the hub; null means the default branch."
+    )
