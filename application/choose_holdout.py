@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from domain.errors import DataError
 from domain.holdout import Holdout, hash_of
 from ports.data_source import Document
 
@@ -20,7 +21,8 @@ def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], obj
     """Return ``wanted``, or where chance left a small corpus without a held document, one that holds a single one.
 
     The document with the lowest hash is taken then, and ``say`` is told. A pure function of the data: a resumed run
-    holds out the same. Reading stops at the first held document; records that cannot be used are passed over.
+    holds out the same. Reading stops at the first held document; records that cannot be used are passed over, but a
+    place that does not answer raises ``DataError``, since the choice is for the whole run.
     """
     if wanted.fraction == 0.0:
         return wanted
@@ -28,6 +30,8 @@ def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], obj
     for unit in source.units():
         for document in source.read(unit):
             if not isinstance(document, Document):
+                if document.is_passing:
+                    raise DataError(document.reason)
                 continue
             hashes = np.array([hash_of(document.text)], np.uint64)
             if wanted.holds(hashes)[0]:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from domain.packing import Packing
     from domain.row_index import RowIndex
     from ports.data_source import Unit
-    from ports.token_source import Tokens
+
+    Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
 _EMPTY_EPOCHS = 3  # each epoch deals other units to a lane; this often nothing means that there is nothing
 
@@ -58,14 +59,15 @@ def no_text(units: Sequence[Unit]) -> str:
 class LaneReader:
     """Streams one lane: the units that the shuffled order of each epoch deals to it, in windows of packed rows.
 
-    What follows a place is a pure function of the source, the plan and the place.
+    What follows a place is a pure function of the source, the plan and the place. ``wanted`` chooses documents by their
+    hashes; None takes all, and hashes none.
     """
 
     def __init__(
         self,
         reader: TextReader,
         plan: LanePlan,
-        wanted: Callable[[NDArray[np.uint64]], NDArray[np.bool_]],
+        wanted: Wanted | None,
         lane: int,
     ) -> None:
         self._reader = reader
@@ -80,7 +82,7 @@ class LaneReader:
         held: list[_Documents] = []
         room = self._plan.window_tokens
         for epoch, place, group, wanted in self._groups(begin):
-            documents = _Documents(group.tokens, wanted)
+            documents = _Documents(group.ids, group.offsets, wanted)
             while (cut := documents.first_reaching(room)) is not None:
                 within, documents = documents.cut(cut + 1)
                 behind = Lane(epoch, place, group.places[-1 - len(documents)])
@@ -100,7 +102,7 @@ class LaneReader:
             num_empty += 1
             for place, unit in enumerate([self._units[number] for number in order[first:]], first):
                 for group in self._reader.tokens(unit, max(position, unit.start)):
-                    wanted = self._wanted(group.tokens.hashes)
+                    wanted = self._wanted(group.tokens.hashes) if self._wanted else _all(group)
                     num_empty = 0 if wanted.any() else num_empty
                     yield epoch, place, group, wanted
                 position = 0
@@ -122,14 +124,11 @@ class LaneReader:
 class _Documents:
     """Some documents as tokens, which of them are wanted, and their number of wanted tokens."""
 
-    def __init__(self, tokens: Tokens, wanted: NDArray[np.bool_], first: int = 0, last: int | None = None) -> None:
-        self._tokens = tokens
-        self._wanted = wanted
-        self._part = slice(first, len(wanted) if last is None else last)
-        offsets = tokens.offsets[self._part.start : self._part.stop + 1]
-        self.ids = tokens.ids[offsets[0] : offsets[-1]]
+    def __init__(self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], wanted: NDArray[np.bool_]) -> None:
+        self.ids = ids[offsets[0] : offsets[-1]]
         self.lengths = np.diff(offsets)
-        self.wanted = wanted[self._part]
+        self.wanted = wanted
+        self._offsets = offsets - offsets[0]
         self._ends = np.cumsum(np.where(self.wanted, self.lengths, 0))
 
     def __len__(self) -> int:
@@ -145,9 +144,11 @@ class _Documents:
         return found if found < len(self) else None
 
     def cut(self, documents: int) -> tuple[_Documents, _Documents]:
-        begin, end = self._part.start, self._part.stop
-        behind = begin + documents
         return (
-            _Documents(self._tokens, self._wanted, begin, behind),
-            _Documents(self._tokens, self._wanted, behind, end),
+            _Documents(self.ids, self._offsets[: documents + 1], self.wanted[:documents]),
+            _Documents(self.ids, self._offsets[documents:], self.wanted[documents:]),
         )
+
+
+def _all(group: TokenizedGroup) -> NDArray[np.bool_]:
+    return np.ones(len(group.documents), np.bool_)

@@ -113,7 +113,7 @@ class PrepareTokens:
 
     def _tokens(self, units: Sequence[Unit], total: int, rejected: list[object]) -> Iterator[Tokens]:
         for unit in units:
-            for group in self._reader.tokens(unit, rejected=rejected.append):
+            for group in self._reader.tokens(unit, rejected=rejected.append, is_kept=True):
                 if self._cancelled.is_set():
                     raise _CancelledError
                 yield group.tokens

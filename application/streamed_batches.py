@@ -13,11 +13,9 @@ from domain.errors import ConfigurationError, DataError, StateError
 from domain.row_index import NO_ROW, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
-    from numpy.typing import NDArray
-
-    from application.lane_reader import LanePlan, Window
+    from application.lane_reader import LanePlan, Wanted, Window
     from application.tokenize import TextReader
     from domain.batch import Batch
     from domain.mixture import Mixture
@@ -39,7 +37,7 @@ class StreamedBatches:
         readers: Sequence[TextReader],
         mixture: Mixture,
         plan: LanePlan,
-        wanted: Callable[[NDArray[np.uint64]], NDArray[np.bool_]],
+        wanted: Wanted | None,
         share: Share,
         *,
         workers: int,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from application.prefetch import Prefetch
 from domain.errors import DataError
 from domain.holdout import hash_of
 from ports.data_source import Document, Rejected
@@ -18,21 +17,36 @@ from ports.token_source import Tokens
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from application.rejections import Record, Rejections
     from ports.data_source import DataSource, Unit
-    from ports.tokenizer import Encoded, Tokenizer
+    from ports.tokenizer import Tokenizer
     from ports.transform import Transform
 
 _GROUP_CHARACTERS = 1 << 20  # enough that the tokenizer's threads are busy, few enough to stay small
 _SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the document
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class TokenizedGroup:
-    """Some documents of a unit that follow one another, as tokens; ``places`` are their starts, then the last end."""
+    """Some ``documents`` of a unit that follow one another, and their token ids, flat, end-of-text behind each."""
 
-    tokens: Tokens
-    places: Sequence[int]
+    ids: NDArray[np.unsignedinteger]
+    offsets: NDArray[np.int64]
+    documents: Sequence[Document]
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Return where the documents start, then where the last one ends."""
+        return [*(document.start for document in self.documents), self.documents[-1].end]
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        """Return the documents with their hashes, which take as long as half the reading."""
+        # of the text as it was stored, so that transforms move no document to the other side of a hold-out
+        hashes = np.array([hash_of(document.text) for document in self.documents], np.uint64)
+        return Tokens(self.ids, self.offsets, hashes)
 
 
 @final
@@ -54,28 +68,31 @@ class TextReader:
         return [self.source.fingerprint(), self._tokenizer.fingerprint(), *transforms]
 
     def tokens(
-        self, unit: Unit, start: int | None = None, *, rejected: Callable[[Record], object] | None = None
+        self,
+        unit: Unit,
+        start: int | None = None,
+        *,
+        rejected: Callable[[Record], object] | None = None,
+        is_kept: bool = False,
     ) -> Iterator[TokenizedGroup]:
         """Yield the documents of ``unit`` from ``start`` on that have text, each with its end-of-text behind it.
 
         A bad record raises ``DataError`` or, where that is the policy, goes to ``rejected``, else to the run's list.
+        Where the tokens are kept (``is_kept``), a place that does not answer raises it in any case.
         """
-        groups = _groups(self._documents(unit, start, rejected or self._rejections.record))
-        if unit.size < _GROUP_CHARACTERS:
-            yield from (self._assemble(group, self._encode(group)) for group in groups)
-            return
-        # in large units reading and encoding run side by side, each in a thread
-        with closing(Prefetch(groups, depth=1)) as read:
-            encoded = ((group, self._encode(group)) for group in read)
-            with closing(Prefetch(encoded, depth=1)) as ready:
-                yield from (self._assemble(*each) for each in ready)
+        record = rejected or self._rejections.record
+        for group in _groups(self._documents(unit, start, record, is_kept=is_kept)):
+            yield self._encode(group)
 
     def _documents(
-        self, unit: Unit, start: int | None, rejected: Callable[[Record], object]
+        self, unit: Unit, start: int | None, rejected: Callable[[Record], object], *, is_kept: bool
     ) -> Iterator[tuple[Document, str]]:
         for item in self.source.read(unit, start):
             used = self._transformed(unit, item) if isinstance(item, Document) else item
             if isinstance(used, Rejected):
+                if is_kept and used.is_passing:
+                    msg = f"{used.reason}; what was tokenized so far is kept: start again when it answers"
+                    raise DataError(msg)
                 rejected(self._rejections.judge(unit, used))
             elif used:
                 yield used
@@ -96,18 +113,13 @@ class TextReader:
             text = changed
         return (document, text) if text else None
 
-    def _encode(self, group: Sequence[tuple[Document, str]]) -> Encoded:
-        return self._tokenizer.encode([text for _, text in group])
-
-    def _assemble(self, group: Sequence[tuple[Document, str]], encoded: Encoded) -> TokenizedGroup:
+    def _encode(self, group: Sequence[tuple[Document, str]]) -> TokenizedGroup:
+        encoded = self._tokenizer.encode([text for _, text in group])
         offsets = encoded.offsets + np.arange(len(group) + 1)
         ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
         for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
             ids[begin + number : end + number] = encoded.ids[begin:end]
-        # of the text as it was stored, so that transforms move no document to the other side of a hold-out
-        hashes = np.array([hash_of(document.text) for document, _ in group], np.uint64)
-        places = [*(document.start for document, _ in group), group[-1][0].end]
-        return TokenizedGroup(Tokens(ids, offsets, hashes), places)
+        return TokenizedGroup(ids, offsets, [document for document, _ in group])
 
 
 def _failed(unit: Unit, document: Document, number: int, transform: Transform, why: str) -> Rejected:

@@ -17,6 +17,7 @@ from application.rejections import Rejections
 from application.train import TrainPlan, TrainRun
 from bootstrap import data, sources, training
 from bootstrap.lazy import lazy
+from bootstrap.transforms import load_transforms
 from configs.settings import TrainSettings
 from domain.budget import Budget
 from domain.order import Share
@@ -57,7 +58,7 @@ class Container(containers.DeclarativeContainer):
         tokens=providers.Singleton(sources.NoText),
     )
     holdout = providers.Singleton(data.hold_out, data_source, settings.provided.data, settings.provided.run.seed, say)
-    transforms = providers.Singleton(data.load_transforms, settings.provided.data)
+    transforms = providers.Singleton(load_transforms, settings.provided.data)
     tokenizer = providers.Selector(
         settings.provided.tokenizer.kind,
         train=providers.Singleton(

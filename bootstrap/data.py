@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from application.cached_batches import CachedBatches
 from application.choose_holdout import choose_holdout
@@ -16,19 +16,14 @@ from application.packed_rows import PackedRows
 from application.prepare_tokens import PrepareTokens
 from application.streamed_batches import StreamedBatches
 from application.tokenize import TextReader
-from bootstrap.lazy import lazy_attribute
-from bootstrap.plugins import check_options, load_plugin
 from configs.sections.data import MixtureDataSettings
-from domain.errors import ConfigurationError
 from domain.holdout import Holdout
 from domain.mixture import Mixture, Stage
 from domain.order import choose_lanes
 from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
-from ports.data_source import DataSource
-from ports.transform import Transform
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from application.feed import BatchStream
@@ -41,11 +36,11 @@ if TYPE_CHECKING:
     from ports.token_cache import TokenCache
     from ports.token_source import TokenSource
     from ports.tokenizer import Tokenizer
+    from ports.transform import Transform
 
 _TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
 _SECONDS_BETWEEN_LINES = 5.0
-_TRANSFORMS = ("length", "normalize", "replace")
 MIXTURE_BLOCK = 1024
 _CACHING = 1  # raise it when the same documents become other shards or hashes
 
@@ -94,32 +89,6 @@ def choose_packing(data: FeedSettings) -> Packing:
             return BestFitPacking(data.sequence_length, data.packing.overflow)
         case "sliding":
             return SlidingPacking(data.sequence_length, data.packing.stride or data.sequence_length // 2)
-
-
-def load_transforms(data: FeedSettings) -> Sequence[Transform]:
-    """Return the transforms that the settings name, in order; raises ``ConfigurationError`` if they cannot be had."""
-    if data.transforms and form_of(data) == "tokens":
-        msg = "data.transforms change text, of which data.kind=tokens has none: leave them out"
-        raise ConfigurationError(msg)
-    return [_transform(section.kind, section.options) for section in data.transforms]
-
-
-def _transform(kind: str, options: Mapping[str, Any]) -> Transform:
-    built_in = {name: f"adapters.transform.{name}:{name.title()}Transform" for name in _TRANSFORMS}
-    is_built_in = kind in built_in
-    new = lazy_attribute(built_in[kind]) if is_built_in else load_plugin("transform", kind, built_in=built_in)
-    check_options("transform", kind, new, **options)
-    try:
-        transform = new(**options)
-    except (TypeError, ValueError) as error:
-        msg = f"the options of transform '{kind}' do not fit: {error}"
-        raise ConfigurationError(msg) from error
-    if not isinstance(transform, Transform):
-        msg = (
-            f"the entry point '{kind}' of holdfast.transform gives a {type(transform).__name__}, which is no Transform"
-        )
-        raise ConfigurationError(msg)
-    return transform
 
 
 def choose_mode(source: DataSource, data: FeedSettings, folder: Path, decide: Callable[[str, str, str], str]) -> str:
@@ -231,8 +200,12 @@ def streamed_batches(
     windows = lanes * len(readers) * _BYTES_PER_TOKEN
     window = max(packing.length, min(data.shuffle_tokens, data.memory // windows))
     plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs)
-    workers = data.workers or os.cpu_count() or 1
-    return StreamedBatches(readers, mixture, plan, lambda hashes: ~holdout.holds(hashes), share, workers=workers)
+    wanted = (lambda hashes: ~holdout.holds(hashes)) if holdout.fraction else None
+    is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])
+    cores = os.cpu_count() or 1
+    # who waits for a network needs more threads than cores
+    workers = data.workers or (max(8, 2 * cores) if is_remote else cores)
+    return StreamedBatches(readers, mixture, plan, wanted, share, workers=workers)
 
 
 class _Progress:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -20,9 +21,10 @@ _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 # What a resumed run may not change: another value here makes it another run.
 _IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind")
 _FREE = (
-    *("data.prefetch", "data.workers", "data.cache", "data.epochs", "data.on_error"),
+    *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error"),
     "tokenizer.backend",  # all backends give the same ids
 )
+_SOURCE_RETRY = re.compile(r"data\.sources\..*\.retry\..*")
 
 
 @final
@@ -186,9 +188,11 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
 
 
 def _is_identity(key: str) -> bool:
-    if key in _FREE:
-        return False
-    return any(key == name or key.startswith(f"{name}.") for name in _IDENTITY)
+    return _is_below(key, _IDENTITY) and not (_is_below(key, _FREE) or _SOURCE_RETRY.fullmatch(key))
+
+
+def _is_below(key: str, names: tuple[str, ...]) -> bool:
+    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -43,11 +43,14 @@ class Rejected:
     """A record that is no document: ``reason`` is one sentence that names file and position and says what to do.
 
     Reading the unit from ``end`` yields what follows it; None means that the rest of the unit cannot be read.
+    ``is_passing`` says that it may be readable another time (a place that does not answer): nothing that is kept may
+    be made without it.
     """
 
     reason: str
     start: int
     end: int | None
+    is_passing: bool = False
 
 
 class DataSource(ABC):

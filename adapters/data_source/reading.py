@@ -93,7 +93,7 @@ class Reading:
         except Exception as error:
             if isinstance(error, MemoryError) and file.format not in _TABLES:  # a damaged table may ask for any size
                 raise
-            yield Rejected(_sentence(error, file, position), position, None)
+            yield Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
 
     def header(self, file: File) -> list[str] | None:
         """Return the columns of a csv or tsv file, None if it has none to read."""
@@ -152,6 +152,12 @@ def _sentence(error: Exception, file: File, position: int) -> str:
     if file.format in _TABLES and not _is_of_the_place(error):
         return f"{place}: it is a truncated or damaged {file.format} file ({describe(error)}): {remedy}"
     return f"{file.name} cannot be read ({describe(error)}): check that it is there and that you may read it"
+
+
+def _is_damage(error: Exception, file: File) -> bool:
+    if isinstance(error, DataError):
+        return error.__cause__ is None or isinstance(error.__cause__, ValueError)
+    return isinstance(error, (DamagedError, ValueError)) or (file.format in _TABLES and not _is_of_the_place(error))
 
 
 def _is_of_the_place(error: Exception) -> bool:

@@ -79,6 +79,8 @@ def sample_documents(source: DataSource, max_bytes: int, usable: Callable[[str],
             continue
         for document in source.read(unit):
             if isinstance(document, Rejected):
+                if document.is_passing:
+                    raise DataError(document.reason)  # the tokenizer is kept, and would lack the rest for good
                 continue  # whoever reads it for training decides what becomes of the run
             if text := usable(document.text):
                 content = text.encode("utf-8", "replace")[: max_bytes - taken]

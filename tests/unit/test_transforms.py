@@ -18,7 +18,7 @@ from adapters.transform.normalize import NormalizeTransform
 from adapters.transform.replace import ReplaceTransform
 from application.rejections import Rejections
 from application.tokenize import TextReader
-from bootstrap.data import load_transforms
+from bootstrap.transforms import load_transforms
 from configs.layers import load_settings
 from domain.errors import ConfigurationError, DataError
 from domain.holdout import hash_of
@@ -37,7 +37,7 @@ def read(texts, transforms, on_error="stop", rejected=None):
     [unit] = reader.source.units()
     left = []
     for group in reader.tokens(unit, rejected=rejected):
-        ids, offsets = group.tokens.ids, group.tokens.offsets
+        ids, offsets = group.ids, group.offsets
         left += [tokenizer.decode(ids[first:last].tolist()) for first, last in pairwise(offsets)]
     return left
 

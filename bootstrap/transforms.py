@@ -1,0 +1,44 @@
+"""What is done to each text, by the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bootstrap.data import form_of
+from bootstrap.lazy import lazy_attribute
+from bootstrap.plugins import check_options, load_plugin
+from domain.errors import ConfigurationError
+from ports.transform import Transform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from configs.sections.data import FeedSettings
+
+_TRANSFORMS = ("length", "normalize", "replace")
+
+
+def load_transforms(data: FeedSettings) -> Sequence[Transform]:
+    """Return the transforms that the settings name, in order; raises ``ConfigurationError`` if they cannot be had."""
+    if data.transforms and form_of(data) == "tokens":
+        msg = "data.transforms change text, of which data.kind=tokens has none: leave them out"
+        raise ConfigurationError(msg)
+    return [_transform(section.kind, section.options) for section in data.transforms]
+
+
+def _transform(kind: str, options: Mapping[str, Any]) -> Transform:
+    built_in = {name: f"adapters.transform.{name}:{name.title()}Transform" for name in _TRANSFORMS}
+    is_built_in = kind in built_in
+    new = lazy_attribute(built_in[kind]) if is_built_in else load_plugin("transform", kind, built_in=built_in)
+    check_options("transform", kind, new, **options)
+    try:
+        transform = new(**options)
+    except (TypeError, ValueError) as error:
+        msg = f"the options of transform '{kind}' do not fit: {error}"
+        raise ConfigurationError(msg) from error
+    if not isinstance(transform, Transform):
+        msg = (
+            f"the entry point '{kind}' of holdfast.transform gives a {type(transform).__name__}, which is no Transform"
+        )
+        raise ConfigurationError(msg)
+    return transform
