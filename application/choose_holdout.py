@@ -33,6 +33,8 @@ def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], obj
                 if document.is_passing:
                     raise DataError(document.reason)
                 continue
+            if not document.text:
+                continue
             hashes = np.array([hash_of(document.text)], np.uint64)
             if wanted.holds(hashes)[0]:
                 return wanted

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TokenGroups(Protocol):
-    """Some order of all documents of the data, in groups."""
+    """Documents of the data in some order, in groups; all that are held out are among them."""
 
     def __iter__(self) -> Iterator[Tokens]:
         """Yield the documents from the first on."""
@@ -33,10 +33,11 @@ class TokenGroups(Protocol):
 
 @final
 class TextGroups(TokenGroups):
-    """All documents of text sources, the units of all in one shuffled order."""
+    """The documents of text sources that ``holdout`` holds, the units of all in one shuffled order."""
 
-    def __init__(self, readers: Sequence[TextReader], seed: int) -> None:
+    def __init__(self, readers: Sequence[TextReader], holdout: Holdout, seed: int) -> None:
         self._readers = readers
+        self._holdout = holdout
         self._seed = seed
 
     def __iter__(self) -> Iterator[Tokens]:
@@ -44,7 +45,7 @@ class TextGroups(TokenGroups):
         units = [(reader, unit) for reader in self._readers for unit in reader.source.units()]
         for number in unit_order(len(units), self._seed, 0).tolist():
             reader, unit = units[number]
-            for group in reader.tokens(unit):
+            for group in reader.tokens(unit, wanted=self._holdout.holds):
                 yield group.tokens
 
 

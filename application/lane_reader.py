@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
-_EMPTY_EPOCHS = 3  # each epoch deals other units to a lane; this often nothing means that there is nothing
+_BARREN_EPOCHS = 3  # after so many without a row it is worth looking whether there is any
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,78 +76,86 @@ class LaneReader:
         self._lane = lane
 
     def windows(self, start: Lane) -> Generator[Window]:
-        """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` says."""
+        """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` says.
+
+        A window ends with its epoch. Raises ``DataError`` where no unit holds anything that makes a row.
+        """
         begin = replace(start, taken=0)
+        num_barren = 0
+        while self._plan.epochs is None or begin.epoch < self._plan.epochs:
+            num_rows = 0
+            for window in self._epoch(begin):
+                num_rows += window.index.num_rows
+                yield window
+            begin = Lane(begin.epoch + 1)
+            num_barren = 0 if num_rows else num_barren + 1
+            if num_barren == _BARREN_EPOCHS and self._plan.epochs is None:
+                self._check_some()
+
+    def _epoch(self, begin: Lane) -> Iterator[Window]:
         held: list[_Documents] = []
         room = self._plan.window_tokens
-        for epoch, place, group, wanted in self._groups(begin):
-            documents = _Documents(group.ids, group.offsets, wanted)
+        for place, group in self._groups(begin):
+            documents = _Documents.of(group)
             while (cut := documents.first_reaching(room)) is not None:
                 within, documents = documents.cut(cut + 1)
-                behind = Lane(epoch, place, group.places[-1 - len(documents)])
+                behind = Lane(begin.epoch, place, documents.places[0])
                 yield self._window([*held, within], begin, behind)
                 begin, held, room = behind, [], self._plan.window_tokens
             held.append(documents)
             room -= documents.num_tokens
         if any(documents.num_tokens for documents in held):
-            yield self._window(held, begin, Lane(epoch=epoch + 1))
+            yield self._window(held, begin, Lane(begin.epoch + 1))
 
-    def _groups(self, start: Lane) -> Iterator[tuple[int, int, TokenizedGroup, NDArray[np.bool_]]]:
-        position, first, num_empty = start.position, start.unit, 0
-        for epoch in count(start.epoch):
-            if self._plan.epochs is not None and epoch >= self._plan.epochs:
-                return
-            order = unit_order(len(self._units), self._plan.seed, epoch)[self._lane :: self._plan.lanes]
-            num_empty += 1
-            for place, unit in enumerate([self._units[number] for number in order[first:]], first):
-                for group in self._reader.tokens(unit, max(position, unit.start)):
-                    wanted = self._wanted(group.tokens.hashes) if self._wanted else _all(group)
-                    num_empty = 0 if wanted.any() else num_empty
-                    yield epoch, place, group, wanted
-                position = 0
-            first = 0
-            if num_empty == _EMPTY_EPOCHS and self._plan.epochs is None:
-                raise DataError(no_text(self._units))
+    def _groups(self, begin: Lane) -> Iterator[tuple[int, TokenizedGroup]]:
+        order = unit_order(len(self._units), self._plan.seed, begin.epoch)[self._lane :: self._plan.lanes].tolist()
+        position = begin.position
+        for place, number in enumerate(order[begin.unit :], begin.unit):
+            unit = self._units[number]
+            for group in self._reader.tokens(unit, max(position, unit.start), wanted=self._wanted):
+                yield place, group
+            position = 0
+
+    def _check_some(self) -> None:
+        for unit in self._units:  # what this lane was dealt is no proof: the others may hold all there is
+            for group in self._reader.tokens(unit, wanted=self._wanted):
+                if self._window([_Documents.of(group)], Lane(), Lane()).index.num_rows:
+                    return
+        raise DataError(no_text(self._units))
 
     def _window(self, held: Sequence[_Documents], begin: Lane, behind: Lane) -> Window:
         ids = np.concatenate([documents.ids for documents in held])
         lengths = np.concatenate([documents.lengths for documents in held])
-        wanted = np.concatenate([documents.wanted for documents in held])
-        starts = np.cumsum(lengths) - lengths
-        index = self._plan.packing(starts[wanted], lengths[wanted]).index
+        index = self._plan.packing(np.cumsum(lengths) - lengths, lengths).index
         place = (self._plan.seed, self._lane, begin.epoch, begin.unit, begin.position)
         return Window(ids, index, permute(np.arange(index.num_rows), index.num_rows, *place), begin, behind)
 
 
-@final
+@dataclass(frozen=True, slots=True, eq=False)
 class _Documents:
-    """Some documents as tokens, which of them are wanted, and their number of wanted tokens."""
+    """Some documents as tokens; ``places`` are their starts in the unit, then the last end."""
 
-    def __init__(self, ids: NDArray[np.unsignedinteger], offsets: NDArray[np.int64], wanted: NDArray[np.bool_]) -> None:
-        self.ids = ids[offsets[0] : offsets[-1]]
-        self.lengths = np.diff(offsets)
-        self.wanted = wanted
-        self._offsets = offsets - offsets[0]
-        self._ends = np.cumsum(np.where(self.wanted, self.lengths, 0))
+    ids: NDArray[np.unsignedinteger]
+    lengths: NDArray[np.int64]
+    places: Sequence[int]
 
-    def __len__(self) -> int:
-        return len(self.lengths)
+    @classmethod
+    def of(cls, group: TokenizedGroup) -> Self:
+        return cls(group.ids, np.diff(group.offsets), group.places)
 
     @property
     def num_tokens(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return len(self.ids)
 
     def first_reaching(self, num_tokens: int) -> int | None:
-        """Return the first document with which the wanted tokens are at least so many, None if they are fewer."""
-        found = int(np.searchsorted(self._ends, num_tokens))
-        return found if found < len(self) else None
+        """Return the first document with which the tokens are at least so many, None if they are fewer."""
+        if len(self.ids) < num_tokens or not len(self.lengths):
+            return None
+        return int(np.searchsorted(np.cumsum(self.lengths), num_tokens))
 
     def cut(self, documents: int) -> tuple[_Documents, _Documents]:
+        tokens = int(self.lengths[:documents].sum())
         return (
-            _Documents(self.ids, self._offsets[: documents + 1], self.wanted[:documents]),
-            _Documents(self.ids, self._offsets[documents:], self.wanted[documents:]),
+            _Documents(self.ids[:tokens], self.lengths[:documents], self.places[: documents + 1]),
+            _Documents(self.ids[tokens:], self.lengths[documents:], self.places[documents:]),
         )
-
-
-def _all(group: TokenizedGroup) -> NDArray[np.bool_]:
-    return np.ones(len(group.documents), np.bool_)

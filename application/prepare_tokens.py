@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import astuple, dataclass
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
+from application.workers import Workers
 from domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # so large that a disk reads them well, so small that some are made at once even of little text
 _SMALLEST_SHARD, _LARGEST_SHARD, _SHARDS = 4 << 20, 64 << 20, 32
+
+_PATIENCE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +79,24 @@ class PrepareTokens:
         self._done = 0
 
     def run(self) -> Prepared:
-        """Make the shards that are missing; raises what kept one from being made, once the others have stopped."""
+        """Make the shards that are missing; raises what kept one from being made, once the others have stopped.
+
+        A read that hangs is left to itself after five seconds.
+        """
         began = time.monotonic()
         shards = self._plan()
         missing = self._cache.missing(shards)
         total = sum(unit.size for name in missing for unit in shards[name])
         self._done = 0
-        with ThreadPoolExecutor(self._workers, "holdfast-prepare") as pool:
-            making = [pool.submit(self._make, name, shards[name], total) for name in missing]
-            try:
-                _, unfinished = wait(making, return_when=FIRST_EXCEPTION)
-            except BaseException:
-                self._cancel(making)
-                raise
-            if unfinished or any(each.exception() for each in making if each.done()):
-                self._cancel(making)
-        self._raise_first([each.exception() for each in making if not each.cancelled()])
+        self._cancelled.clear()
+        workers = Workers(self._workers, "holdfast-prepare")
+        try:
+            making = [workers.submit(self._make, name, shards[name], total) for name in missing]
+            wait(making, return_when=FIRST_EXCEPTION)
+        finally:
+            self._cancelled.set()
+            workers.close(_PATIENCE_SECONDS)
+        self._raise_first([each.exception() for each in making if each.done() and not each.cancelled()])
         return self._summary(shards, set(missing), time.monotonic() - began)
 
     def _plan(self) -> Mapping[str, Sequence[Unit]]:
@@ -109,35 +114,43 @@ class PrepareTokens:
 
     def _make(self, name: str, units: Sequence[Unit], total: int) -> None:
         meta: dict[str, Any] = {"source_bytes": sum(unit.size for unit in units), "rejected": []}
-        self._cache.put(name, self._tokens(units, total, meta["rejected"]), meta)
+        try:
+            self._stop_if_cancelled()
+            self._cache.put(name, self._tokens(units, total, meta["rejected"]), meta)
+        except BaseException:
+            self._cancelled.set()  # here, so that no other thread begins a shard before the caller hears of it
+            raise
 
     def _tokens(self, units: Sequence[Unit], total: int, rejected: list[object]) -> Iterator[Tokens]:
         for unit in units:
             for group in self._reader.tokens(unit, rejected=rejected.append, is_kept=True):
-                if self._cancelled.is_set():
-                    raise _CancelledError
+                self._stop_if_cancelled()
                 yield group.tokens
             with self._lock:
                 self._done += unit.size
                 self._progress(self._done, total)
 
-    def _cancel(self, making: Sequence[Any]) -> None:
-        self._cancelled.set()
-        for each in making:
-            each.cancel()
+    def _stop_if_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise _CancelledError
 
     def _raise_first(self, errors: Sequence[BaseException | None]) -> None:
         for error in errors:
             if error is not None and not isinstance(error, _CancelledError):
                 raise error
 
-    def _summary(self, shards: Mapping[str, Sequence[Unit]], new: set[str], seconds: float) -> Prepared:
+    def check(self) -> None:
+        """Raise ``ConfigurationError`` if any of the shards had to make room for others meanwhile."""
+        shards = self._plan()
         if missing := self._cache.missing(shards):
             msg = (
                 f"the tokens do not fit into the cache: {len(missing)} of {len(shards)} parts had to make room for "
                 "others; raise data.cache.budget, or set data.mode=stream"
             )
             raise ConfigurationError(msg)
+
+    def _summary(self, shards: Mapping[str, Sequence[Unit]], new: set[str], seconds: float) -> Prepared:
+        self.check()
         made = [shard for shard in self._cache.shards() if shard.name in shards]
         metas: list[Any] = [self._cache.meta(shard) for shard in made]
         for rejection in (rejection for meta in metas for rejection in meta["rejected"]):

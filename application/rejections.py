@@ -42,18 +42,26 @@ class Rejections:
 
     def judge(self, unit: Unit, rejected: Rejected) -> Record:
         """Return ``rejected`` as it is to be written down; raises ``DataError`` with its reason if it ends the run."""
-        if self._on_error == "stop":
-            msg = f"{rejected.reason} (to go on without what cannot be read: data.on_error=skip)"
-            raise DataError(msg)
-        return {"unit": unit.name, "position": rejected.start, "reason": rejected.reason}
+        record: Record = {"unit": unit.name, "position": rejected.start, "reason": rejected.reason}
+        self._refuse(record)
+        return record
 
     def record(self, rejection: Mapping[str, object]) -> None:
-        """Write down what was left out, unless it was before."""
+        """Write down what was left out, unless it was before; raises ``DataError`` if it ends the run.
+
+        So tokens that were prepared without some records do not let a run pass that is to end at the first of them.
+        """
+        self._refuse(rejection)
         with self._lock:
             place = _place(rejection)
             if place not in self._known:
                 self._known.add(place)
                 self._write(rejection)
+
+    def _refuse(self, record: Mapping[str, object]) -> None:
+        if self._on_error == "stop":
+            msg = f"{record['reason']} (to go on without what cannot be read: data.on_error=skip)"
+            raise DataError(msg)
 
 
 def _place(record: Mapping[str, object]) -> tuple[object, object]:

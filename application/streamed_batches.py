@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from application.lane_reader import LaneReader, no_text
+from application.workers import Workers
 from domain.cursor import Cursor, Lane
 from domain.errors import ConfigurationError, DataError, StateError
 from domain.row_index import NO_ROW, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+    from concurrent.futures import Future
 
     from application.lane_reader import LanePlan, Wanted, Window
     from application.tokenize import TextReader
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from domain.order import Share
     from domain.row_index import RowPlace
 
+_PATIENCE_SECONDS = 5.0
+
 
 @final
 class StreamedBatches:
@@ -29,7 +32,8 @@ class StreamedBatches:
 
     Each lane reads each source by itself, and ``mixture`` says which one its next row is from. A rank reads the lanes
     that are its own, a window ahead in a pool of threads; memory holds two windows for each lane and source.
-    Where the data end, lanes that have ended give empty rows until all have.
+    The source that runs out first ends the data; until it has done so in all its lanes, those that have ended give
+    empty rows.
     """
 
     def __init__(
@@ -62,16 +66,17 @@ class StreamedBatches:
         if len(places) != expected:
             msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
             raise StateError(msg)
-        pool = ThreadPoolExecutor(self._workers, "holdfast-lane")
+        pool = Workers(self._workers, "holdfast-lane")
         streams = {
             number: _LaneStream(self._reader_of(number), place, pool)
             for number, place in enumerate(places)
             if number // len(self._readers) % self._share.ranks == self._share.rank
+            and number % len(self._readers) in self._sources_from(cursor.samples)
         }
         try:
             yield from self._deal(streams, places, cursor.samples)
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # a read that hangs must not keep a run from ending
+            pool.close(_PATIENCE_SECONDS)  # a read that hangs must not keep a run from ending
             for stream in streams.values():
                 stream.close()
 
@@ -80,20 +85,27 @@ class StreamedBatches:
         return LaneReader(self._readers[source], self._plan, self._wanted, lane)
 
     def _deal(self, streams: dict[int, _LaneStream], places: list[Lane], samples: int) -> Iterator[Batch]:
-        while True:
+        while (ended := self._ended_source(streams, samples)) is None:
             numbers = [number for number in self._numbers(samples) if number in streams]
             rows = [streams[number].take() or NO_ROW for number in numbers]
             for number in set(numbers):
                 places[number] = streams[number].place
-            if all(row is NO_ROW for row in rows):
-                if all(stream.has_ended for stream in streams.values()):
-                    self._check_some(samples)
-                    return
-                if self._share.ranks == 1:
-                    samples += self._share.batch
-                    continue
             samples += self._share.batch
-            yield read_rows(rows, self._plan.packing.length, Cursor(samples, tuple(places)))
+            if self._share.ranks > 1 or any(row is not NO_ROW for row in rows):
+                yield read_rows(rows, self._plan.packing.length, Cursor(samples, tuple(places)))
+        if samples == 0:
+            raise DataError(no_text(self._readers[ended].source.units()))
+
+    def _ended_source(self, streams: dict[int, _LaneStream], samples: int) -> int | None:
+        for source in self._sources_from(samples):
+            lanes = (stream for number, stream in streams.items() if number % len(self._readers) == source)
+            if all(stream.has_ended for stream in lanes):
+                return source
+        return None
+
+    def _sources_from(self, samples: int) -> list[int]:
+        gives = self._mixture.gives_from(samples // self._plan.lanes)
+        return [source for source, is_given in enumerate(gives) if is_given]
 
     def _numbers(self, samples: int) -> list[int]:
         """Return which of the lanes' sources the samples of a batch come from."""
@@ -102,16 +114,12 @@ class StreamedBatches:
         numbers: list[int] = (lanes * len(self._readers) + sources).tolist()
         return numbers
 
-    def _check_some(self, samples: int) -> None:
-        if samples == 0:
-            raise DataError(no_text(self._readers[0].source.units()))
-
 
 @final
 class _LaneStream:
     """The rows of one lane, its next window being made in ``pool`` meanwhile."""
 
-    def __init__(self, reader: LaneReader, start: Lane, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, reader: LaneReader, start: Lane, pool: Workers) -> None:
         self._windows = reader.windows(start)
         self._pool = pool
         self._start = start

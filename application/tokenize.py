@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -24,22 +24,28 @@ if TYPE_CHECKING:
     from ports.tokenizer import Tokenizer
     from ports.transform import Transform
 
+    Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+
 _GROUP_CHARACTERS = 1 << 20  # enough that the tokenizer's threads are busy, few enough to stay small
 _SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the document
 
 
 @dataclass(frozen=True, eq=False)
 class TokenizedGroup:
-    """Some ``documents`` of a unit that follow one another, and their token ids, flat, end-of-text behind each."""
+    """Some ``documents`` of a unit, and their token ids, flat, end-of-text behind each.
+
+    Reading from ``end`` yields what follows the group.
+    """
 
     ids: NDArray[np.unsignedinteger]
     offsets: NDArray[np.int64]
     documents: Sequence[Document]
+    end: int
 
     @property
     def places(self) -> Sequence[int]:
-        """Return where the documents start, then where the last one ends."""
-        return [*(document.start for document in self.documents), self.documents[-1].end]
+        """Return where the documents start, then the end."""
+        return [*(document.start for document in self.documents), self.end]
 
     @cached_property
     def tokens(self) -> Tokens:
@@ -72,23 +78,27 @@ class TextReader:
         unit: Unit,
         start: int | None = None,
         *,
+        wanted: Wanted | None = None,
         rejected: Callable[[Record], object] | None = None,
         is_kept: bool = False,
     ) -> Iterator[TokenizedGroup]:
         """Yield the documents of ``unit`` from ``start`` on that have text, each with its end-of-text behind it.
 
+        Documents that ``wanted`` refuses by their hashes are read, but not tokenized; None wants all, and hashes none.
         A bad record raises ``DataError`` or, where that is the policy, goes to ``rejected``, else to the run's list.
         Where the tokens are kept (``is_kept``), a place that does not answer raises it in any case.
         """
         record = rejected or self._rejections.record
         for group in _groups(self._documents(unit, start, record, is_kept=is_kept)):
-            yield self._encode(group)
+            chosen = group if wanted is None else _chosen(group, wanted)
+            if chosen:
+                yield self._encode(chosen, group[-1][0].end)
 
     def _documents(
         self, unit: Unit, start: int | None, rejected: Callable[[Record], object], *, is_kept: bool
     ) -> Iterator[tuple[Document, str]]:
         for item in self.source.read(unit, start):
-            used = self._transformed(unit, item) if isinstance(item, Document) else item
+            used = _readable(unit, self._transformed(unit, item)) if isinstance(item, Document) else item
             if isinstance(used, Rejected):
                 if is_kept and used.is_passing:
                     msg = f"{used.reason}; what was tokenized so far is kept: start again when it answers"
@@ -113,13 +123,33 @@ class TextReader:
             text = changed
         return (document, text) if text else None
 
-    def _encode(self, group: Sequence[tuple[Document, str]]) -> TokenizedGroup:
+    def _encode(self, group: Sequence[tuple[Document, str]], end: int) -> TokenizedGroup:
         encoded = self._tokenizer.encode([text for _, text in group])
         offsets = encoded.offsets + np.arange(len(group) + 1)
         ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
-        for number, (begin, end) in enumerate(pairwise(encoded.offsets.tolist())):
-            ids[begin + number : end + number] = encoded.ids[begin:end]
-        return TokenizedGroup(ids, offsets, [document for document, _ in group])
+        for number, (first, last) in enumerate(pairwise(encoded.offsets.tolist())):
+            ids[first + number : last + number] = encoded.ids[first:last]
+        return TokenizedGroup(ids, offsets, [document for document, _ in group], end)
+
+
+def _chosen(group: Sequence[tuple[Document, str]], wanted: Wanted) -> Sequence[tuple[Document, str]]:
+    hashes = np.array([hash_of(document.text) for document, _ in group], np.uint64)
+    return list(compress(group, wanted(hashes).tolist()))
+
+
+def _readable(unit: Unit, found: tuple[Document, str] | Rejected | None) -> tuple[Document, str] | Rejected | None:
+    if not isinstance(found, tuple) or found[1].isascii():
+        return found
+    try:
+        found[1].encode()
+    except UnicodeEncodeError:
+        document = found[0]
+        reason = (
+            f"{unit.name}: the document at position {document.start} holds half of a surrogate pair, which is no "
+            "Unicode text: repair it"
+        )
+        return Rejected(reason, document.start, document.end)
+    return found
 
 
 def _failed(unit: Unit, document: Document, number: int, transform: Transform, why: str) -> Rejected:

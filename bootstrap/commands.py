@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -76,7 +77,8 @@ def prepare(options: argparse.Namespace) -> int:
         print(f"{len(rejected):,} records were rejected, the first ones:")
         print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
     print(f"tokens: {location}")
-    print(f"try next:   python -m application train {' '.join(options.settings)}".rstrip())
+    arguments = [argument for path in options.config for argument in ("--config", str(path))]
+    print(f"try next:   {shlex.join(['python', '-m', 'application', 'train', *arguments, *options.settings])}")
     return 0
 
 

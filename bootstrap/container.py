@@ -15,7 +15,7 @@ from application.held_out import HeldOut, ShardGroups, TextGroups
 from application.inbox import Inbox
 from application.rejections import Rejections
 from application.train import TrainPlan, TrainRun
-from bootstrap import data, sources, training
+from bootstrap import data, disk, sources, training
 from bootstrap.lazy import lazy
 from bootstrap.transforms import load_transforms
 from configs.settings import TrainSettings
@@ -137,7 +137,7 @@ class Container(containers.DeclarativeContainer):
         lazy("adapters.token_cache.disk:DiskTokenCache"),
         cache_folder,
         budget=providers.Callable(data.cache_budget, settings.provided.data, cache_folder),
-        max_open=1024,
+        max_open=providers.Callable(disk.open_shards, settings.provided.data),
     )
     token_files = providers.Singleton(
         lazy("adapters.token_source.files:FilesTokenSource"),
@@ -180,7 +180,7 @@ class Container(containers.DeclarativeContainer):
         HeldOut,
         providers.Selector(
             providers.Callable(data.form_of, settings.provided.data),
-            text=providers.Singleton(TextGroups, readers, settings.provided.run.seed),
+            text=providers.Singleton(TextGroups, readers, holdout, settings.provided.run.seed),
             tokens=providers.Singleton(ShardGroups, token_files),
         ),
         holdout,

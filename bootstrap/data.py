@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from application.packed_rows import PackedRows
 from application.prepare_tokens import PrepareTokens
 from application.streamed_batches import StreamedBatches
 from application.tokenize import TextReader
+from bootstrap.disk import cache_room
 from configs.sections.data import MixtureDataSettings
 from domain.holdout import Holdout
 from domain.mixture import Mixture, Stage
@@ -117,12 +117,6 @@ def cache_budget(data: FeedSettings, folder: Path) -> int:
     return data.cache.budget or cache_room(folder)
 
 
-def cache_room(folder: Path) -> int:
-    """Return how many bytes a cache at ``folder`` may take: nine tenths of what is free on its disk."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).free * 9 // 10
-
-
 def cache_key(reader: TextReader) -> str:
     """Return what names the tokens of a source: other text, another tokenizer or transform is another cache."""
     return blake2b(json.dumps([_CACHING, *reader.fingerprints]).encode(), digest_size=16).hexdigest()
@@ -145,10 +139,11 @@ def prepare(
     say: Callable[[str], object],
 ) -> list[TokenCache]:
     """Return the tokens of each source, tokenizing what is missing."""
-    caches = []
+    caches, preparations = [], []
     for reader in readers:
         cache = make_cache(cache_key(reader))
-        prepared = PrepareTokens(reader, cache, rejections, progress=_Progress(say), workers=workers).run()
+        preparation = PrepareTokens(reader, cache, rejections, progress=_Progress(say), workers=workers)
+        prepared = preparation.run()
         if prepared.new_tokens:
             rate = prepared.new_tokens / max(prepared.seconds, 1e-3) / 1e6
             say(
@@ -156,6 +151,9 @@ def prepare(
                 f"{rate:.1f} million a second; {prepared.rejected:,} records were rejected"
             )
         caches.append(cache)
+        preparations.append(preparation)
+    for preparation in preparations:
+        preparation.check()  # what came later may have driven out what was there
     return caches
 
 

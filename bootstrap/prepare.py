@@ -39,16 +39,19 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     )
     readers = container.readers()
     with _Bar() as bar:
-        prepared = [
+        preparations = [
             PrepareTokens(
                 reader,
                 container.token_cache(cache_key(reader)),
                 rejections,
                 progress=bar.show,
                 workers=settings.data.workers,
-            ).run()
+            )
             for reader in readers
         ]
+        prepared = [preparation.run() for preparation in preparations]
+        for preparation in preparations:
+            preparation.check()  # what came later may have driven out what was there
     return container.cache_folder(), Prepared.total(prepared), rejected
 
 

@@ -75,6 +75,13 @@ class Mixture:
         places = samples % self.block
         return sources[numbers, places], ordinals[numbers, places]
 
+    def gives_from(self, sample: int) -> tuple[bool, ...]:
+        """Return for each source whether it gives any sample from ``sample`` on."""
+        current = bisect_right(self.stages, sample, key=lambda stage: stage.start) - 1
+        return tuple(
+            any(stage.weights[source] for stage in self.stages[current:]) for source in range(self.num_sources)
+        )
+
     def quotas(self, samples: int) -> tuple[int, ...]:
         """Return how many of the first ``samples`` each source gives; at the ends of blocks that is exact.
 

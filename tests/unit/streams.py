@@ -80,7 +80,7 @@ def feed_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
 def held_out_of(source, plan, holdout, max_tokens):
     """Return the batches that ``holdout`` holds of ``source``."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
-    groups = TextGroups([TextReader(source, MemoryTokenizer(), Rejections("stop"))], plan.seed)
+    groups = TextGroups([TextReader(source, MemoryTokenizer(), Rejections("stop"))], holdout, plan.seed)
     return HeldOut(groups, holdout, ConcatPacking(plan.length), rows=plan.rows, max_tokens=max_tokens)
 
 

@@ -1,0 +1,212 @@
+"""`prepare` on the command line: what it leaves, what it says, and how it ends when it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from command_line import corpus, environment, run, tiny
+
+from adapters.tokenizer.memory import MemoryTokenizer
+from bootstrap import build
+from configs.layers import load_settings
+from domain.errors import DataError
+from domain.holdout import Holdout
+from ports.tokenizer import Tokenizer
+
+
+def stored(cache):
+    """Return the bytes and the time of each file of tokens below ``cache``."""
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(cache.glob("tokens/*/*/*.bin"))}
+
+
+def datasets(cache):
+    return {path.parent.parent.name for path in cache.glob("tokens/*/*/manifest.json")}
+
+
+def said_once(result):
+    """Return the one line that standard error ends with."""
+    *_, last = result.stderr.strip().splitlines()
+    assert "Traceback" not in result.stderr
+    assert last.startswith("error: ")
+    return last
+
+
+def test_what_is_prepared_once_is_there_for_all_who_come(tmp_path):
+    """A second `prepare` makes nothing, `train` tokenizes nothing, and other settings get a cache of their own."""
+    path, cache = corpus(tmp_path), tmp_path / "cache"
+    first = run("prepare", *tiny(path), cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "of 120 documents" in first.stdout
+    assert "of them new" in first.stdout
+    made = stored(cache)
+    again = run("prepare", *tiny(path), cwd=tmp_path)
+    assert (again.returncode, "there already" in again.stdout) == (0, True), again.stderr
+    trained = run("train", *tiny(path, "data.mode=cache", "run.budget.steps=2"), cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "million a second" not in trained.stderr
+    assert stored(cache) == made
+    [kept] = datasets(cache)
+    other = run("prepare", *tiny(path, "tokenizer.vocabulary_size=310"), cwd=tmp_path)
+    assert (other.returncode, len(datasets(cache))) == (0, 2), other.stderr
+    assert kept in datasets(cache)
+    assert made.items() <= stored(cache).items()
+
+
+def test_the_command_that_prepare_proposes_is_the_one_to_run(tmp_path):
+    """The line to try next names the same files of settings, and a shell reads each setting as one word."""
+    path = corpus(tmp_path)
+    (tmp_path / "of mine.yaml").write_text("data:\n  sequence_length: 32\n")
+    setting = "data.transforms=[{kind: length, options: {min_characters: 3}}]"
+    result = run("prepare", "--config", "of mine.yaml", *tiny(path, setting), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    proposed = next(line for line in result.stdout.splitlines() if line.startswith("try next:"))
+    words = subprocess.run(
+        ["sh", "-c", f"printf '%s\\n' {proposed.removeprefix('try next:')}"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert words[:6] == ["python", "-m", "application", "train", "--config", "of mine.yaml"]
+    assert setting in words
+
+
+def test_rejected_records_are_told_and_are_no_pass_for_a_stricter_run(tmp_path):
+    """`data.on_error=skip` shows what was left out, each time; without it the data end with code 3, cached or not."""
+    path = corpus(tmp_path)
+    with path.open("a") as file:
+        file.write('{"no": 1}\n{broken\n')
+    stopped = run("prepare", *tiny(path), cwd=tmp_path)
+    assert (stopped.returncode, "data.on_error=skip" in said_once(stopped)) == (3, True)
+    for _ in range(2):
+        result = run("prepare", *tiny(path, "data.on_error=skip"), cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert "2 records were rejected" in result.stdout
+        assert "'text' is missing" in result.stdout
+        assert "not JSON" in result.stdout
+    stopped = run("prepare", *tiny(path), cwd=tmp_path)
+    assert (stopped.returncode, "data.on_error=skip" in said_once(stopped)) == (3, True)
+
+
+def test_tokens_need_no_preparing(tmp_path):
+    """Data that are tokens already are refused with code 2 and a sentence."""
+    np.save(tmp_path / "ids.npy", np.arange(100, dtype=np.uint16))
+    result = run("prepare", "data.kind=tokens", f"data.path={tmp_path / 'ids.npy'}", cwd=tmp_path)
+    assert (result.returncode, "data.kind=tokens" in said_once(result)) == (2, True)
+
+
+def test_somebody_elses_folder_is_left_alone(tmp_path):
+    """A cache folder that holds other files is refused with code 2, and nothing in it is touched."""
+    path, folder = corpus(tmp_path), tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "chapter-1.txt").write_text("precious")
+    result = run("prepare", *tiny(path, f"data.cache.dir={folder}"), cwd=tmp_path)
+    assert (result.returncode, str(folder) in said_once(result)) == (2, True)
+    assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("chapter-1.txt", "precious")]
+
+
+def read_only(tmp_path):
+    folder = tmp_path / "locked"
+    folder.mkdir(mode=0o500)
+    return folder / "tokens"
+
+
+def below_a_file(tmp_path):
+    return corpus(tmp_path) / "tokens"
+
+
+@pytest.mark.parametrize("place", [read_only, below_a_file])
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, place):
+    """Where no cache can be, `prepare` ends with code 4 and a sentence that names the place."""
+    folder = place(tmp_path)
+    if place is read_only and os.access(folder.parent, os.W_OK):
+        pytest.skip("whoever runs this may write anywhere")
+    result = run("prepare", *tiny(corpus(tmp_path), f"data.cache.dir={folder}"), cwd=tmp_path)
+    assert (result.returncode, str(folder) in said_once(result)) == (4, True)
+
+
+def test_a_full_disk_is_told_and_room_mends_it(tmp_path):
+    """When no more can be written, `prepare` ends with code 4 and a sentence; with room the same command finishes."""
+    path = corpus(tmp_path, documents=2000)
+    assert path.stat().st_size > 10 * 100_000
+    settings = tiny(path, "tokenizer.max_bytes=50000")
+    command = [sys.executable, "-m", "application", "prepare", *settings]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # noqa: E731
+    result = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        timeout=50,
+        check=False,
+        preexec_fn=limit,
+    )
+    assert (result.returncode, str(tmp_path / "cache/tokens") in said_once(result)) == (4, True), result.stderr
+    assert stored(tmp_path / "cache") == {}
+    assert run("prepare", *settings, cwd=tmp_path).returncode == 0
+
+
+class CountingTokenizer(Tokenizer):
+    """Counts the documents that it encodes as bytes."""
+
+    def __init__(self):
+        self.inner = MemoryTokenizer()
+        self.encoded = []
+
+    vocabulary_size = property(lambda self: self.inner.vocabulary_size)
+    end_of_text = property(lambda self: self.inner.end_of_text)
+    token_bytes = property(lambda self: self.inner.token_bytes)
+
+    def encode(self, documents):
+        self.encoded += documents
+        return self.inner.encode(documents)
+
+    def decode(self, ids):
+        return self.inner.decode(ids)
+
+    def fingerprint(self):
+        return self.inner.fingerprint()
+
+    def write(self, folder):
+        self.inner.write(folder)
+
+
+def train(path, name, *more):
+    """Train in a folder beside ``path``; return the documents that were tokenized."""
+    tokenizer = CountingTokenizer()
+    settings = tiny(path, f"run.dir={path.parent / name}", "monitors=[]", *more)
+    build(load_settings([], settings, {}).settings, say=lambda _: None, tokenizer=tokenizer).run()
+    return tokenizer.encoded
+
+
+def test_a_run_on_prepared_data_tokenizes_only_what_it_holds_out(tmp_path):
+    """The first run tokenizes each document once, and the second one none but the held-out ones."""
+    path = corpus(tmp_path)
+    texts = [json.loads(line)["text"] for line in path.read_text().splitlines()]
+    held = [text for text in texts if Holdout(0.1, 0).holds_text(text)]
+    more = ("run.seed=0", "data.mode=cache", "run.budget.steps=2")
+    assert 0 < len(held) < len(texts) / 2
+    assert sorted(train(path, "one", *more)) == sorted(texts + held)
+    assert sorted(train(path, "two", *more)) == sorted(held)
+
+
+def test_what_decides_no_order_may_change_on_the_way(tmp_path):
+    """A run that a bad record ended goes on with the remedy that the error names, and with other threads and places."""
+    path = corpus(tmp_path, documents=12)
+    with path.open("a") as file:
+        file.write("{broken\n")
+    settings = ("data.mode=stream", "data.epochs=1", "data.holdout=0", "run.budget.steps=1000")
+    with pytest.raises(DataError, match=r"data\.on_error=skip"):
+        train(path, "run", *settings)
+    assert (tmp_path / "run/run.json").exists()
+    more = (
+        "data.on_error=skip",
+        "data.workers=1",
+        f"data.cache.dir={tmp_path / 'elsewhere'}",
+        "data.cache.budget=9999",
+    )
+    train(path, "run", *settings, *more)
+    assert len((tmp_path / "run/rejected.jsonl").read_text().splitlines()) == 1

@@ -1,0 +1,189 @@
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters.data_source.memory import MemoryDataSource
+from adapters.tokenizer.memory import MemoryTokenizer
+from application.lane_reader import LanePlan, LaneReader
+from application.rejections import Rejections
+from application.streamed_batches import StreamedBatches
+from application.tokenize import TextReader
+from domain.cursor import Cursor, Lane
+from domain.errors import DataError
+from domain.holdout import Holdout
+from domain.mixture import Mixture, Stage
+from domain.order import Share
+from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
+from domain.row_index import read_rows
+
+END = 256
+UNITS = st.dictionaries(st.sampled_from("pqrstuv"), st.lists(st.text("abä", max_size=9), max_size=5), min_size=1)
+PACKINGS = st.sampled_from([ConcatPacking(6), BestFitPacking(6), SlidingPacking(6, 3), ConcatPacking(6, "drop")])
+PLANS = st.builds(
+    LanePlan, st.integers(1, 3), PACKINGS, st.sampled_from([1, 10, 40, 1000]), st.integers(0, 9), st.integers(1, 3)
+)
+
+
+def reader_of(units, on_error="stop"):
+    return TextReader(MemoryDataSource(units), MemoryTokenizer(), Rejections(on_error))
+
+
+def lane_reader(units, plan, lane=0, holdout=None, on_error="stop"):
+    holdout = holdout or Holdout(0.0, 0)
+    return LaneReader(reader_of(units, on_error), plan, lambda hashes: ~holdout.holds(hashes), lane)
+
+
+def rows_of(window, length):
+    places = [(window.ids, window.index, int(row)) for row in window.order]
+    return [read_rows([place], length).input_ids[0, : int(window.index.lengths.sum())].tolist() for place in places]
+
+
+def told(window, length):
+    """Return all that a window says, comparable with ``==``."""
+    return rows_of(window, length), window.start, window.next_start
+
+
+def tokens_of(windows):
+    """Return the tokens of the rows of ``windows``."""
+    found = []
+    for window in windows:
+        for start, length in zip(window.index.starts, window.index.lengths, strict=True):
+            found += window.ids[start : start + length].tolist()
+    return found
+
+
+@settings(deadline=None)
+@given(UNITS, PLANS, st.sampled_from([0.0, 0.5]))
+def test_all_lanes_together_hold_every_wanted_document_once_an_epoch(units, plan, fraction):
+    """Whatever the lanes, the packing and the windows, each wanted document is read as often as there are epochs."""
+    plan, holdout = replace(plan, packing=BestFitPacking(6)), Holdout(fraction, 7)
+    lanes = [lane_reader(units, plan, lane, holdout) for lane in range(plan.lanes)]
+    found = Counter(tokens_of(window for lane in lanes for window in lane.windows(Lane())))
+    texts = [text for unit in units.values() for text in unit if text and not holdout.holds_text(text)]
+    assert found == Counter(token for text in texts for token in [*text.encode(), END] * plan.epochs)
+
+
+@settings(deadline=None)
+@given(UNITS, PLANS, st.sampled_from([0.0, 0.5]))
+def test_the_windows_after_any_place_are_the_rest(units, plan, fraction):
+    """Reading from where a window began, or from behind it, yields the same windows, row by row, in the same order."""
+    reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
+    length = plan.packing.length
+    windows = [told(window, length) for window in reader.windows(Lane())]
+    for number, (_, start, behind) in enumerate(windows):
+        assert [told(window, length) for window in reader.windows(replace(start, taken=3))] == windows[number:]
+        assert [told(window, length) for window in reader.windows(behind)] == windows[number + 1 :]
+
+
+@settings(deadline=None)
+@given(UNITS, PLANS)
+def test_a_window_holds_as_many_tokens_as_it_should(units, plan):
+    """A window ends with the first document that fills it, or with its epoch."""
+    longest = max((len(text.encode()) + 1 for unit in units.values() for text in unit), default=0)
+    for window in lane_reader(units, replace(plan, packing=ConcatPacking(6))).windows(Lane()):
+        num_tokens = window.index.num_tokens
+        assert 0 < num_tokens < plan.window_tokens + longest
+        assert num_tokens >= plan.window_tokens or window.next_start == Lane(window.start.epoch + 1)
+
+
+def test_a_small_corpus_is_not_read_over_and_over_to_fill_a_window():
+    """A window larger than the data holds one epoch of them, not thousands."""
+    plan = LanePlan(1, ConcatPacking(8), 1 << 20, 0, None)
+    first, second = islice(lane_reader({"a": ["a few words"], "b": ["more"]}, plan).windows(Lane()), 2)
+    assert first.index.num_tokens == second.index.num_tokens == 17
+    assert (first.next_start, second.start) == (Lane(1), Lane(1))
+
+
+def test_rows_are_shuffled_within_a_window():
+    """A window's rows come in an order of their own, all of them once."""
+    plan = LanePlan(1, ConcatPacking(4), 1000, 3, 1)
+    [window] = lane_reader({"a": [f"{number:03}" for number in range(100)]}, plan).windows(Lane())
+    assert sorted(window.order.tolist()) == list(range(100)) != window.order.tolist()
+
+
+def test_lanes_that_are_dealt_empty_units_go_on():
+    """Where few of many units hold text, a lane that was dealt none for long is no error, and batches keep coming."""
+    units = {f"{number:04}": ["some text"] if number % 50 == 0 else [] for number in range(400)}
+    plan = LanePlan(96, ConcatPacking(8), 20, 3, None)
+    stream = StreamedBatches(
+        [reader_of(units)], one_source(), plan, lambda hashes: np.ones(len(hashes), bool), Share(8), workers=2
+    )
+    batches = list(islice(stream.batches(Cursor()), 200))
+    assert len(batches) == 200
+    assert all(batch.num_tokens for batch in batches)
+
+
+@pytest.mark.parametrize(
+    ("units", "packing", "fraction"),
+    [
+        ({"a": ["", ""], "b": []}, ConcatPacking(4), 0.0),
+        ({"a": ["much longer than a row"]}, ConcatPacking(4, "drop"), 0.0),
+        ({"a": ["held out"]}, ConcatPacking(4), 0.999999),
+    ],
+)
+def test_data_that_make_no_row_are_an_error(units, packing, fraction):
+    """Data of which nothing is left to train on end with ``DataError``; they are not read for ever."""
+    plan = LanePlan(1, packing, 10, 0, None)
+    windows = lane_reader(units, plan, holdout=Holdout(fraction, 0)).windows(Lane())
+    with pytest.raises(DataError, match="the first being a"):
+        all(window.index.num_rows == 0 for window in windows)
+
+
+def test_windows_before_a_bad_record_come_first():
+    """What was complete before a bad record is yielded, then its error; with ``skip`` the rest follows."""
+    plan, units = LanePlan(1, ConcatPacking(4), 4, 0, 1), {"a": ["abc", "def", 3, "ghi"]}
+    windows = lane_reader(units, plan).windows(Lane())
+    assert bytes(tokens_of([next(windows)])[:3] + tokens_of([next(windows)])[:3]) == b"abcdef"
+    with pytest.raises(DataError, match="document 2"):
+        next(windows)
+    assert len(list(lane_reader(units, plan, on_error="skip").windows(Lane()))) == 3
+
+
+def one_source():
+    return Mixture(3, (Stage(0, (1,)),))
+
+
+def mixture_of(weights, *more):
+    return Mixture(3, (Stage(0, weights), *(Stage(*each) for each in more)), block=16)
+
+
+def streamed(parts, mixture, *, epochs, rows=4, lanes=1):
+    plan = LanePlan(lanes, ConcatPacking(8), 100, 3, epochs)
+    wanted = lambda hashes: np.ones(len(hashes), bool)  # noqa: E731
+    return StreamedBatches([reader_of(part) for part in parts], mixture, plan, wanted, Share(rows), workers=2)
+
+
+def test_a_source_that_rests_for_good_keeps_no_stream_from_ending():
+    """A source of weight 0, or one that later stages leave out, is not waited for."""
+    units = {"a": ["abcdefg"] * 20}
+    alone = list(streamed([units, units], mixture_of((1, 0)), epochs=1).batches(Cursor()))
+    assert sum(batch.num_tokens for batch in alone) == 20 * 8
+    staged = list(streamed([units, units], mixture_of((1, 1), (16, (1, 0))), epochs=1).batches(Cursor()))
+    assert sum(batch.num_tokens for batch in staged) == (20 + 8) * 8
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.data())
+def test_the_source_that_runs_out_first_ends_the_stream(epochs, lanes, rows, data):
+    """A mixture does not trail off in empty rows; wherever it is resumed, the rest is the same, and the end the end."""
+    parts = [{f"{name}{unit}": ["abcdefg"] * 6 for unit in range(4)} for name in "ab"]
+    stream = streamed(parts, mixture_of((1, 10)), epochs=epochs, rows=rows, lanes=lanes)
+    batches = list(stream.batches(Cursor()))
+    most = 24 * epochs
+    assert most <= sum(batch.num_tokens for batch in batches) / 8 <= most * 1.2 + 16
+    cut = data.draw(st.integers(0, len(batches) - 1))
+    rest = [batch.input_ids.tolist() for batch in stream.batches(batches[cut].cursor)]
+    assert rest == [batch.input_ids.tolist() for batch in batches[cut + 1 :]]
+
+
+def test_an_empty_source_of_a_mixture_is_named():
+    """A source that has a weight and no text is ``DataError`` that names a file of it, not of another source."""
+    for epochs in (None, 1):
+        stream = streamed([{"full": ["abcdefg"]}, {"empty": [""]}], mixture_of((1, 1)), epochs=epochs)
+        with pytest.raises(DataError, match="the first being empty"):
+            list(islice(stream.batches(Cursor()), 9))
