@@ -55,6 +55,7 @@ def tiny(path: Path, *more: str) -> list[str]:
         "data.holdout=0.1",
         "data.shuffle_tokens=4096",
         "tokenizer.vocabulary_size=300",
+        "tokenizer.backend=huggingface",
         f"run.cache_dir={path.parent / 'cache'}",
         "model.config.hidden_size=32",
         "model.config.intermediate_size=64",
