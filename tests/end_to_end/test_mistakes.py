@@ -57,7 +57,11 @@ def test_a_folder_that_is_no_run_exits_with_four(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mistake", "code"), [("data.path=nowhere/*.txt", 3), ("model.config.num_attention_heads=5", 2)]
+    ("mistake", "code"),
+    [
+        ("data.path=nowhere/*.txt", 3),
+        pytest.param("model.config.num_attention_heads=5", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_a_start_that_fails_claims_no_folder(tmp_path, mistake, code):
     """After a first start that came to nothing, the same command without the mistake trains."""
