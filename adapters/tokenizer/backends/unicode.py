@@ -37,6 +37,11 @@ def unsettled_characters() -> frozenset[str]:
     return frozenset(theirs | {character for character in everything if unicodedata.category(character) == "Cn"})
 
 
+def know_unsettled() -> None:
+    """Make what ``find_unsettled`` looks things up in."""
+    _suspects()
+
+
 def find_unsettled(documents: Iterable[str]) -> list[int]:
     """Return which documents hold unsettled characters."""
     return [index for index, text in enumerate(documents) if not text.isascii() and _is_unsettled(text)]
