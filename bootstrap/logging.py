@@ -20,6 +20,11 @@ def configure_logging() -> None:
             structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=_to_standard_error,
         cache_logger_on_first_use=False,
     )
+
+
+def _to_standard_error(*_: object) -> structlog.PrintLogger:
+    # looked up for each line: who redirects standard error later, or closes what it was, gets or loses no line
+    return structlog.PrintLogger(sys.stderr)

@@ -74,7 +74,6 @@ def train(home, headroom, skip="keep"):
     return process, home / "run"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_memory_limit_changes_only_the_micro_batch(tmp_path):
     """Under RLIMIT_AS losses stay within 1e-5 of the unlimited run's; a control that lacks one sample is caught."""

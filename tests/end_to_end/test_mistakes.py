@@ -60,7 +60,7 @@ def test_a_folder_that_is_no_run_exits_with_four(tmp_path):
     ("mistake", "code"),
     [
         ("data.path=nowhere/*.txt", 3),
-        pytest.param("model.config.num_attention_heads=5", 2, marks=pytest.mark.slow),
+        ("model.config.num_attention_heads=5", 2),
     ],
 )
 def test_a_start_that_fails_claims_no_folder(tmp_path, mistake, code):

@@ -37,7 +37,6 @@ def said_once(result):
     return last
 
 
-@pytest.mark.slow
 def test_what_is_prepared_once_is_there_for_all_who_come(tmp_path):
     """A second `prepare` makes nothing, `train` tokenizes nothing, and other settings get a cache of their own."""
     path, cache = corpus(tmp_path), tmp_path / "cache"

@@ -38,18 +38,21 @@ steps = st.lists(
 )
 
 
+def content_server():
+    return faulty_server(files={"/x": CONTENT, "/empty": b""})
+
+
 @pytest.fixture(scope="module")
 def web():
-    with faulty_server(files={"/x": CONTENT, "/empty": b""}) as server:
+    with content_server() as server:
         yield server
 
 
 @pytest.fixture
-def server(web):
-    """Return a server that serves ``CONTENT`` as /x and has seen no request."""
-    web.behave()
-    yield web
-    web.behave()
+def server():
+    """Return a server of this test's own, for requests that another test gave up may still arrive."""
+    with content_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
