@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,17 @@ FILES = 14
 WORDS = ["the", "model", "reads", "text", "and", "learns", "to", "say", "what", "comes", "next", "in", "small", "steps"]
 
 
-def started(folder):
-    """Start `prepare` of the corpus in ``folder``, with shards of two files and a line for each file operation."""
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+def started(folder, swift=1 << 30):
+    """Start `prepare` of the corpus in ``folder``, with shards of two files and a line for each file operation.
+
+    Those behind ``swift`` of them are so slow that a signal comes in time.
+    """
+    environment = os.environ | {
+        "PYTHONPATH": str(REPOSITORY),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SWIFT_OPERATIONS": str(swift),
+    }
     settings = [
         "data.kind=files",
         f"data.path={folder.parent / 'corpus'}",
@@ -80,7 +89,7 @@ def test_prepare_killed_at_five_moments_leaves_the_same_bytes(place, undisturbed
     chance = random.Random()
     kills = [chance.randrange(1, 28) for _ in range(5)]
     for operations in kills:
-        process = started(place / "killed")
+        process = started(place / "killed", operations)
         read_until(process, operations)
         process.kill()
         process.communicate(timeout=30)
@@ -90,7 +99,7 @@ def test_prepare_killed_at_five_moments_leaves_the_same_bytes(place, undisturbed
 
 def test_an_interrupted_prepare_ends_at_once_and_goes_on(place, undisturbed):
     """At SIGINT `prepare` ends within seconds with code 130 and no traceback; the next call keeps what was there."""
-    process = started(place / "interrupted")
+    process = started(place / "interrupted", 60)
     read_until(process, 60)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
@@ -109,13 +118,15 @@ def prepare(settings):
     from application.prepare_tokens import PrepareTokens
     from bootstrap.cli import main
 
+    numbers, swift = count(1), int(os.environ["SWIFT_OPERATIONS"])
+
     def told(name):
         operation = getattr(TokenFileOperations, name)
 
         def tell(self, path, *arguments):
             sys.stdout.write(f"{name} {path.name}\n")
             sys.stdout.flush()
-            time.sleep(0.002)  # as a disk would take
+            time.sleep(0.002 if next(numbers) < swift else 0.2)  # as a disk would take
             return operation(self, path, *arguments)
 
         return tell
