@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol, final
 
 from application.prefetch import Prefetch
 from domain.cursor import Cursor
+from domain.outcome import DataSupply
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+    from application.rejections import Rejections
     from domain.batch import Batch
+    from ports.data_source import DataSource
 
 
 class BatchStream(Protocol):
@@ -25,19 +29,37 @@ class BatchStream(Protocol):
 class Feed:
     """Takes batches from ``stream``, ``prefetch`` of them ahead in a thread of its own, and can take one back.
 
-    Prefetching changes nothing, since each batch carries the cursor behind it.
+    Prefetching changes nothing, since each batch carries the cursor behind it. ``source`` and ``rejections`` are asked
+    only for what ``supply`` tells.
     """
 
-    def __init__(self, stream: BatchStream, *, prefetch: int = 4) -> None:
+    def __init__(
+        self,
+        stream: BatchStream,
+        *,
+        prefetch: int = 4,
+        source: DataSource | None = None,
+        rejections: Rejections | None = None,
+    ) -> None:
         self._stream = stream
         self._prefetch = prefetch
+        self._source = source
+        self._rejections = rejections
+        self._wait_seconds = 0.0
         self._batches: Generator[Batch] | Prefetch[Batch] | None = None
         self._pushed_back: list[Batch] = []
 
     @property
-    def fill(self) -> int:
-        """Return how many batches are ready."""
-        return self._batches.fill if isinstance(self._batches, Prefetch) else 0
+    def supply(self) -> DataSupply:
+        """Return how long the latest batch was waited for, how many are ready, and what was read so far."""
+        source, rejections = self._source, self._rejections
+        return DataSupply(
+            self._wait_seconds,
+            self._batches.fill if isinstance(self._batches, Prefetch) else 0,
+            source.bytes_read if source is not None else 0,
+            source.read_retries if source is not None else 0,
+            rejections.count if rejections is not None else 0,
+        )
 
     def seek(self, cursor: Cursor) -> None:
         """Make ``cursor`` the place of the next batch."""
@@ -47,12 +69,11 @@ class Feed:
 
     def next(self) -> Batch | None:
         """Return the next batch, or None once finite data has ended; raises ``DataError`` where data is bad."""
-        if self._pushed_back:
-            return self._pushed_back.pop()
-        if self._batches is None:
-            self.seek(Cursor())
-            assert self._batches is not None
-        return next(self._batches, None)
+        asked = time.perf_counter()
+        try:
+            return self._take()
+        finally:
+            self._wait_seconds = time.perf_counter() - asked
 
     def push_back(self, batch: Batch) -> None:
         """Make ``batch`` the next one again."""
@@ -64,3 +85,11 @@ class Feed:
             self._batches.close()
         self._batches = None
         self._pushed_back.clear()
+
+    def _take(self) -> Batch | None:
+        if self._pushed_back:
+            return self._pushed_back.pop()
+        if self._batches is None:
+            self.seek(Cursor())
+            assert self._batches is not None
+        return next(self._batches, None)

@@ -11,6 +11,7 @@ from domain.cursor import Lane
 from domain.errors import DataError
 from domain.order import unit_order
 from domain.permutation import permute
+from domain.rows import lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from application.tokenize import TextReader, TokenizedGroup
     from domain.packing import Packing
-    from domain.row_index import RowIndex
+    from domain.rows import Rows
     from ports.data_source import Unit
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
@@ -42,9 +43,7 @@ class LanePlan:
 class Window:
     """Rows in the order of their use, where the window began, and where the next one does."""
 
-    ids: NDArray[np.unsignedinteger]
-    index: RowIndex
-    order: NDArray[np.int64]
+    rows: Rows
     start: Lane
     next_start: Lane
 
@@ -85,7 +84,7 @@ class LaneReader:
         while self._plan.epochs is None or begin.epoch < self._plan.epochs:
             num_rows = 0
             for window in self._epoch(begin):
-                num_rows += window.index.num_rows
+                num_rows += len(window.rows)
                 yield window
             begin = Lane(begin.epoch + 1)
             num_barren = 0 if num_rows else num_barren + 1
@@ -119,7 +118,7 @@ class LaneReader:
     def _check_some(self) -> None:
         for unit in self._units:  # what this lane was dealt is no proof: the others may hold all there is
             for group in self._reader.tokens(unit, wanted=self._wanted):
-                if self._window([_Documents.of(group)], Lane(), Lane()).index.num_rows:
+                if len(self._window([_Documents.of(group)], Lane(), Lane()).rows):
                     return
         raise DataError(no_text(self._units))
 
@@ -128,7 +127,8 @@ class LaneReader:
         lengths = np.concatenate([documents.lengths for documents in held])
         index = self._plan.packing(np.cumsum(lengths) - lengths, lengths).index
         place = (self._plan.seed, self._lane, begin.epoch, begin.unit, begin.position)
-        return Window(ids, index, permute(np.arange(index.num_rows), index.num_rows, *place), begin, behind)
+        order = permute(np.arange(index.num_rows), index.num_rows, *place)
+        return Window(lay_out(ids, index, order, self._plan.packing.length), begin, behind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -10,18 +11,20 @@ from application.lane_reader import LaneReader, no_text
 from application.workers import Workers
 from domain.cursor import Cursor, Lane
 from domain.errors import ConfigurationError, DataError, StateError
-from domain.row_index import NO_ROW, read_rows
+from domain.rows import join_rows
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
     from concurrent.futures import Future
+
+    from numpy.typing import NDArray
 
     from application.lane_reader import LanePlan, Wanted, Window
     from application.tokenize import TextReader
     from domain.batch import Batch
     from domain.mixture import Mixture
     from domain.order import Share
-    from domain.row_index import RowPlace
+    from domain.rows import Rows
 
 _PATIENCE_SECONDS = 5.0
 
@@ -86,13 +89,18 @@ class StreamedBatches:
 
     def _deal(self, streams: dict[int, _LaneStream], places: list[Lane], samples: int) -> Iterator[Batch]:
         while (ended := self._ended_source(streams, samples)) is None:
-            numbers = [number for number in self._numbers(samples) if number in streams]
-            rows = [streams[number].take() or NO_ROW for number in numbers]
-            for number in set(numbers):
+            numbers = self._numbers(samples)
+            parts: list[Rows] = []
+            filled: list[NDArray[np.int64]] = []
+            for number, rows in _grouped(numbers):
+                taken = streams[number].take(len(rows))
                 places[number] = streams[number].place
+                parts += taken
+                filled.append(rows[: sum(map(len, taken))])
             samples += self._share.batch
-            if self._share.ranks > 1 or any(row is not NO_ROW for row in rows):
-                yield read_rows(rows, self._plan.packing.length, Cursor(samples, tuple(places)))
+            if self._share.ranks > 1 or parts:
+                shape = len(numbers), self._plan.packing.length
+                yield join_rows(parts, np.concatenate(filled), shape, Cursor(samples, tuple(places)))
         if samples == 0:
             raise DataError(no_text(self._readers[ended].source.units()))
 
@@ -107,12 +115,21 @@ class StreamedBatches:
         gives = self._mixture.gives_from(samples // self._plan.lanes)
         return [source for source, is_given in enumerate(gives) if is_given]
 
-    def _numbers(self, samples: int) -> list[int]:
-        """Return which of the lanes' sources the samples of a batch come from."""
+    def _numbers(self, samples: int) -> NDArray[np.int64]:
+        """Return which of the lanes' sources each row of this rank's share of a batch comes from."""
         ordinals, lanes = np.divmod(np.arange(samples, samples + self._share.batch), self._plan.lanes)
         sources, _ = self._mixture.locate(ordinals)
-        numbers: list[int] = (lanes * len(self._readers) + sources).tolist()
-        return numbers
+        numbers: NDArray[np.int64] = lanes * len(self._readers) + sources
+        own: NDArray[np.int64] = numbers[lanes % self._share.ranks == self._share.rank]
+        return own
+
+
+def _grouped(numbers: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield each number that occurs, and where."""
+    order = np.argsort(numbers, kind="stable")
+    begins = np.flatnonzero(np.diff(numbers[order], prepend=-1)).tolist()
+    for begin, end in pairwise([*begins, len(order)]):
+        yield int(numbers[order[begin]]), order[begin:end]
 
 
 @final
@@ -124,7 +141,6 @@ class _LaneStream:
         self._pool = pool
         self._start = start
         self._row = start.taken
-        self._order: list[int] = []
         self._window: Window | None = None
         self._coming: Future[Window | None] = pool.submit(next, self._windows, None)
         self._ended = False
@@ -132,7 +148,7 @@ class _LaneStream:
     @property
     def has_ended(self) -> bool:
         """Return whether there is no further row."""
-        while not self._ended and (self._window is None or self._row >= len(self._order)):
+        while not self._ended and (self._window is None or self._row >= len(self._window.rows)):
             self._turn()
         return self._ended
 
@@ -142,18 +158,20 @@ class _LaneStream:
         window = self._window
         if window is None:
             return self._start
-        if self._row >= window.index.num_rows:
+        if self._row >= len(window.rows):
             return window.next_start
         return Lane(window.start.epoch, window.start.unit, window.start.position, self._row)
 
-    def take(self) -> RowPlace | None:
-        """Return the next row, None if there is none."""
-        while self._window is None or self._row >= len(self._order):
-            if self.has_ended:
-                return None
-        row = self._order[self._row]
-        self._row += 1
-        return self._window.ids, self._window.index, row
+    def take(self, num_rows: int) -> list[Rows]:
+        """Return the next rows, as many as there are, of one window or several."""
+        taken: list[Rows] = []
+        while num_rows and not self.has_ended:
+            assert self._window is not None
+            part = self._window.rows.part(self._row, min(self._row + num_rows, len(self._window.rows)))
+            taken.append(part)
+            self._row += len(part)
+            num_rows -= len(part)
+        return taken
 
     def close(self) -> None:
         """Let go of the files, once nothing reads any more."""
@@ -166,5 +184,5 @@ class _LaneStream:
             return
         if self._window is not None:
             self._row = 0
-        self._window, self._order = coming, coming.order.tolist()
+        self._window = coming
         self._coming = self._pool.submit(next, self._windows, None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
-_GROUP_CHARACTERS = 1 << 20  # enough that the tokenizer's threads are busy, few enough to stay small
+_GROUP_CHARACTERS = 1 << 21  # enough that the tokenizer's threads are busy, few enough to stay small
 _SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the document
 
 
@@ -91,14 +91,21 @@ class TextReader:
         record = rejected or self._rejections.record
         for group in _groups(self._documents(unit, start, record, is_kept=is_kept)):
             chosen = group if wanted is None else _chosen(group, wanted)
-            if chosen:
-                yield self._encode(chosen, group[-1][0].end)
+            if not chosen:
+                continue
+            try:
+                encoded = self._encode(chosen, group[-1][0].end)
+            except DataError:  # seldom enough that looking for half of a surrogate pair before would not pay
+                for part in _groups(self._readable(unit, chosen, record)):
+                    yield self._encode(part, part[-1][0].end)
+            else:
+                yield encoded
 
     def _documents(
         self, unit: Unit, start: int | None, rejected: Callable[[Record], object], *, is_kept: bool
     ) -> Iterator[tuple[Document, str]]:
         for item in self.source.read(unit, start):
-            used = _readable(unit, self._transformed(unit, item)) if isinstance(item, Document) else item
+            used = self._transformed(unit, item) if isinstance(item, Document) else item
             if isinstance(used, Rejected):
                 if is_kept and used.is_passing:
                     msg = f"{used.reason}; what was tokenized so far is kept: start again when it answers"
@@ -106,6 +113,17 @@ class TextReader:
                 rejected(self._rejections.judge(unit, used))
             elif used:
                 yield used
+
+    def _readable(
+        self, unit: Unit, group: Sequence[tuple[Document, str]], rejected: Callable[[Record], object]
+    ) -> Iterator[tuple[Document, str]]:
+        for document, text in group:
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                rejected(self._rejections.judge(unit, _no_unicode(unit, document)))
+            else:
+                yield document, text
 
     def _transformed(self, unit: Unit, document: Document) -> tuple[Document, str] | Rejected | None:
         text = document.text
@@ -137,19 +155,12 @@ def _chosen(group: Sequence[tuple[Document, str]], wanted: Wanted) -> Sequence[t
     return list(compress(group, wanted(hashes).tolist()))
 
 
-def _readable(unit: Unit, found: tuple[Document, str] | Rejected | None) -> tuple[Document, str] | Rejected | None:
-    if not isinstance(found, tuple) or found[1].isascii():
-        return found
-    try:
-        found[1].encode()
-    except UnicodeEncodeError:
-        document = found[0]
-        reason = (
-            f"{unit.name}: the document at position {document.start} holds half of a surrogate pair, which is no "
-            "Unicode text: repair it"
-        )
-        return Rejected(reason, document.start, document.end)
-    return found
+def _no_unicode(unit: Unit, document: Document) -> Rejected:
+    reason = (
+        f"{unit.name}: the document at position {document.start} holds half of a surrogate pair, which is no "
+        "Unicode text: repair it"
+    )
+    return Rejected(reason, document.start, document.end)
 
 
 def _failed(unit: Unit, document: Document, number: int, transform: Transform, why: str) -> Rejected:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
@@ -20,7 +19,6 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
-from domain.outcome import DataWait
 
 if TYPE_CHECKING:
     from application.checkpoints import Checkpoints
@@ -99,16 +97,15 @@ class TrainRun:
         return progress
 
     def _advance(self, progress: Progress) -> Progress:
-        asked = time.perf_counter()
         batch = self._feed.next()
-        wait = DataWait(time.perf_counter() - asked, self._feed.fill)
+        supply = self._feed.supply
         if batch is None:
             self._bus.publish(DataEnded(progress))
             self._obey_all(progress)
             self._inbox.post(StopRun("the data ended"))
             return progress
-        if wait.seconds > _STALL_SECONDS and self._has_begun:
-            self._bus.publish(DataStalled(progress, wait.seconds))
+        if supply.wait_seconds > _STALL_SECONDS and self._has_begun:
+            self._bus.publish(DataStalled(progress, supply.wait_seconds))
         try:
             rate = self._plan.schedule.at(progress)
             outcome = self._engine.step(batch, step=progress.step + 1, learning_rate=rate)
@@ -117,7 +114,7 @@ class TrainRun:
         else:
             self._has_begun = True
             progress = progress.after(batch)
-            self._bus.publish(StepCompleted(progress, replace(outcome, data_wait=wait)))
+            self._bus.publish(StepCompleted(progress, replace(outcome, supply=supply)))
             return progress
         self._feed.push_back(batch)
         rows = min(self._engine.micro_batch, batch.num_rows)

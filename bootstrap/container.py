@@ -16,6 +16,7 @@ from application.inbox import Inbox
 from application.rejections import Rejections
 from application.train import TrainPlan, TrainRun
 from bootstrap import data, disk, sources, training
+from bootstrap.eviction import first_uses, load_eviction
 from bootstrap.lazy import lazy
 from bootstrap.transforms import load_transforms
 from configs.settings import TrainSettings
@@ -132,11 +133,15 @@ class Container(containers.DeclarativeContainer):
         process_group.provided.rank,
         process_group.provided.size,
     )
+    mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     token_cache = providers.Factory(
         lazy("adapters.token_cache.disk:DiskTokenCache"),
         cache_folder,
         budget=providers.Callable(data.cache_budget, settings.provided.data, cache_folder),
+        eviction=providers.Singleton(
+            load_eviction, settings.provided.data.cache, providers.Callable(first_uses, readers, mixture)
+        ),
         max_open=providers.Callable(disk.open_shards, settings.provided.data),
     )
     token_files = providers.Singleton(
@@ -153,6 +158,7 @@ class Container(containers.DeclarativeContainer):
         text=providers.Singleton(
             data.prepare,
             readers,
+            mixture,
             token_cache.provider,
             rejections,
             workers=settings.provided.data.workers,
@@ -160,9 +166,8 @@ class Container(containers.DeclarativeContainer):
         ),
         tokens=providers.List(token_files),
     )
-    mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
     batch_stream = providers.Selector(
-        providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, decide),
+        providers.Singleton(data.choose_mode, data_source, mixture, settings.provided.data, cache_folder, decide),
         cache=providers.Singleton(
             data.cached_batches, tokens, mixture, packing, holdout, share, epochs=settings.provided.data.epochs
         ),
@@ -175,7 +180,9 @@ class Container(containers.DeclarativeContainer):
         text=providers.Callable(lambda source: source.fingerprint(), data_source),
         tokens=providers.Callable(lambda tokens: tokens.fingerprint(), token_files),
     )
-    feed = providers.Singleton(Feed, batch_stream, prefetch=settings.provided.data.prefetch)
+    feed = providers.Singleton(
+        Feed, batch_stream, prefetch=settings.provided.data.prefetch, source=data_source, rejections=rejections
+    )
     held_out = providers.Singleton(
         HeldOut,
         providers.Selector(

@@ -41,7 +41,7 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepCompleted(Event):
-    """One optimizer step was applied."""
+    """One optimizer step was applied; ``outcome`` has its figures, and those of the data up to it."""
 
     progress: Progress
     outcome: StepOutcome

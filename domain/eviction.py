@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class EvictionPolicy(Protocol):
     """
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
-        """Return ``shards``, all of one dataset, the one that is missed least first."""
+        """Return ``shards``, of one dataset or several, the one that is missed least first."""
         ...
 
 
@@ -43,30 +43,36 @@ class LeastRecentlyUsed:
 class FarthestNextUse:
     """Evicts what is needed again last, which no other policy beats where the order of reading is known (Belady 1966).
 
-    ``next_use`` tells for a shard's name when it is read next, in any unit that grows; a name that it lacks is never
-    read again. It is looked into each time, so it may be a view of a run's position.
+    ``next_use`` tells when a shard is read next, in any unit that grows; None is never. It is asked each time, so it
+    may follow a run's position.
     """
 
-    next_use: Mapping[str, int]
+    next_use: Callable[[CachedShard], int | None]
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
-        """Return ``shards``, those never used again first, then the one used farthest in the future."""
+        """Return ``shards``, those never used again first, then the one used farthest in the future.
+
+        Among equals the one last used longest ago comes first.
+        """
         return sorted(shards, key=self._key)
 
     def _key(self, shard: CachedShard) -> tuple[bool, int, float, str]:
-        next_use = self.next_use.get(shard.name)
+        next_use = self.next_use(shard)
         return next_use is not None, -(next_use or 0), shard.last_used, shard.name
 
 
-def order_of_eviction(
-    shards: Iterable[CachedShard], *, fingerprint: str, policy: EvictionPolicy
-) -> Sequence[CachedShard]:
-    """Return ``shards`` in the order in which they make room for one of the dataset ``fingerprint``.
+@dataclass(frozen=True, slots=True)
+class OwnLast:
+    """Lets the datasets ``own``, which a run needs, go only when nothing of others is left to go.
 
-    Other datasets' go first, the one last used longest ago first: no policy of this run knows when they are needed.
+    ``policy`` decides among the others' shards, and then among its own.
     """
-    own: list[CachedShard] = []
-    others: list[CachedShard] = []
-    for shard in shards:
-        (own if shard.fingerprint == fingerprint else others).append(shard)
-    return [*LeastRecentlyUsed().first_to_go(others), *policy.first_to_go(own)]
+
+    own: Collection[str]
+    policy: EvictionPolicy
+
+    def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
+        """Return ``shards``, those of other datasets first."""
+        own = [shard for shard in shards if shard.fingerprint in self.own]
+        others = [shard for shard in shards if shard.fingerprint not in self.own]
+        return [*self.policy.first_to_go(others), *self.policy.first_to_go(own)]

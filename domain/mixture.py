@@ -32,13 +32,14 @@ class Mixture:
 
     Samples come in blocks of ``block``: how many of a block each source gives follows from the weights, which of them
     from a permutation that ``seed`` and the block choose. A block is computed by itself, so a place far on costs no
-    more than the first. Stages start at rising multiples of ``block``, the first one at 0; raises
-    ``ConfigurationError`` where that, or a weight, is impossible.
+    more than the first. ``names``, if there are any, are what errors call the sources. Stages start at rising multiples
+    of ``block``, the first one at 0; raises ``ConfigurationError`` where that, or a weight, is impossible.
     """
 
     seed: int
     stages: tuple[Stage, ...]
     block: int = 1024
+    names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         starts = [stage.start for stage in self.stages]
@@ -60,6 +61,10 @@ class Mixture:
     def num_sources(self) -> int:
         """Return how many sources there are."""
         return len(self.stages[0].weights)
+
+    def name_of(self, source: int) -> str:
+        """Return what a person knows ``source`` by: its name in quotes, or its number."""
+        return repr(self.names[source]) if self.names else str(source)
 
     def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return each sample's source and how many samples of that source stand before it, both int64.

@@ -35,7 +35,7 @@ class SampleOrder:
             raise ConfigurationError(msg)
         for source, size in enumerate(self.sizes):
             if size < 1 and any(stage.weights[source] for stage in self.mixture.stages):
-                msg = f"source {source} has a weight, but no records: give it weight 0 or records"
+                msg = f"source {self.mixture.name_of(source)} has a weight, but no records: give it weight 0 or records"
                 raise ConfigurationError(msg)
 
     def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

@@ -11,11 +11,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DataWait:
-    """How long the loop waited for a batch, in seconds, and how many more were ready then."""
+class DataSupply:
+    """How long the loop waited for a batch, in seconds, how many more were ready then, and what was read by then.
 
-    seconds: float = 0.0
+    Bytes and repeated reads are those of this process, reading ahead included; ``rejected`` are the records that were
+    left out since the run began.
+    """
+
+    wait_seconds: float = 0.0
     batches_ready: int = 0
+    bytes_read: int = 0
+    read_retries: int = 0
+    rejected: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,7 @@ class StepOutcome:
     """The figures of one optimizer step; nothing is read from the device before somebody asks for ``loss``.
 
     ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds``
-    is the time inside the engine.
+    is the time inside the engine, ``supply`` how the batch came to it.
     """
 
     losses: Sequence[SupportsFloat]
@@ -33,7 +40,7 @@ class StepOutcome:
     learning_rate: float
     micro_batch: int
     step_seconds: float
-    data_wait: DataWait = DataWait()
+    supply: DataSupply = DataSupply()
 
     @property
     def loss(self) -> float:

@@ -76,15 +76,20 @@ def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = N
     starts: list[int] = []
     for row, (ids, index, number) in enumerate(places):
         first, last = index.rows[number : number + 2].tolist()
-        begins, sizes = index.starts[first:last].tolist(), index.lengths[first:last].tolist()
-        column = 0
-        for begin, end in _runs(begins, sizes):
-            input_ids[row, column : column + end - begin] = ids[begin:end]
-            column += end - begin
-        input_ids[row, column:] = 0
-        row_lengths[row] = column
+        sizes = index.lengths[first:last].tolist()
+        row_lengths[row] = copy_row(input_ids[row], ids, index.starts[first:last].tolist(), sizes)
         starts += accumulate(sizes[:-1], initial=row * length) if sizes else ()
     return Batch(input_ids, np.array(starts, np.int64), row_lengths, cursor or Cursor())
+
+
+def copy_row(row: NDArray[np.integer], ids: NDArray[np.unsignedinteger], begins: list[int], sizes: list[int]) -> int:
+    """Copy the pieces of ``ids`` that begin and measure so into ``row``, 0 behind them; return how many tokens."""
+    column = 0
+    for begin, end in _runs(begins, sizes):
+        row[column : column + end - begin] = ids[begin:end]
+        column += end - begin
+    row[column:] = 0
+    return column
 
 
 def _runs(begins: list[int], sizes: list[int]) -> Iterator[tuple[int, int]]:

@@ -67,7 +67,10 @@ class DataSource(ABC):
       (a truncated file, a place that does not answer) is ``Rejected`` with ``end`` None, and the last thing yielded.
     - ``DataError`` is raised only for what makes the whole source unusable.
     - ``fingerprint`` changes when a unit's bytes, name or the way of reading change, and stays equal otherwise.
-    - Several units may be read at the same time from several threads.
+    - Several units may be read at the same time from several threads. What ``read`` returned may be advanced, and
+      closed, from another thread than the one that began it, by one thread at a time.
+    - ``bytes_read`` and ``read_retries`` tell what this object has read so far, what was read again or ahead included.
+      They never fall, stay 0 where a source cannot tell, and any thread may ask at any time, at next to no cost.
     - Not promised: an order of units that is fit for training (whoever trains shuffles them).
     """
 
@@ -82,3 +85,13 @@ class DataSource(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short text that identifies the documents and how they are read."""
+
+    @property
+    def bytes_read(self) -> int:
+        """Return how many bytes have arrived so far, as stored."""
+        return 0
+
+    @property
+    def read_retries(self) -> int:
+        """Return how many reads had to be repeated so far."""
+        return 0

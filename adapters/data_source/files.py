@@ -67,16 +67,6 @@ class FilesDataSource(DataSource):
         self._columns: dict[str, list[str] | None] = {}
         self._reading = Reading(Fields.choose(text_field, filter), self._limits, self._access)
 
-    @property
-    def bytes_read(self) -> int:
-        """Return how many bytes arrived as stored, those read ahead included."""
-        return self._access.counter.bytes_read
-
-    @property
-    def read_retries(self) -> int:
-        """Return how many requests to places on the network were repeated."""
-        return self._access.counter.read_retries
-
     @override
     def units(self) -> Sequence[Unit]:
         return [unit for unit, _ in self._units.values()]
@@ -94,6 +84,16 @@ class FilesDataSource(DataSource):
     def fingerprint(self) -> str:
         units = [[unit.name, unit.etag, file.format, file.compression] for unit, file in self._units.values()]
         return fingerprint_of(astuple(self._limits), self._reading.fields.to_json(), units)
+
+    @property
+    @override
+    def bytes_read(self) -> int:
+        return self._access.counter.bytes_read
+
+    @property
+    @override
+    def read_retries(self) -> int:
+        return self._access.counter.read_retries
 
     @cached_property
     def _units(self) -> Mapping[str, tuple[Unit, File]]:

@@ -28,6 +28,7 @@ class HuggingfaceDataSource(DataSource):
     among a dataset's configurations, ``revision`` among its versions. A unit is a shard, or in a saved folder so many
     rows as make ``limits.unit_bytes``; a position is the number of the row, in the shard or in the saved split.
     Rows are chosen by ``text_field`` and ``filter`` as in files. Memory holds a row group where shards are Parquet.
+    How many bytes that takes the library does not tell.
     Raises ``ConfigurationError`` if the library is missing, ``DataError`` if there is no such dataset.
     """
 

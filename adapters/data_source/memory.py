@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
 
 @final
 class MemoryDataSource(DataSource):
-    """Serves documents from a mapping of unit names to texts, copied; a position is the index in its unit."""
+    """Serves documents from a mapping of unit names to texts, copied; a position is the index in its unit.
+
+    The bytes that it has read are those of the documents that it has yielded, in UTF-8.
+    """
 
     def __init__(self, units: Mapping[str, Sequence[str]]) -> None:
         self._texts = {name: tuple(units[name]) for name in sorted(units)}
+        self._lock = Lock()
+        self._bytes_read = 0
 
     @override
     def units(self) -> Sequence[Unit]:
@@ -37,6 +43,7 @@ class MemoryDataSource(DataSource):
         for index in range(start or 0, len(texts)):
             text: object = texts[index]
             if isinstance(text, str):
+                self._count(text)
                 yield Document(text, index, index + 1)
             else:
                 reason = f"{unit.name}: document {index} is {type(text).__name__}, not text: leave it out"
@@ -46,7 +53,21 @@ class MemoryDataSource(DataSource):
     def fingerprint(self) -> str:
         return fingerprint_of([[unit.name, unit.etag] for unit in self.units()])
 
+    @property
+    @override
+    def bytes_read(self) -> int:
+        return self._bytes_read
+
+    def _count(self, text: str) -> None:
+        size = _size_of(text)
+        with self._lock:
+            self._bytes_read += size
+
 
 def _unit_of(name: str, texts: Sequence[str]) -> Unit:
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts if isinstance(text, str))
+    size = sum(_size_of(text) for text in texts if isinstance(text, str))
     return Unit(name, size, etag=fingerprint_of(texts))
+
+
+def _size_of(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -47,6 +47,16 @@ class MixtureDataSource(DataSource):
         known = "".join(f"{len(name)}:{name}{part.fingerprint()};" for name, part in self.parts.items())
         return blake2b(known.encode(), digest_size=16).hexdigest()
 
+    @property
+    @override
+    def bytes_read(self) -> int:
+        return sum(part.bytes_read for part in self.parts.values())
+
+    @property
+    @override
+    def read_retries(self) -> int:
+        return sum(part.read_retries for part in self.parts.values())
+
     @cached_property
     def _units(self) -> Mapping[str, tuple[Unit, str, Unit]]:
         found = {}

@@ -28,7 +28,7 @@ class PythonLibraryDataSource(DataSource):
     """Serves the source files of the running Python's standard library, its tests left out; a unit is a file.
 
     Names are relative to ``root``, the folder of the library. A file that is not UTF-8 (Python allows others) holds
-    no documents here, so a first run never stops at one.
+    no documents here, so a first run never stops at one; the bytes read to find that out are not counted.
     """
 
     def __init__(self, root: str | None = None) -> None:
@@ -51,6 +51,16 @@ class PythonLibraryDataSource(DataSource):
     @override
     def fingerprint(self) -> str:
         return fingerprint_of(astuple(Limits()), [[name, file.etag] for name, file in self._files.items()])
+
+    @property
+    @override
+    def bytes_read(self) -> int:
+        return self._source.bytes_read
+
+    @property
+    @override
+    def read_retries(self) -> int:
+        return self._source.read_retries
 
     @cached_property
     def _files(self) -> Mapping[str, Unit]:

@@ -41,7 +41,8 @@ class ConsoleMonitor(Monitor):
     In a terminal one line is redrawn four times a second; elsewhere (a file, a pipe, a terminal without cursor) a line
     is printed at most every ten seconds, without control characters. ``file`` is standard error unless given.
     Either budget may be None. The figures are read from the metrics ``loss``, ``tokens`` (since the run's start),
-    ``tokens_per_second``, ``memory_bytes``, ``eval_loss`` and ``eval_bits_per_byte``; others are not shown.
+    ``tokens_per_second``, ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss`` and ``eval_bits_per_byte``;
+    others are not shown.
 
     A thread of its own writes, so a terminal that is held (Ctrl-S) or a pipe that nobody reads does not block the loop:
     the oldest of 1,000 waiting lines are dropped. A console that is gone raises ``TrainingError`` once.
@@ -195,6 +196,7 @@ class _Figures:
             f"{latest['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in latest else "",
             self._left(),
             f"{latest['memory_bytes'] / 2**30:.1f} GiB" if "memory_bytes" in latest else "",
+            f"{latest['rejected']:,.0f} rejected" if latest.get("rejected") else "",
         )
 
     def _left(self) -> str:

@@ -14,7 +14,7 @@ from adapters.shared.token_folder.reading import read_manifest
 from adapters.shared.token_folder.shards import StoredShards
 from adapters.shared.token_folder.writing import ShardWriter
 from adapters.token_cache.room import Room
-from domain.eviction import LeastRecentlyUsed
+from domain.eviction import LeastRecentlyUsed, OwnLast
 from ports.token_cache import TokenCache
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ class DiskTokenCache(TokenCache):
     A shard is there once its folder has its name; ``shards`` reads each manifest once. ``open`` compares sizes each
     time and, with ``verify``, hashes the first time; what is damaged is set aside, so that ``missing`` names it.
     ``budget`` bytes hold for all complete shards of all datasets; what is being written comes on top until it is
-    complete, and derived arrays count from the next ``put`` on. An evicted shard is missing, and its derived arrays go
-    with it. A shard is pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with
-    one file descriptor (derived arrays take none); this object lets go of them when room is needed.
+    complete, and derived arrays count from the next ``put`` on. ``eviction`` orders the shards of all datasets; without
+    it, others' go first, and those last used longest ago. An evicted shard is missing, and its derived arrays go with
+    it. A shard is pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with one
+    file descriptor (derived arrays take none); this object lets go of them when room is needed.
     ``folder`` must be new, empty or a token cache, or ``ConfigurationError`` is raised; and on a local disk, since
     locks hold there only.
     """
@@ -57,7 +58,7 @@ class DiskTokenCache(TokenCache):
         self._folder = TokenFolder(folder.absolute(), files or TokenFileOperations())
         place = self._folder.root / plain_name(fingerprint)
         self._shards = StoredShards(self._folder, place, verify=verify, max_open=max_open)
-        policy = eviction or LeastRecentlyUsed()
+        policy = eviction or OwnLast({place.name}, LeastRecentlyUsed())
         self._room = None if budget is None else Room(self._folder, self._shards, budget=budget, policy=policy)
 
     @override

@@ -14,7 +14,7 @@ from blake3 import blake3
 from typing_extensions import override
 
 from domain.errors import ConfigurationError, DataError
-from domain.eviction import CachedShard, LeastRecentlyUsed, order_of_eviction
+from domain.eviction import CachedShard, LeastRecentlyUsed
 from ports.token_cache import TokenCache
 from ports.token_source import Tokens, TokenShard
 
@@ -128,7 +128,7 @@ class MemoryTokenCache(TokenCache):
             for name, entry in self._entries.items()
             if not entry.is_pinned
         ]
-        for candidate in order_of_eviction(candidates, fingerprint="", policy=self._policy):
+        for candidate in self._policy.first_to_go(candidates):
             if free < num_bytes:
                 free += candidate.num_bytes
                 del self._entries[candidate.name]

@@ -11,7 +11,7 @@ from adapters.shared.token_folder.manifest import MANIFEST
 from adapters.shared.token_folder.operations import Damaged
 from adapters.shared.token_folder.reading import lock_to_evict, read_manifest
 from domain.errors import ConfigurationError, DataError
-from domain.eviction import CachedShard, order_of_eviction
+from domain.eviction import CachedShard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,8 +89,7 @@ class Room:
             CachedShard(path.parent.name, each.name, each.num_bytes, each.last_used): path
             for path, each in stored.items()
         }
-        order = order_of_eviction(shards, fingerprint=self._shards.place.name, policy=self._policy)
-        return (shards[shard] for shard in order)
+        return (shards[shard] for shard in self._policy.first_to_go(list(shards)))
 
     def _stored(self) -> Mapping[Path, _Stored]:
         found = {}

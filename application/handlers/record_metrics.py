@@ -25,9 +25,10 @@ class RecordMetrics:
     """Passes each step's and each evaluation's figures to the monitors; one that fails does not deprive the next.
 
     A thread of its own reads the loss, which waits for the device, and calls the monitors, while the loop goes on; an
-    error is raised at a later event. Before a checkpoint the loop waits for it, so that no figure of a step that a
-    checkpoint holds can be lost; should the monitors hang, it goes on after 30 seconds, and behind 10,000 steps it
-    drops figures.
+    error is raised at a later event, where the bus makes it ``HandlerFailed``. At its start, before a checkpoint and at
+    its end the run waits for that thread, so that no figure of a step that a checkpoint holds can be lost. Should the
+    monitors hang, ``settle`` raises ``TrainingError`` after 30 seconds, each time it is called: training goes on and
+    the checkpoint is made, without their figures. Behind 10,000 steps figures are dropped, which is raised too.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class RecordMetrics:
         self._thread.raise_errors()
 
     def settle(self, event: Event) -> None:
-        """Wait until what was recorded has reached the monitors."""
+        """Wait until what was recorded has reached the monitors; raises ``TrainingError`` if they take 30 seconds."""
         if not self._thread.settle(_PATIENCE_SECONDS):
             msg = f"the monitors have not answered for {_PATIENCE_SECONDS:.0f} s at {type(event).__name__}"
             raise TrainingError(msg)
@@ -75,9 +76,10 @@ class RecordMetrics:
 
     def _record_step(self, event: StepCompleted, completed: float) -> None:
         outcome, hardware = event.outcome, self._trainable.hardware
+        supply = outcome.supply
         loss, grad_norm = outcome.loss, float(outcome.grad_norm)
         # the loop runs ahead of a GPU: a step took from its start, or the end of the one before, to its loss's arrival
-        began = max(self._ready, completed - outcome.step_seconds - outcome.data_wait.seconds)
+        began = max(self._ready, completed - outcome.step_seconds - supply.wait_seconds)
         self._ready = self._clock()
         tokens_per_second = outcome.num_tokens / max(self._ready - began, 1e-9)
         metrics = {
@@ -86,8 +88,11 @@ class RecordMetrics:
             "lr": outcome.learning_rate,
             "grad_norm": grad_norm,
             "tokens_per_second": tokens_per_second,
-            "data_wait_seconds": outcome.data_wait.seconds,
-            "batches_ready": outcome.data_wait.batches_ready,
+            "data_wait_seconds": supply.wait_seconds,
+            "batches_ready": supply.batches_ready,
+            "bytes_read": supply.bytes_read,
+            "read_retries": supply.read_retries,
+            "rejected": supply.rejected,
             "memory_bytes": self._sampled_memory(),
             "micro_batch": outcome.micro_batch,
         }

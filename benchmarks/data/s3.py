@@ -1,103 +1,85 @@
-"""An S3 server on this machine, as far away as one likes."""
+"""Storage that speaks S3, as far away as one likes: of this machine's cores it takes hardly more than if it were."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
-import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from aiohttp.web import Request, StreamResponse
+
 BUCKET = "corpus"
-_PIECE = 1 << 18
 
 
 @contextlib.contextmanager
 def far_storage(folder: str, latency: float) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Serve the files of ``folder`` by S3, each request ``latency`` seconds late.
+    """Serve the files of ``folder`` by S3, each answer ``latency`` seconds late.
 
-    Gives the URL of the files, and the variables of the environment that lead there.
+    The server knows but what reading takes: GET with ranges and conditions, HEAD, and ListObjectsV2. Gives the URL of
+    the files, and the variables of the environment that lead there.
     """
-    with _started("serve") as near, _started("delay", near, str(latency)) as far:
-        environment = {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{far}",
-            "AWS_ACCESS_KEY_ID": "benchmark",
-            "AWS_SECRET_ACCESS_KEY": "benchmark",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-        }
-        subprocess.run(
-            [sys.executable, "-m", "benchmarks.data.s3", "upload", near, folder],
-            env=dict(os.environ) | environment,
-            check=True,
-            cwd=Path(__file__).parents[2],
-        )
-        yield f"s3://{BUCKET}", environment
-
-
-@contextlib.contextmanager
-def _started(*arguments: str) -> Iterator[str]:
-    command = [sys.executable, "-m", "benchmarks.data.s3", *arguments]
+    command = [sys.executable, "-m", "benchmarks.data.s3", folder, str(latency)]
     root = Path(__file__).parents[2]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=root) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as process:
         assert process.stdout is not None
         try:
             port = process.stdout.readline().strip()
-            assert port, f"{' '.join(command)} did not start"
-            yield port
+            assert port, "the storage did not start"
+            yield (
+                f"s3://{BUCKET}",
+                {
+                    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+                    "AWS_ACCESS_KEY_ID": "benchmark",
+                    "AWS_SECRET_ACCESS_KEY": "benchmark",
+                    "AWS_DEFAULT_REGION": "us-east-1",
+                    "AWS_EC2_METADATA_DISABLED": "true",
+                },
+            )
         finally:
             process.terminate()
 
 
-def _serve() -> None:
-    from moto.server import ThreadedMotoServer
+async def _serve(folder: Path, latency: float) -> None:
+    from aiohttp import web
 
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    print(server.get_host_and_port()[1], flush=True)
-    while True:
-        time.sleep(60)
+    async def answer(request: Request) -> StreamResponse:
+        await asyncio.sleep(latency)
+        path = folder / Path(request.match_info["key"]).name
+        if not request.match_info["key"]:
+            return web.Response(text=_listing(folder), content_type="application/xml")
+        return web.FileResponse(path) if path.is_file() else web.Response(status=404)
 
-
-def _upload(port: str, folder: str) -> None:
-    from s3fs import S3FileSystem
-
-    files = S3FileSystem(endpoint_url=f"http://127.0.0.1:{port}")
-    files.makedirs(BUCKET, exist_ok=True)
-    for path in sorted(Path(folder).iterdir()):
-        files.pipe_file(f"{BUCKET}/{path.name}", path.read_bytes())
-
-
-async def _delay(port: str, latency: str) -> None:
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", int(port))
-        await asyncio.gather(_pass_on(reader, far_writer, float(latency)), _pass_on(far_reader, writer, 0.0))
-
-    server = await asyncio.start_server(connect, "127.0.0.1", 0, limit=_PIECE)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await server.serve_forever()
+    app = web.Application()
+    app.router.add_get(f"/{BUCKET}{{slash:/?}}{{key:.*}}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.Event().wait()
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
-    with contextlib.suppress(ConnectionError):
-        while piece := await reader.read(_PIECE):
-            await asyncio.sleep(seconds)
-            writer.write(piece)
-            await writer.drain()
-    writer.close()
+def _listing(folder: Path) -> str:
+    files = [(path.name, path.stat()) for path in sorted(folder.iterdir())]
+    contents = "".join(
+        f"<Contents><Key>{escape(name)}</Key><Size>{status.st_size}</Size>"
+        f"<LastModified>{datetime.fromtimestamp(status.st_mtime, UTC):%Y-%m-%dT%H:%M:%SZ}</LastModified>"
+        f'<ETag>"{status.st_mtime_ns:x}-{status.st_size:x}"</ETag></Contents>'  # as aiohttp marks a file
+        for name, status in files
+    )
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+        f"<Name>{BUCKET}</Name><KeyCount>{len(files)}</KeyCount><IsTruncated>false</IsTruncated>{contents}"
+        "</ListBucketResult>"
+    )
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["serve"]:
-            _serve()
-        case ["upload", port, folder]:
-            _upload(port, folder)
-        case ["delay", port, latency]:
-            asyncio.run(_delay(port, latency))
+    asyncio.run(_serve(Path(sys.argv[1]), float(sys.argv[2])))

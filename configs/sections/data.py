@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from configs.sections.base import (
     PLUGIN,
@@ -35,6 +35,14 @@ class PackingSettings(Section):
         default=None, description="Tokens from one sliding window to the next; null means half a row."
     )
 
+    @field_validator("stride")
+    @classmethod
+    def _is_of_windows(cls, stride: int | None, info: ValidationInfo) -> int | None:
+        if stride is not None and info.data.get("kind", "sliding") != "sliding":
+            msg = f"belongs to data.packing.kind=sliding, but data.packing.kind is {info.data['kind']}: change either"
+            raise ValueError(msg)
+        return stride
+
 
 class CacheSettings(Section):
     """Where tokens are kept, so that text is tokenized once."""
@@ -42,8 +50,16 @@ class CacheSettings(Section):
     dir: Folder | None = Field(default=None, description="Folder of the token cache; null means run.cache_dir/tokens.")
     budget: Positive | None = Field(
         default=None,
-        description="Bytes that the cache may take; other data's tokens make room, the least recently used first; "
-        "null means nine tenths of the free disk.",
+        description="Bytes that the cache may take; tokens of data that this run does not need make room first; null "
+        "means nine tenths of the free disk.",
+    )
+    eviction: Text = Field(
+        default="next_use",
+        description="Order in which tokens make room, others' before the run's own: lru begins with what was read "
+        "longest ago; next_use too, but of the run's own with what it needs last; any other is an outside policy.",
+    )
+    eviction_options: dict[str, Any] | None = Field(
+        default=None, description="What an outside eviction policy is to be given; null gives it nothing."
     )
 
 
@@ -98,12 +114,17 @@ class FeedSettings(Section):
         default=(), description="What is done to each text before it is tokenized: a list of kinds, in order."
     )
 
-    @model_validator(mode="after")
-    def _has_that_fold(self) -> Self:
-        if self.folds is not None and self.fold >= self.folds:
-            msg = f"fold must be below folds, which is {self.folds}, not {self.fold}"
+    @field_validator("fold")
+    @classmethod
+    def _is_there(cls, fold: int, info: ValidationInfo) -> int:
+        folds = info.data.get("folds", fold + 1)
+        if folds is None and fold:
+            msg = f"is {fold}, but data.folds is null: say how many folds there are, or leave data.fold out"
             raise ValueError(msg)
-        return self
+        if folds is not None and fold >= folds:
+            msg = f"must be below data.folds, which is {folds}, not {fold}"
+            raise ValueError(msg)
+        return fold
 
 
 class PythonLibraryDataSettings(PythonLibrarySource, FeedSettings):
@@ -130,10 +151,20 @@ class TokensDataSettings(FeedSettings):
     )
     column: Text = Field(default="input_ids", description="Column of Parquet and Arrow files that holds the ids.")
 
+    @field_validator("mode")
+    @classmethod
+    def _is_read_in_place(cls, mode: str) -> str:
+        if mode == "stream":
+            msg = "is stream, but data.kind=tokens is read where it lies, as a cache is: leave data.mode out"
+            raise ValueError(msg)
+        return mode
+
 
 class _Weighted(Section):
     weight: Natural = Field(
-        default=1, description="Share of the samples that come from the source, against the other weights."
+        default=1,
+        description="Share of the samples that come from the source, against the other weights; with 0 in every stage "
+        "it is not tokenized ahead.",
     )
 
 

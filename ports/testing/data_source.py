@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
 class DataSourceContract:
     """What every ``DataSource`` promises; derive and override the fixtures.
 
-    ``source`` has two units or more, and one of them three documents or more.
+    ``source`` has two units or more, and one of them three documents or more. ``tells_bytes`` is True where it can
+    tell how many bytes it has read.
     """
+
+    tells_bytes: ClassVar[bool] = False
 
     @pytest.fixture
     def source(self) -> DataSource:
@@ -195,6 +199,30 @@ class DataSourceContract:
         expected = read_all(0)
         with ThreadPoolExecutor(8) as pool:
             assert all(found == expected for found in pool.map(read_all, range(32)))
+
+    def test_what_was_read_is_counted(self, source: DataSource) -> None:
+        """Each reading adds to the bytes that were read, or they stay 0 because the source cannot tell."""
+        told = []
+        for _ in range(3):
+            told.append(source.bytes_read)
+            for unit in source.units():
+                list(source.read(unit))
+        assert [number > before for before, number in pairwise(told)] == [self.tells_bytes] * 2
+        assert told[0] >= 0
+        assert self.tells_bytes or told == [0, 0, 0]
+
+    def test_what_was_read_never_falls(self, source: DataSource) -> None:
+        """While several threads read, another one may ask at any time, and is never told less than before."""
+        units = list(source.units())
+        told = [(source.bytes_read, source.read_retries)]
+        with ThreadPoolExecutor(4) as pool:
+            readings = [pool.submit(lambda unit: list(source.read(unit)), unit) for unit in units * 4]
+            while wait(readings, timeout=0.001).not_done:
+                told.append((source.bytes_read, source.read_retries))
+        told.append((source.bytes_read, source.read_retries))
+        assert [reading.exception() for reading in readings] == [None] * len(readings)
+        for numbers in zip(*told, strict=True):
+            assert list(numbers) == sorted(numbers)
 
     def test_two_readings_of_a_unit_are_independent(self, source: DataSource) -> None:
         """Two readings of one unit, taken in turn, each give all of it."""

@@ -7,13 +7,14 @@ import gzip
 import io
 import json
 import os
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, final
 
 import datasets
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typing_extensions import override
 
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.compression import zstd
@@ -22,14 +23,14 @@ from adapters.data_source.huggingface import HuggingfaceDataSource
 from adapters.data_source.memory import MemoryDataSource
 from adapters.data_source.mixture import MixtureDataSource
 from adapters.data_source.python_library import PythonLibraryDataSource
-from ports.data_source import Rejected
+from ports.data_source import DataSource, Rejected
 from ports.testing.data_source import DataSourceContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ports.data_source import DataSource
+    from ports.data_source import Document, Unit
 
 TEXTS = {"a": ["one", "two\ntwo", "drei für 3", "四", "five", "6"], "b": [], "c": ["only"]}
 SMALL = Limits(document_bytes=8, unit_bytes=60)
@@ -60,6 +61,8 @@ def arrow(texts: list[str | None], kind=pa.ipc.new_file) -> bytes:
 
 
 class TestMemoryDataSource(DataSourceContract):
+    tells_bytes = True
+
     @pytest.fixture
     def units(self) -> dict[str, list[str]]:
         return {name: list(texts) for name, texts in TEXTS.items()}
@@ -86,6 +89,8 @@ class TestMemoryDataSource(DataSourceContract):
 
 
 class TestMixtureDataSource(DataSourceContract):
+    tells_bytes = True
+
     @pytest.fixture
     def units(self) -> dict[str, list[str]]:
         return {name: list(texts) for name, texts in TEXTS.items()}
@@ -114,6 +119,7 @@ class TestMixtureDataSource(DataSourceContract):
 class LocalFiles(DataSourceContract):
     """Three files on a disk, and what may happen to them."""
 
+    tells_bytes = True
     files: ClassVar[dict[str, bytes]]
     bad: ClassVar[tuple[str, bytes, int]]
 
@@ -213,6 +219,8 @@ class TestFilesDataSourceArrowStream(LocalFiles):
 
 
 class TestFilesDataSourceInMemory(DataSourceContract):
+    tells_bytes = True
+
     @pytest.fixture
     def bucket(self, tmp_path):
         files = fsspec.filesystem("memory")
@@ -316,3 +324,51 @@ def test_a_file_that_is_gone_is_named(tmp_path):
     assert isinstance(found, Rejected)
     assert found.end is None
     assert "a.txt cannot be read" in found.reason
+
+
+@final
+class Read(DataSource):
+    """Stands for a source of which so much was read."""
+
+    def __init__(self, bytes_read: int, read_retries: int) -> None:
+        self._read = bytes_read, read_retries
+
+    @override
+    def units(self) -> list[Unit]:
+        return []
+
+    @override
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
+        return iter([])
+
+    @override
+    def fingerprint(self) -> str:
+        return ""
+
+    @property
+    @override
+    def bytes_read(self) -> int:
+        return self._read[0]
+
+    @property
+    @override
+    def read_retries(self) -> int:
+        return self._read[1]
+
+
+def test_a_mixture_tells_what_was_read_of_all_its_parts():
+    """Bytes and repeated reads of a mixture are the sums over its parts; one that cannot tell adds nothing."""
+    mixture = MixtureDataSource({"a": Read(100, 2), "b": Read(5, 1), "c": HuggingfaceDataSource("nowhere")})
+    assert (mixture.bytes_read, mixture.read_retries) == (105, 3)
+
+
+def test_documents_in_memory_count_in_bytes():
+    """What was read of documents in memory is the UTF-8 of those that came, each time that they came."""
+    source = MemoryDataSource({"unit": ["für", 5, "abc"]})
+    (unit,) = source.units()
+    reading = source.read(unit)
+    next(reading)
+    assert source.bytes_read == 4
+    list(reading)
+    list(source.read(unit, 2))
+    assert source.bytes_read == 10

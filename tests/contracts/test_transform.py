@@ -81,6 +81,7 @@ class TestReplaceTransform(TransformContract):
         return [
             ReplaceTransform(pattern=r"(\d+)-\d+", replacement=r"\1"),
             ReplaceTransform(pattern=r"(\d)-\d+", replacement=r"<\1>"),
+            ReplaceTransform(pattern=r"(\d+)-\d+", replacement=r"<\1>", seconds=1),
         ]
 
     @pytest.fixture

@@ -27,6 +27,9 @@ def complaint(process):
         (["optimizer.learning_rate=-1"], ["optimizer.learning_rate"]),
         (["data.kind=fils"], ["files"]),
         (["data.kind=nowhere"], ["nowhere"]),
+        (["data.fold=2"], ["data.fold", "data.folds", "command line"]),
+        (["data.packing.stride=9"], ["data.packing.stride", "data.packing.kind=sliding", "command line"]),
+        (["data.kind=tokens", "data.path=x", "data.mode=stream"], ["data.mode", "data.kind=tokens", "command line"]),
     ],
 )
 def test_wrong_settings_exit_with_two(tmp_path, arguments, named):

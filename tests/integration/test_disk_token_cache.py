@@ -141,8 +141,10 @@ def test_other_datasets_make_room_first(root):
 
 
 def test_the_future_decides_where_it_is_known(root):
-    """With a mapping of next uses the shard that is needed last goes, though it was read last."""
-    cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO, eviction=FarthestNextUse({"a": 9, "b": 1, "c": 2}))
+    """Where next uses are known the shard that is needed last goes, though it was read last."""
+    next_use = {"a": 9, "b": 1, "c": 2}
+    policy = FarthestNextUse(lambda shard: next_use[shard.name])
+    cache = DiskTokenCache(root, "dataset", budget=ROOM_FOR_TWO, eviction=policy)
     for name in "ba":
         cache.open(cache.put(name, large(1), {}))
     cache.put("c", large(1), {})

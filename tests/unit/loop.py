@@ -21,6 +21,7 @@ from application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from application.handlers.halve_micro_batch import HalveMicroBatch
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from application.inbox import Inbox
+from application.rejections import Rejections
 from application.train import TrainPlan, TrainRun
 from domain.budget import Budget
 from domain.cadence import Every
@@ -126,6 +127,7 @@ class Loop:
     plan: Plan = Plan()  # noqa: RUF009  frozen
     budget: Budget = Budget(steps=8)  # noqa: RUF009  frozen
     holdout: Holdout = Holdout(0.2, seed=5)  # noqa: RUF009  frozen
+    rejections: Rejections = field(default_factory=lambda: Rejections("stop"))
     group: ProcessGroup = field(default_factory=SingleProcessGroup)
     micro_batch: int = 4
     max_rows: int | None = None
@@ -142,7 +144,7 @@ class Loop:
         held_out = held_out_of(self.source, self.plan, self.holdout, max_tokens=64)
         self.train = TrainRun(
             plan=TrainPlan(self.budget, WarmupCosine(5.0, warmup_steps=3, floor=0.5, budget=self.budget)),
-            feed=feed_of(self.source, self.plan, self.holdout),
+            feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
             engine=Engine(self.trainable, micro_batch=self.micro_batch),
             evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes),
             checkpoints=self.checkpoints,

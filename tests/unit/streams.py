@@ -73,8 +73,11 @@ def stream_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
 
 
 def feed_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
-    """Return a feed of ``stream_of``."""
-    return Feed(stream_of(source, plan, holdout, rejections), prefetch=plan.prefetch)
+    """Return a feed of ``stream_of``, which tells what was read of the source and rejected."""
+    source = MemoryDataSource(source) if isinstance(source, dict) else source
+    rejections = rejections or Rejections("stop")
+    stream = stream_of(source, plan, holdout, rejections)
+    return Feed(stream, prefetch=plan.prefetch, source=source, rejections=rejections)
 
 
 def held_out_of(source, plan, holdout, max_tokens):

@@ -52,6 +52,17 @@ def test_a_line_names_the_figures(clock):
     assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.0 GiB"]
 
 
+def test_a_line_tells_what_was_left_out_of_the_data(clock):
+    """Records that were rejected are named once there are any."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    for step, rejected in ((1, 0), (2, 1204)):
+        monitor.record(step, {"loss": 1.0, "rejected": rejected})
+        clock.now += 10
+    monitor.close()
+    assert lines_of(file) == ["step 1 · loss 1.000", "step 2 · loss 1.000 · 1,204 rejected"]
+
+
 def test_a_line_at_most_every_ten_seconds(clock):
     """A file gets the first figures, then the newest every ten seconds, and the last."""
     file = io.StringIO()

@@ -1,7 +1,8 @@
 import threading
 import time
 from collections import Counter
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from streams import MODES, Plan, batches_of, content, feed_of, stream_of, tokens_of
 
 from adapters.data_source.memory import MemoryDataSource
+from application.feed import BatchStream, Feed
 from application.rejections import Rejections
 from domain.cursor import Cursor, Lane
 from domain.errors import DataError, StateError
@@ -177,6 +179,63 @@ def test_bad_records_are_left_out_and_counted_once(mode):
     resumed = Rejections("skip", written.append, known=written.copy())
     batches_of(feed_of(units, plan, rejections=resumed))
     assert (len(written), resumed.count) == (2, 2)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@each_mode
+def test_the_supply_tells_what_was_read_and_left_out_so_far(mode, prefetch):
+    """Behind each batch the bytes and the rejected records are those so far: all of them at the end of the data."""
+    units = {name: [f"{name} says {number}" for number in range(9)] + [3] for name in "abcdefghijkl"}
+    size = sum(len(text) for texts in units.values() for text in texts[:-1])
+    feed = feed_of(units, Plan(mode, 8, 2, epochs=1, window=8, prefetch=prefetch), rejections=Rejections("skip"))
+    told = []
+    while feed.next() is not None:
+        told.append(feed.supply)
+    told.append(feed.supply)
+    feed.close()
+    for before, after in pairwise(told):
+        assert 0 < before.bytes_read <= after.bytes_read
+        assert before.rejected <= after.rejected
+    assert (told[0].rejected < 12) == (told[0].bytes_read < size) == (mode == "stream")
+    assert (told[-1].bytes_read, told[-1].read_retries, told[-1].rejected) == (size, 0, 12)
+
+
+@dataclass
+class Slowly:
+    """Makes each batch of ``stream`` wait for ``seconds``."""
+
+    stream: BatchStream
+    seconds: float
+
+    def batches(self, cursor):
+        for batch in self.stream.batches(cursor):
+            time.sleep(self.seconds)
+            yield batch
+
+
+def test_the_supply_tells_the_latest_wait():
+    """The wait is that for the batch that came last; one that was pushed back makes nobody wait."""
+    feed = Feed(Slowly(stream_of({"a": ["abcdefgh" * 9]}, Plan()), 0.05), prefetch=0)
+    batch = feed.next()
+    assert feed.supply.wait_seconds >= 0.05
+    feed.push_back(batch)
+    feed.next()
+    assert feed.supply.wait_seconds < 0.05
+    assert feed.supply.bytes_read == feed.supply.rejected == 0
+    feed.close()
+
+
+def test_the_supply_tells_how_many_batches_are_ready():
+    """Once the queue is full, taking a batch leaves one less in it, or as many as before if one came meanwhile."""
+    feed = feed_of({"a": ["abcdefgh" * 9]}, Plan(prefetch=3))
+    feed.seek(Cursor())
+    deadline = time.monotonic() + 10
+    while feed.supply.batches_ready < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert feed.supply.batches_ready == 3
+    feed.next()
+    assert feed.supply.batches_ready in {2, 3}
+    feed.close()
 
 
 def test_a_checkpoint_of_another_number_of_lanes_is_refused():

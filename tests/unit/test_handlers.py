@@ -39,7 +39,7 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
-from domain.outcome import DataWait, Evaluation, StepOutcome
+from domain.outcome import DataSupply, Evaluation, StepOutcome
 from domain.progress import Progress
 from ports.monitor import Monitor
 from ports.optimizer import Hardware
@@ -53,7 +53,7 @@ OUTCOME = StepOutcome(
     learning_rate=0.1,
     micro_batch=2,
     step_seconds=0.75,
-    data_wait=DataWait(0.25, batches_ready=3),
+    supply=DataSupply(0.25, batches_ready=3, bytes_read=9000, read_retries=2, rejected=1),
 )
 EXAMPLES = [
     RunStarted(PROGRESS),
@@ -157,7 +157,7 @@ def record(monitor, reaction, event, device, **options):
 
 @pytest.mark.parametrize("peak_flops", [None, 60_000.0])
 def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
-    """A monitor gets loss, rate, speed and memory of each step, and MFU where the device's peak is known."""
+    """A monitor gets loss, rate, speed, data and memory of each step, and MFU where the device's peak is known."""
     monitor = MemoryMonitor()
     seconds = iter([10.0, 10.5])
     record(monitor, "on_step", EXAMPLES[1], Device(peak_flops), clock=lambda: next(seconds))
@@ -169,6 +169,9 @@ def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
         "tokens_per_second": 100 / 1.5,
         "data_wait_seconds": 0.25,
         "batches_ready": 3,
+        "bytes_read": 9000,
+        "read_retries": 2,
+        "rejected": 1,
         "memory_bytes": 12345,
         "micro_batch": 2,
     }
@@ -322,6 +325,21 @@ def test_the_loop_waits_for_monitors_before_a_checkpoint_and_never_at_a_step(mon
     recorder.settle(EXAMPLES[-2])
     assert [step for step, _ in monitor.records] == list(range(1, 101))
     recorder.close()
+
+
+def test_monitors_that_hang_keep_no_checkpoint_from_being_made(monkeypatch):
+    """A wait for monitors in vain is told as ``HandlerFailed``; the checkpoint is made, and the run ends well."""
+    monitor, loop = SlowMonitor(), Loop(budget=Budget(steps=2))
+    monkeypatch.setattr(record_metrics, "_PATIENCE_SECONDS", 0.05)
+    with closing(RecordMetrics([monitor], loop.trainable)) as recorder:
+        loop.bus.subscribe(StepCompleted, recorder.on_step)
+        loop.bus.subscribe(CheckpointStarted, recorder.settle)
+        assert loop.run().step == 2
+        monitor.let.set()
+    assert loop.story[-4:] == ["CheckpointStarted", "HandlerFailed", "CheckpointSaved", "RunFinished"]
+    (failure,) = loop.published(HandlerFailed)
+    assert "have not answered" in str(failure.error)
+    assert [info.progress.step for info in loop.store.list()] == [2]
 
 
 def test_figures_are_dropped_before_they_fill_the_memory(monkeypatch):

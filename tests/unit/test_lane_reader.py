@@ -19,7 +19,6 @@ from domain.holdout import Holdout
 from domain.mixture import Mixture, Stage
 from domain.order import Share
 from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
-from domain.row_index import read_rows
 
 END = 256
 UNITS = st.dictionaries(st.sampled_from("pqrstuv"), st.lists(st.text("abä", max_size=9), max_size=5), min_size=1)
@@ -38,23 +37,18 @@ def lane_reader(units, plan, lane=0, holdout=None, on_error="stop"):
     return LaneReader(reader_of(units, on_error), plan, lambda hashes: ~holdout.holds(hashes), lane)
 
 
-def rows_of(window, length):
-    places = [(window.ids, window.index, int(row)) for row in window.order]
-    return [read_rows([place], length).input_ids[0, : int(window.index.lengths.sum())].tolist() for place in places]
+def rows_of(window):
+    return [ids[:size].tolist() for ids, size in zip(window.rows.ids, window.rows.lengths, strict=True)]
 
 
-def told(window, length):
+def told(window):
     """Return all that a window says, comparable with ``==``."""
-    return rows_of(window, length), window.start, window.next_start
+    return rows_of(window), window.start, window.next_start
 
 
 def tokens_of(windows):
     """Return the tokens of the rows of ``windows``."""
-    found = []
-    for window in windows:
-        for start, length in zip(window.index.starts, window.index.lengths, strict=True):
-            found += window.ids[start : start + length].tolist()
-    return found
+    return [token for window in windows for row in rows_of(window) for token in row]
 
 
 @settings(deadline=None)
@@ -73,11 +67,10 @@ def test_all_lanes_together_hold_every_wanted_document_once_an_epoch(units, plan
 def test_the_windows_after_any_place_are_the_rest(units, plan, fraction):
     """Reading from where a window began, or from behind it, yields the same windows, row by row, in the same order."""
     reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
-    length = plan.packing.length
-    windows = [told(window, length) for window in reader.windows(Lane())]
+    windows = [told(window) for window in reader.windows(Lane())]
     for number, (_, start, behind) in enumerate(windows):
-        assert [told(window, length) for window in reader.windows(replace(start, taken=3))] == windows[number:]
-        assert [told(window, length) for window in reader.windows(behind)] == windows[number + 1 :]
+        assert [told(window) for window in reader.windows(replace(start, taken=3))] == windows[number:]
+        assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
 
 
 @settings(deadline=None)
@@ -86,7 +79,7 @@ def test_a_window_holds_as_many_tokens_as_it_should(units, plan):
     """A window ends with the first document that fills it, or with its epoch."""
     longest = max((len(text.encode()) + 1 for unit in units.values() for text in unit), default=0)
     for window in lane_reader(units, replace(plan, packing=ConcatPacking(6))).windows(Lane()):
-        num_tokens = window.index.num_tokens
+        num_tokens = int(window.rows.lengths.sum())
         assert 0 < num_tokens < plan.window_tokens + longest
         assert num_tokens >= plan.window_tokens or window.next_start == Lane(window.start.epoch + 1)
 
@@ -95,7 +88,7 @@ def test_a_small_corpus_is_not_read_over_and_over_to_fill_a_window():
     """A window larger than the data holds one epoch of them, not thousands."""
     plan = LanePlan(1, ConcatPacking(8), 1 << 20, 0, None)
     first, second = islice(lane_reader({"a": ["a few words"], "b": ["more"]}, plan).windows(Lane()), 2)
-    assert first.index.num_tokens == second.index.num_tokens == 17
+    assert first.rows.lengths.sum() == second.rows.lengths.sum() == 17
     assert (first.next_start, second.start) == (Lane(1), Lane(1))
 
 
@@ -103,7 +96,8 @@ def test_rows_are_shuffled_within_a_window():
     """A window's rows come in an order of their own, all of them once."""
     plan = LanePlan(1, ConcatPacking(4), 1000, 3, 1)
     [window] = lane_reader({"a": [f"{number:03}" for number in range(100)]}, plan).windows(Lane())
-    assert sorted(window.order.tolist()) == list(range(100)) != window.order.tolist()
+    found = [int(bytes(row[:3])) for row in rows_of(window)]
+    assert sorted(found) == list(range(100)) != found
 
 
 def test_lanes_that_are_dealt_empty_units_go_on():
@@ -131,7 +125,7 @@ def test_data_that_make_no_row_are_an_error(units, packing, fraction):
     plan = LanePlan(1, packing, 10, 0, None)
     windows = lane_reader(units, plan, holdout=Holdout(fraction, 0)).windows(Lane())
     with pytest.raises(DataError, match="the first being a"):
-        all(window.index.num_rows == 0 for window in windows)
+        all(len(window.rows) == 0 for window in windows)
 
 
 def test_windows_before_a_bad_record_come_first():

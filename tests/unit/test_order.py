@@ -127,6 +127,13 @@ def test_sizes_must_fit_the_mixture(sizes, stages, words):
         SampleOrder(sizes, Mixture(0, stages))
 
 
+def test_an_empty_source_is_called_by_its_name():
+    """Where a mixture has names for its sources, the one without records is named and not numbered."""
+    mixture = Mixture(0, (Stage(0, (1, 1)),), names=("books", "wiki"))
+    with pytest.raises(ConfigurationError, match="source 'wiki' has a weight, but no records"):
+        SampleOrder((1, 0), mixture)
+
+
 def test_an_empty_source_may_rest():
     """A source without records is no mistake where its weight is 0."""
     order = SampleOrder((4, 0), Mixture(0, (Stage(0, (1, 0)),)))

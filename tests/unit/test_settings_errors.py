@@ -59,6 +59,12 @@ def written(folder, text):
         ("data.kind=fils", "data.kind", "did you mean files?"),
         ("data.sequence_length=7", "data.sequence_length", "must be at least 8, not 7"),
         ("data.holdout=1", "data.holdout", "must be below 1, not 1"),
+        ("data.fold=1", "data.fold", "data.folds is null: say how many folds there are"),
+        ("data={folds: 3, fold: 3}", "data.fold", "must be below data.folds, which is 3, not 3"),
+        ("data.packing.stride=9", "data.packing.stride", "belongs to data.packing.kind=sliding, but"),
+        ("data.packing={kind: best_fit, stride: 9}", "data.packing.stride", "but data.packing.kind is best_fit"),
+        ("data={kind: tokens, path: x, mode: stream}", "data.mode", "leave data.mode out"),
+        ("data.cache.evictoin=lru", "data.cache.evictoin", "did you mean data.cache.eviction?"),
         ("data.path=x", "data.path", "belongs to data.kind=files, but data.kind is python_library"),
         ("data={kind: 5}", "data.kind", "must be text"),
         ("tokenizer.path=x", "tokenizer.path", "belongs to tokenizer.kind=huggingface"),
@@ -149,3 +155,19 @@ def test_settings_of_a_record_are_checked_as_well():
         restore_settings({"run": {"seed": "x"}})
     with pytest.raises(ConfigurationError, match=r"old/run\.json: it must hold sections"):
         restore_settings([], "old/run.json")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["data.fold=0"],
+        ["data.folds=5", "data.fold=4"],
+        ["data.packing.kind=sliding", "data.packing.stride=9"],
+        ["data.packing.stride=null"],
+        ["data.kind=tokens", "data.path=x", "data.mode=cache"],
+    ],
+)
+def test_what_takes_effect_is_accepted(overrides):
+    """A fold among folds, a stride of sliding windows and tokens read as a cache are no mistakes, nor are defaults."""
+    loaded = load_settings([], overrides, {})
+    assert [loaded.origins[override.partition("=")[0]] for override in overrides] == ["command line"] * len(overrides)

@@ -3,10 +3,12 @@ import threading
 
 import numpy as np
 import pytest
-from loop import Loop
-from streams import Plan
+from loop import CORPUS, Loop
+from streams import NOTHING_HELD_OUT, Plan
 
+from adapters.data_source.memory import MemoryDataSource
 from adapters.process_group.single import SingleProcessGroup
+from application.rejections import Rejections
 from domain.budget import Budget
 from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
 from domain.errors import OutOfMemory, StateError
@@ -51,6 +53,21 @@ def test_events_come_in_their_documented_order():
     ]
     assert [event.reason for event in loop.published(CheckpointSaved)] == [SaveReason.PERIODIC, SaveReason.FINAL]
     assert [event.progress.step for event in loop.published(EvaluationCompleted)] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_each_step_tells_what_was_read_of_the_data(prefetch):
+    """The event of a step says how many bytes and records the data had given, and refused, when its batch came."""
+    source = MemoryDataSource(CORPUS | {"spoilt": ["before", 5, "behind"]})
+    plan = Plan("stream", prefetch=prefetch, window=20)
+    loop = Loop(source=source, plan=plan, holdout=NOTHING_HELD_OUT, rejections=Rejections("skip"), max_rows=2)
+    loop.run()
+    supplies = [event.outcome.supply for event in loop.published(StepCompleted)]
+    told = [supply.bytes_read for supply in supplies]
+    assert len(told) == 8
+    assert 0 < told[0] < told[-1] <= source.bytes_read
+    assert told == sorted(told)
+    assert supplies[-1].rejected == loop.rejections.count == 1
 
 
 def test_a_token_budget_ends_the_run_at_the_step_that_reaches_it():

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import time
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from importlib.metadata import EntryPoint
 from itertools import pairwise
+from threading import Event
 
 import pytest
+import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,9 +75,67 @@ def test_replace_substitutes_all_that_is_found():
     assert transform("ann@home, bob@work") == "<ann>, <bob>"
 
 
+@given(
+    st.sampled_from(
+        [r"a*", r"\b", r"(?m)^\s*|b$", r"(a|b)+?c?", r"(?i)[^\W\d_]", r"(?=a)|(?<!b)c", r"[\[a]b", r"\d{2,3}"]
+    ),
+    st.text(st.sampled_from("abcABC \n19[]\u00e9\u0660"), min_size=1, max_size=12),
+)
+def test_replace_does_what_python_does(pattern, text):
+    """What Python's own regular expressions can say means the same here, also where nothing is found to replace."""
+    assert ReplaceTransform(pattern=pattern, replacement=r"<\g<0>>")(text) == re.sub(pattern, r"<\g<0>>", text)
+
+
+ENDLESS = "a" * 60 + "b"  # for the pattern below, which would try all of some 10**12 ways to cut it
+
+
+def endless(seconds):
+    return ReplaceTransform(pattern="^(a|aa)+$", replacement="", seconds=seconds)
+
+
+def test_a_pattern_that_takes_for_ever_is_given_up():
+    """With data.on_error=skip the document is recorded with pattern and limit, and the next one is read."""
+    rejected = []
+    assert read(["one", ENDLESS, "aaa", "two"], [endless(0.05)], "skip", rejected.append) == ["one", "two"]
+    [record] = rejected
+    assert record["position"] == 1
+    named = ["book", "data.transforms[0]", "'^(a|aa)+$'", "more than 0.05 seconds", "repetition"]
+    assert [name for name in named if name not in record["reason"]] == []
+
+
+def test_a_pattern_that_takes_for_ever_ends_a_strict_run():
+    """With data.on_error=stop the document is a data error in one sentence."""
+    with pytest.raises(DataError, match=r"position 0.*takes more than 0\.05 seconds"):
+        read([ENDLESS], [endless(0.05)])
+
+
+def test_busy_threads_leave_a_pattern_its_time():
+    """The limit is of the processor time of the thread that searches: what others take meanwhile is not counted."""
+    text, seconds = "a" * 20 + "b", 0.0
+    while seconds < 0.03:
+        text = f"a{text}"
+        began = time.thread_time()
+        assert endless(60)(text) == text
+        seconds = time.thread_time() - began
+    block, is_over = bytes(1 << 22), Event()
+
+    def burn():
+        while not is_over.is_set():
+            sha256(block).digest()
+
+    with ThreadPoolExecutor(9) as pool:
+        burning = [pool.submit(burn) for _ in range(9)]
+        try:
+            assert endless(3 * seconds)(text) == text
+        finally:
+            is_over.set()
+        assert all(each.result() is None for each in burning)
+
+
 @pytest.mark.parametrize(
     ("transform", "other"),
     [
+        (ReplaceTransform(pattern="a", replacement="b"), ReplaceTransform(pattern="a", replacement="b", seconds=1e1)),
         (LengthTransform(min_characters=1000), LengthTransform(min_characters=1e3, max_characters=None)),
         (LengthTransform(max_characters=9), LengthTransform(min_characters=0, max_characters=9)),
         (NormalizeTransform(), NormalizeTransform(form="NFC")),
@@ -82,12 +146,18 @@ def test_a_default_that_is_spelled_out_is_the_same_transform(transform, other):
     assert transform.fingerprint() == other.fingerprint()
 
 
-@pytest.mark.parametrize("transform", [NormalizeTransform(), ReplaceTransform(pattern=r"\w", replacement="")])
-def test_another_unicode_version_is_another_fingerprint(transform, monkeypatch):
+def test_another_unicode_version_is_another_fingerprint(monkeypatch):
     """Where Python's Unicode tables decide the result, their version is part of the fingerprint."""
-    before = transform.fingerprint()
+    before = NormalizeTransform().fingerprint()
     monkeypatch.setattr("unicodedata.unidata_version", "99.0.0")
-    assert transform.fingerprint() != before
+    assert NormalizeTransform().fingerprint() != before
+
+
+def test_the_unicode_tables_of_regex_are_in_the_fingerprint():
+    """How many characters regex knows, which grows with each Unicode version, is part of the fingerprint."""
+    characters = "".join(chr(number) for number in range(0x110000) if not 0xD800 <= number < 0xE000)
+    known = len(regex.findall(r"\P{Cn}", characters))
+    assert f'"characters": {known},' in ReplaceTransform(pattern=r"\w", replacement="").fingerprint()
 
 
 def test_settings_choose_the_built_in_transforms_in_order():
@@ -120,6 +190,11 @@ def test_settings_choose_the_built_in_transforms_in_order():
         ("[{kind: replace, options: {pattern: a, replacement: '\\1'}}]", ["replace", "replacement", "'a'"]),
         ("[{kind: replace, options: {pattern: a, replacement: '\\g<x>'}}]", ["replace", "replacement", "'a'"]),
         ("[{kind: replace, options: {pattern: a, replacement: 1}}]", ["replace", "replacement", "1", "quotes"]),
+        ("[{kind: replace, options: {pattern: '(?V1)a', replacement: b}}]", ["replace", "pattern", "VERSION1"]),
+        ("[{kind: replace, options: {pattern: a, replacement: b, seconds: 0}}]", ["replace", "seconds", "0"]),
+        ("[{kind: replace, options: {pattern: a, replacement: b, seconds: .inf}}]", ["replace", "seconds", "inf"]),
+        ("[{kind: replace, options: {pattern: a, replacement: b, seconds: '5'}}]", ["replace", "seconds", "'5'"]),
+        ("[{kind: replace, options: {pattern: a, replacement: b, seconds: true}}]", ["replace", "seconds", "True"]),
         ("[{kind: lenght}]", ["lenght", "length"]),
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Regex, pre_tokenizers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -42,15 +42,20 @@ def know_unsettled() -> None:
     _suspects()
 
 
-def find_unsettled(documents: Iterable[str]) -> list[int]:
+def find_unsettled(documents: Sequence[str]) -> list[int]:
     """Return which documents hold unsettled characters."""
-    return [index for index, text in enumerate(documents) if not text.isascii() and _is_unsettled(text)]
+    others = [index for index, text in enumerate(documents) if not text.isascii()]
+    if not others or not _is_suspect("".join(documents[index] for index in others)):  # all at once: seldom one is
+        return []
+    return [index for index in others if _is_suspect(documents[index]) and _is_unsettled(documents[index])]
+
+
+def _is_suspect(text: str) -> bool:
+    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
+    return bool(units.max() >= _FIRST_SUSPECT and _suspects()[units[units >= _FIRST_SUSPECT]].any())
 
 
 def _is_unsettled(text: str) -> bool:
-    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
-    if units.max() < _FIRST_SUSPECT or not _suspects()[units[units >= _FIRST_SUSPECT]].any():
-        return False
     return any(ord(found) in _FAR or found in unsettled_characters() for found in _CANDIDATES.findall(text))
 
 

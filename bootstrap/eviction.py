@@ -1,0 +1,60 @@
+"""What makes room in the token cache, by the settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bootstrap.data import cache_key, giving
+from bootstrap.plugins import check_options, load_plugin
+from domain.errors import ConfigurationError
+from domain.eviction import FarthestNextUse, LeastRecentlyUsed, OwnLast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from application.tokenize import TextReader
+    from configs.sections.data import CacheSettings
+    from domain.eviction import CachedShard, EvictionPolicy
+    from domain.mixture import Mixture
+
+
+def first_uses(readers: Sequence[TextReader], mixture: Mixture) -> dict[str, int]:
+    """Return by fingerprint the datasets that a run of ``readers`` needs, and from which of its samples on."""
+    uses: dict[str, int] = {}
+    for number, reader in giving(readers, mixture).items():
+        first = next(stage.start for stage in mixture.stages if stage.weights[number])
+        key = cache_key(reader)
+        uses[key] = min(first, uses.get(key, first))  # two sources may be the same documents
+    return uses
+
+
+def load_eviction(cache: CacheSettings, uses: Mapping[str, int]) -> EvictionPolicy:
+    """Return the policy that the settings name; the datasets in ``uses`` go last, whatever it says.
+
+    Raises ``ConfigurationError`` if it cannot be had.
+    """
+
+    def next_use(shard: CachedShard) -> int | None:
+        return uses.get(shard.fingerprint)
+
+    built_in: dict[str, Callable[[], EvictionPolicy]] = {
+        "next_use": lambda: FarthestNextUse(next_use),
+        "lru": LeastRecentlyUsed,
+    }
+    kind, options = cache.eviction, cache.eviction_options or {}
+    new = built_in[kind] if kind in built_in else load_plugin("eviction", kind, built_in=built_in)
+    return OwnLast(uses.keys(), _made(kind, new, options))
+
+
+def _made(kind: str, new: Callable[..., EvictionPolicy], options: Mapping[str, Any]) -> EvictionPolicy:
+    check_options("eviction", kind, new, **options)
+    try:
+        policy = new(**options)
+    except (TypeError, ValueError) as error:
+        msg = f"the options of eviction '{kind}' do not fit: {error}"
+        raise ConfigurationError(msg) from error
+    if not callable(getattr(policy, "first_to_go", None)):
+        msg = f"the entry point '{kind}' of holdfast.eviction gives a {type(policy).__name__} without first_to_go"
+        raise ConfigurationError(msg)
+    return policy

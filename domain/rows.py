@@ -1,0 +1,90 @@
+"""Rows that lie ready to be dealt, many at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from domain.batch import Batch
+from domain.row_index import copy_row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from domain.cursor import Cursor
+    from domain.row_index import RowIndex
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Packed rows, laid out.
+
+    ``ids`` are unsigned (rows, length), 0 behind the ``lengths`` int64 (rows,) of them that are tokens. ``starts``
+    int64 are the columns at which pieces begin, ``counts`` int64 (rows,) of them in each row.
+    """
+
+    ids: NDArray[np.unsignedinteger]
+    lengths: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return how many rows there are."""
+        return len(self.lengths)
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Return the rows from ``begin`` to before ``end``, without a copy."""
+        first, last = self._firsts[begin], self._firsts[end]
+        return Rows(self.ids[begin:end], self.lengths[begin:end], self.starts[first:last], self.counts[begin:end])
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        firsts: list[int] = np.append(0, np.cumsum(self.counts)).tolist()
+        return firsts
+
+
+def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> Rows:
+    """Return the rows of ``index`` over the flat ``ids`` in this ``order`` of their numbers, ``length`` long."""
+    first_pieces, counts = index.rows[:-1][order], np.diff(index.rows)[order]
+    ends = np.cumsum(counts)
+    pieces = np.repeat(first_pieces - (ends - counts), counts) + np.arange(counts.sum())
+    begins, sizes = index.starts[pieces], index.lengths[pieces]
+    before = np.append(0, np.cumsum(sizes))
+    lengths = before[ends] - before[ends - counts]
+    target = np.zeros((len(order), length), ids.dtype)
+    is_run = _is_run(begins, sizes, ends)
+    whole = np.flatnonzero(is_run & (lengths == length))
+    if len(whole):
+        target[whole] = sliding_window_view(ids, length)[begins[(ends - counts)[whole]]]
+    for row in np.flatnonzero(~is_run | (lengths < length)).tolist():
+        first, last = ends[row] - counts[row], ends[row]
+        copy_row(target[row], ids, begins[first:last].tolist(), sizes[first:last].tolist())
+    return Rows(target, lengths, before[:-1] - np.repeat(before[ends - counts], counts), counts)
+
+
+def join_rows(parts: Sequence[Rows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
+    """Return a batch of ``shape`` whose rows at ``places`` are those of ``parts``, in order; the others are empty."""
+    input_ids, row_lengths = np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
+    if not parts:
+        return Batch(input_ids, np.zeros(0, np.int64), row_lengths, cursor)
+    input_ids[places] = np.concatenate([part.ids for part in parts])
+    row_lengths[places] = np.concatenate([part.lengths for part in parts])
+    counts = np.concatenate([part.counts for part in parts])
+    starts = np.concatenate([part.starts for part in parts]) + np.repeat(places * shape[1], counts)
+    starts.sort()
+    return Batch(input_ids, starts, row_lengths, cursor)
+
+
+def _is_run(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether the pieces of each row lie side by side."""
+    is_gap = np.append(begins[1:] != begins[:-1] + sizes[:-1], False)
+    is_gap[ends - 1] = False  # between two rows
+    gaps = np.append(0, np.cumsum(is_gap))
+    is_run: NDArray[np.bool_] = np.diff(gaps[np.append(0, ends)]) == 0
+    return is_run
