@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
@@ -11,7 +11,7 @@ from domain.cursor import Lane
 from domain.errors import DataError
 from domain.order import unit_order
 from domain.permutation import permute
-from domain.rows import lay_out
+from domain.rows import Rows, lay_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from application.tokenize import TextReader, TokenizedGroup
     from domain.packing import Packing
-    from domain.rows import Rows
     from ports.data_source import Unit
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
+_MOST_EXPECTING = 24  # lanes, as each keeps what was fetched in memory; more wait for each other seldom enough
 _BARREN_EPOCHS = 3  # after so many without a row it is worth looking whether there is any
 
 
@@ -46,6 +46,19 @@ class Window:
     rows: Rows
     start: Lane
     next_start: Lane
+    _firsts: Sequence[int]  # of the rows' pieces
+
+    @classmethod
+    def of(cls, rows: Rows, start: Lane, next_start: Lane) -> Self:
+        """Return the window with these rows."""
+        return cls(rows, start, next_start, np.append(0, np.cumsum(rows.counts)).tolist())
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Return the rows from ``begin`` to before ``end``, without a copy."""
+        ids, lengths, starts, counts = self.rows
+        return Rows(
+            ids[begin:end], lengths[begin:end], starts[self._firsts[begin] : self._firsts[end]], counts[begin:end]
+        )
 
 
 def no_text(units: Sequence[Unit]) -> str:
@@ -74,17 +87,22 @@ class LaneReader:
         self._wanted = wanted
         self._lane = lane
 
+    def expect(self, start: Lane) -> None:
+        """Have what follows ``start`` fetched: ``windows`` is asked for it soon."""
+        for unit in self._units_from(start)[:1]:
+            self._expect(unit, max(start.position, unit.start))
+
     def windows(self, start: Lane) -> Generator[Window]:
         """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` says.
 
         A window ends with its epoch. Raises ``DataError`` where no unit holds anything that makes a row.
         """
-        begin = replace(start, taken=0)
+        begin = start._replace(taken=0)
         num_barren = 0
         while self._plan.epochs is None or begin.epoch < self._plan.epochs:
             num_rows = 0
             for window in self._epoch(begin):
-                num_rows += len(window.rows)
+                num_rows += window.rows.num_rows
                 yield window
             begin = Lane(begin.epoch + 1)
             num_barren = 0 if num_rows else num_barren + 1
@@ -94,8 +112,8 @@ class LaneReader:
     def _epoch(self, begin: Lane) -> Iterator[Window]:
         held: list[_Documents] = []
         room = self._plan.window_tokens
-        for place, group in self._groups(begin):
-            documents = _Documents.of(group)
+        for place, read in self._documents(begin):
+            documents = read
             while (cut := documents.first_reaching(room)) is not None:
                 within, documents = documents.cut(cut + 1)
                 behind = Lane(begin.epoch, place, documents.places[0])
@@ -106,19 +124,29 @@ class LaneReader:
         if any(documents.num_tokens for documents in held):
             yield self._window(held, begin, Lane(begin.epoch + 1))
 
-    def _groups(self, begin: Lane) -> Iterator[tuple[int, TokenizedGroup]]:
-        order = unit_order(len(self._units), self._plan.seed, begin.epoch)[self._lane :: self._plan.lanes].tolist()
+    def _documents(self, begin: Lane) -> Iterator[tuple[int, _Documents]]:
         position = begin.position
-        for place, number in enumerate(order[begin.unit :], begin.unit):
-            unit = self._units[number]
-            for group in self._reader.tokens(unit, max(position, unit.start), wanted=self._wanted):
-                yield place, group
+        units = self._units_from(begin)
+        for place, unit in enumerate(units, begin.unit):
+            for following in units[place - begin.unit + 1 :][:1]:
+                self._expect(following, following.start)
+            groups = self._reader.tokens(unit, max(position, unit.start), wanted=self._wanted, is_hashed=False)
+            for documents in map(_Documents.of, groups):
+                yield place, documents
             position = 0
+
+    def _expect(self, unit: Unit, start: int) -> None:
+        if self._plan.lanes <= _MOST_EXPECTING:
+            self._reader.source.expect(unit, start)
+
+    def _units_from(self, begin: Lane) -> Sequence[Unit]:
+        order = unit_order(len(self._units), self._plan.seed, begin.epoch)[self._lane :: self._plan.lanes]
+        return [self._units[number] for number in order[begin.unit :].tolist()]
 
     def _check_some(self) -> None:
         for unit in self._units:  # what this lane was dealt is no proof: the others may hold all there is
-            for group in self._reader.tokens(unit, wanted=self._wanted):
-                if len(self._window([_Documents.of(group)], Lane(), Lane()).rows):
+            for group in self._reader.tokens(unit, wanted=self._wanted, is_hashed=False):
+                if self._window([_Documents.of(group)], Lane(), Lane()).rows.num_rows:
                     return
         raise DataError(no_text(self._units))
 
@@ -128,7 +156,7 @@ class LaneReader:
         index = self._plan.packing(np.cumsum(lengths) - lengths, lengths).index
         place = (self._plan.seed, self._lane, begin.epoch, begin.unit, begin.position)
         order = permute(np.arange(index.num_rows), index.num_rows, *place)
-        return Window(lay_out(ids, index, order, self._plan.packing.length), begin, behind)
+        return Window.of(lay_out(ids, index, order, self._plan.packing.length), begin, behind)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from domain.rows import Rows
 
 _PATIENCE_SECONDS = 5.0
+_BATCHES_AT_ONCE = 32
 
 
 @final
@@ -88,18 +89,19 @@ class StreamedBatches:
         return LaneReader(self._readers[source], self._plan, self._wanted, lane)
 
     def _deal(self, streams: dict[int, _LaneStream], places: list[Lane], samples: int) -> Iterator[Batch]:
+        shares = self._shares(samples)
+        num_rows = self._share.batch // self._share.ranks
         while (ended := self._ended_source(streams, samples)) is None:
-            numbers = self._numbers(samples)
             parts: list[Rows] = []
             filled: list[NDArray[np.int64]] = []
-            for number, rows in _grouped(numbers):
-                taken = streams[number].take(len(rows))
-                places[number] = streams[number].place
-                parts += taken
-                filled.append(rows[: sum(map(len, taken))])
+            for number, rows in next(shares):
+                stream = streams[number]
+                missing = stream.take(len(rows), parts)
+                places[number] = stream.place
+                filled.append(rows[: len(rows) - missing] if missing else rows)
             samples += self._share.batch
             if self._share.ranks > 1 or parts:
-                shape = len(numbers), self._plan.packing.length
+                shape = num_rows, self._plan.packing.length
                 yield join_rows(parts, np.concatenate(filled), shape, Cursor(samples, tuple(places)))
         if samples == 0:
             raise DataError(no_text(self._readers[ended].source.units()))
@@ -115,21 +117,22 @@ class StreamedBatches:
         gives = self._mixture.gives_from(samples // self._plan.lanes)
         return [source for source, is_given in enumerate(gives) if is_given]
 
-    def _numbers(self, samples: int) -> NDArray[np.int64]:
-        """Return which of the lanes' sources each row of this rank's share of a batch comes from."""
-        ordinals, lanes = np.divmod(np.arange(samples, samples + self._share.batch), self._plan.lanes)
-        sources, _ = self._mixture.locate(ordinals)
-        numbers: NDArray[np.int64] = lanes * len(self._readers) + sources
-        own: NDArray[np.int64] = numbers[lanes % self._share.ranks == self._share.rank]
-        return own
+    def _shares(self, samples: int) -> Iterator[Sequence[tuple[int, NDArray[np.int64]]]]:
+        """Yield for each batch which lane's source gives which of this rank's rows; worked out for many at once."""
+        step = _BATCHES_AT_ONCE * self._share.batch
+        for begin in count(samples, step):
+            ordinals, lanes = np.divmod(np.arange(begin, begin + step), self._plan.lanes)
+            sources, _ = self._mixture.locate(ordinals)
+            numbers = lanes * len(self._readers) + sources
+            numbers = numbers[lanes % self._share.ranks == self._share.rank].reshape(_BATCHES_AT_ONCE, -1)
+            orders = np.argsort(numbers, axis=1, kind="stable")
+            yield from map(_grouped, np.take_along_axis(numbers, orders, axis=1), orders)
 
 
-def _grouped(numbers: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield each number that occurs, and where."""
-    order = np.argsort(numbers, kind="stable")
-    begins = np.flatnonzero(np.diff(numbers[order], prepend=-1)).tolist()
-    for begin, end in pairwise([*begins, len(order)]):
-        yield int(numbers[order[begin]]), order[begin:end]
+def _grouped(numbers: NDArray[np.int64], order: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.int64]]]:
+    begins = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
+    ends = [*begins[1:], len(order)]
+    return [(number, order[a:b]) for number, a, b in zip(numbers[begins].tolist(), begins, ends, strict=True)]
 
 
 @final
@@ -137,18 +140,20 @@ class _LaneStream:
     """The rows of one lane, its next window being made in ``pool`` meanwhile."""
 
     def __init__(self, reader: LaneReader, start: Lane, pool: Workers) -> None:
+        reader.expect(start)
         self._windows = reader.windows(start)
         self._pool = pool
         self._start = start
         self._row = start.taken
         self._window: Window | None = None
+        self._num_rows = 0
         self._coming: Future[Window | None] = pool.submit(next, self._windows, None)
         self._ended = False
 
     @property
     def has_ended(self) -> bool:
         """Return whether there is no further row."""
-        while not self._ended and (self._window is None or self._row >= len(self._window.rows)):
+        while not self._ended and self._row >= self._num_rows:
             self._turn()
         return self._ended
 
@@ -158,20 +163,19 @@ class _LaneStream:
         window = self._window
         if window is None:
             return self._start
-        if self._row >= len(window.rows):
+        if self._row >= self._num_rows:
             return window.next_start
-        return Lane(window.start.epoch, window.start.unit, window.start.position, self._row)
+        epoch, unit, position, _ = window.start
+        return Lane(epoch, unit, position, self._row)
 
-    def take(self, num_rows: int) -> list[Rows]:
-        """Return the next rows, as many as there are, of one window or several."""
-        taken: list[Rows] = []
+    def take(self, num_rows: int, parts: list[Rows]) -> int:
+        """Append the next rows, of one window or several, to ``parts``; return how many are missing at the end."""
         while num_rows and not self.has_ended:
             assert self._window is not None
-            part = self._window.rows.part(self._row, min(self._row + num_rows, len(self._window.rows)))
-            taken.append(part)
-            self._row += len(part)
-            num_rows -= len(part)
-        return taken
+            begin, self._row = self._row, min(self._row + num_rows, self._num_rows)
+            parts.append(self._window.part(begin, self._row))
+            num_rows -= self._row - begin
+        return num_rows
 
     def close(self) -> None:
         """Let go of the files, once nothing reads any more."""
@@ -184,5 +188,5 @@ class _LaneStream:
             return
         if self._window is not None:
             self._row = 0
-        self._window = coming
+        self._window, self._num_rows = coming, coming.rows.num_rows
         self._coming = self._pool.submit(next, self._windows, None)

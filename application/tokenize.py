@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, final
 
@@ -32,27 +32,22 @@ _SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the docume
 
 @dataclass(frozen=True, eq=False)
 class TokenizedGroup:
-    """Some ``documents`` of a unit, and their token ids, flat, end-of-text behind each.
+    """Some documents of a unit as token ids, flat, end-of-text behind each.
 
-    Reading from ``end`` yields what follows the group.
+    ``places`` are where the documents start, then where the group ends: reading from there yields what follows.
+    ``hashes`` is None where nobody asked for them.
     """
 
     ids: NDArray[np.unsignedinteger]
     offsets: NDArray[np.int64]
-    documents: Sequence[Document]
-    end: int
+    hashes: NDArray[np.uint64] | None
+    places: Sequence[int]
 
     @property
-    def places(self) -> Sequence[int]:
-        """Return where the documents start, then the end."""
-        return [*(document.start for document in self.documents), self.end]
-
-    @cached_property
     def tokens(self) -> Tokens:
-        """Return the documents with their hashes, which take as long as half the reading."""
-        # of the text as it was stored, so that transforms move no document to the other side of a hold-out
-        hashes = np.array([hash_of(document.text) for document in self.documents], np.uint64)
-        return Tokens(self.ids, self.offsets, hashes)
+        """Return the documents with their hashes."""
+        assert self.hashes is not None, "no hashes were asked for"
+        return Tokens(self.ids, self.offsets, self.hashes)
 
 
 @final
@@ -81,25 +76,41 @@ class TextReader:
         wanted: Wanted | None = None,
         rejected: Callable[[Record], object] | None = None,
         is_kept: bool = False,
+        is_hashed: bool = True,
     ) -> Iterator[TokenizedGroup]:
         """Yield the documents of ``unit`` from ``start`` on that have text, each with its end-of-text behind it.
 
-        Documents that ``wanted`` refuses by their hashes are read, but not tokenized; None wants all, and hashes none.
+        Documents that ``wanted`` refuses by their hashes are read, but not tokenized; None wants all.
         A bad record raises ``DataError`` or, where that is the policy, goes to ``rejected``, else to the run's list.
-        Where the tokens are kept (``is_kept``), a place that does not answer raises it in any case.
+        Where the tokens are kept (``is_kept``), a place that does not answer raises it in any case. Hashing takes as
+        long as half the reading, so it is left out where neither ``wanted`` nor the caller (``is_hashed``) needs it.
         """
         record = rejected or self._rejections.record
-        for group in _groups(self._documents(unit, start, record, is_kept=is_kept)):
-            chosen = group if wanted is None else _chosen(group, wanted)
-            if not chosen:
-                continue
-            try:
-                encoded = self._encode(chosen, group[-1][0].end)
-            except DataError:  # seldom enough that looking for half of a surrogate pair before would not pay
-                for part in _groups(self._readable(unit, chosen, record)):
-                    yield self._encode(part, part[-1][0].end)
-            else:
-                yield encoded
+        groups = _groups(self._documents(unit, start, record, is_kept=is_kept))
+        encode = partial(self._encode_wanted, unit, wanted, record, is_hashed)
+        for encoded in map(
+            encode, groups
+        ):  # so that no text is held while it waits, and many units may be read at once
+            yield from encoded
+
+    def _encode_wanted(
+        self,
+        unit: Unit,
+        wanted: Wanted | None,
+        rejected: Callable[[Record], object],
+        is_hashed: bool,  # noqa: FBT001  of a partial
+        group: Sequence[tuple[Document, str]],
+    ) -> Iterable[TokenizedGroup]:
+        end = group[-1][0].end
+        if wanted is not None:
+            group = list(compress(group, wanted(_hashes(group)).tolist()))
+        if not group:
+            return ()
+        try:
+            return [self._encode(group, end, is_hashed=is_hashed)]
+        except DataError:  # seldom enough that looking for half of a surrogate pair before would not pay
+            parts = _groups(self._readable(unit, group, rejected))
+            return (self._encode(part, part[-1][0].end, is_hashed=is_hashed) for part in parts)
 
     def _documents(
         self, unit: Unit, start: int | None, rejected: Callable[[Record], object], *, is_kept: bool
@@ -141,18 +152,19 @@ class TextReader:
             text = changed
         return (document, text) if text else None
 
-    def _encode(self, group: Sequence[tuple[Document, str]], end: int) -> TokenizedGroup:
+    def _encode(self, group: Sequence[tuple[Document, str]], end: int, *, is_hashed: bool) -> TokenizedGroup:
         encoded = self._tokenizer.encode([text for _, text in group])
         offsets = encoded.offsets + np.arange(len(group) + 1)
         ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
         for number, (first, last) in enumerate(pairwise(encoded.offsets.tolist())):
             ids[first + number : last + number] = encoded.ids[first:last]
-        return TokenizedGroup(ids, offsets, [document for document, _ in group], end)
+        places = [*(document.start for document, _ in group), end]
+        return TokenizedGroup(ids, offsets, _hashes(group) if is_hashed else None, places)
 
 
-def _chosen(group: Sequence[tuple[Document, str]], wanted: Wanted) -> Sequence[tuple[Document, str]]:
-    hashes = np.array([hash_of(document.text) for document, _ in group], np.uint64)
-    return list(compress(group, wanted(hashes).tolist()))
+def _hashes(group: Sequence[tuple[Document, str]]) -> NDArray[np.uint64]:
+    # of the text as it was stored, so that transforms move no document to the other side of a hold-out
+    return np.array([hash_of(document.text) for document, _ in group], np.uint64)
 
 
 def _no_unicode(unit: Unit, document: Document) -> Rejected:
@@ -178,11 +190,18 @@ def _groups(documents: Iterable[tuple[Document, str]]) -> Iterator[Sequence[tupl
             group.append(document)
             characters += len(document[1])
             if characters >= _GROUP_CHARACTERS:
-                yield group
-                group, characters = [], 0
+                del document
+                yield _emptied(group)
+                characters = 0
     except DataError:
         if group:
-            yield group  # an error comes where its document would be
+            yield _emptied(group)  # an error comes where its document would be
         raise
     if group:
-        yield group
+        yield _emptied(group)
+
+
+def _emptied(group: list[tuple[Document, str]]) -> Sequence[tuple[Document, str]]:
+    documents = group[:]
+    group.clear()
+    return documents

@@ -214,14 +214,14 @@ def streamed_batches(
 ) -> BatchStream:
     """Return batches of sources' documents that are not held out, read as they are needed."""
     lanes = choose_lanes(min(len(reader.source.units()) for reader in readers))
-    windows = lanes * len(readers) * _BYTES_PER_TOKEN
-    window = max(packing.length, min(data.shuffle_tokens, data.memory // windows))
+    shuffled = min(data.shuffle_tokens, data.memory // _BYTES_PER_TOKEN)  # however many lanes share them
+    window = max(packing.length, shuffled // (lanes * len(readers)))
     plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs)
     wanted = (lambda hashes: ~holdout.holds(hashes)) if holdout.fraction else None
     is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])
     cores = os.cpu_count() or 1
-    # who waits for a network needs more threads than cores
-    workers = data.workers or (max(8, 2 * cores) if is_remote else cores)
+    # who waits for a network needs more threads than cores; many of them hinder each other
+    workers = data.workers or (max(4, cores) if is_remote else cores)
     return StreamedBatches(readers, mixture, plan, wanted, share, workers=workers)
 
 

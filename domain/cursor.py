@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Lane(NamedTuple):
     """Where one reader of a streamed source stands: at the first document of its window of packed rows.
 
     ``unit`` counts the lane's own in the epoch's shuffled order; ``position`` is the data source's own, 0 being the
@@ -36,7 +35,7 @@ class Cursor:
 
     def to_json(self) -> dict[str, Any]:
         """Return the cursor as JSON."""
-        return {"samples": self.samples, "lanes": [list(astuple(lane)) for lane in self.lanes]}
+        return {"samples": self.samples, "lanes": [list(lane) for lane in self.lanes]}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:

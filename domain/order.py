@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from domain.mixture import Mixture
 
 _LANES = (192, 96, 48, 24, 8, 4, 2, 1)  # each can be shared by many numbers of ranks
+_FEW_LANES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,12 @@ class Share:
 
 
 def choose_lanes(num_units: int) -> int:
-    """Return in how many lanes to stream ``num_units`` units: so many that each lane has four of them to shuffle."""
-    return next((lanes for lanes in _LANES if 4 * lanes <= num_units), 1)
+    """Return in how many lanes to stream ``num_units`` units.
+
+    Each lane has four of them to shuffle; more than eight lanes, which cost memory and time, are for data so large that
+    each has sixteen, and that many ranks may want to share.
+    """
+    return next((lanes for lanes in _LANES if lanes * (4 if lanes <= _FEW_LANES else 16) <= num_units), 1)
 
 
 def lane_of(sample: int, lanes: int) -> tuple[int, int]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -21,8 +19,7 @@ if TYPE_CHECKING:
     from domain.row_index import RowIndex
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(NamedTuple):
     """Packed rows, laid out.
 
     ``ids`` are unsigned (rows, length), 0 behind the ``lengths`` int64 (rows,) of them that are tokens. ``starts``
@@ -34,19 +31,10 @@ class Rows:
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
 
-    def __len__(self) -> int:
+    @property
+    def num_rows(self) -> int:
         """Return how many rows there are."""
         return len(self.lengths)
-
-    def part(self, begin: int, end: int) -> Rows:
-        """Return the rows from ``begin`` to before ``end``, without a copy."""
-        first, last = self._firsts[begin], self._firsts[end]
-        return Rows(self.ids[begin:end], self.lengths[begin:end], self.starts[first:last], self.counts[begin:end])
-
-    @cached_property
-    def _firsts(self) -> list[int]:
-        firsts: list[int] = np.append(0, np.cumsum(self.counts)).tolist()
-        return firsts
 
 
 def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> Rows:

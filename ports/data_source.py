@@ -82,6 +82,10 @@ class DataSource(ABC):
     def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
         """Yield the documents of ``unit`` from the position ``start`` on, and what was rejected among them."""
 
+    def expect(self, unit: Unit, start: int | None = None) -> None:  # noqa: ARG002  whoever is far away overrides it
+        """Hear that ``unit`` is read from ``start`` on soon; a source that is far away may begin to fetch it."""
+        return
+
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short text that identifies the documents and how they are read."""

@@ -76,9 +76,16 @@ class FilesDataSource(DataSource):
         if unit.name not in self._units:
             msg = f"{unit.name} is not among the files of this data source"
             raise DataError(msg)
-        known, file = self._units[unit.name]
-        part = Part(file.name, max(known.start, start or 0), known.stop)
+        file, part = self._part(unit, start)
         yield from self._reading.read(file, part, self._columns_to_match)
+
+    @override
+    def expect(self, unit: Unit, start: int | None = None) -> None:
+        self._reading.expect(*self._part(unit, start))
+
+    def _part(self, unit: Unit, start: int | None) -> tuple[File, Part]:
+        known, file = self._units[unit.name]
+        return file, Part(file.name, max(known.start, start or 0), known.stop)
 
     @override
     def fingerprint(self) -> str:

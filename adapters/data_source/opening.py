@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
 from fsspec.implementations.memory import MemoryFileSystem
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
     from adapters.data_source.listing import StoredFile
 
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 18  # small, as many files may be open at once
 _RANDOM_BYTES = 4 << 20
+_MOST_EXPECTED = 32  # each of them holds a range
 
 
 @final
@@ -33,18 +35,42 @@ class Access:
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     stall_seconds: float = STALL_SECONDS
     counter: ReadCounter = field(default_factory=ReadCounter)
+    _expected: dict[tuple[str, int], io.BufferedReader[Any]] = field(default_factory=dict, compare=False)
+    _lock: Lock = field(default_factory=Lock, compare=False)
+
+    def expect(self, file: StoredFile, start: int, until: int | None, *, begin: int) -> None:
+        """Begin to fetch ``file`` from byte ``begin`` to ``until``, if it is far away: it is opened at ``start`` soon.
+
+        It is no error if it never is: of more than 32 such parts the oldest is given up.
+        """
+        if file.is_local or isinstance(file.file_system, MemoryFileSystem):
+            return
+        with self._lock:
+            if (file.path, start) not in self._expected:
+                stream = self._stream(file, is_random=False, until=until)
+                stream.raw.start(begin)
+                self._expected[file.path, start] = stream
+            if len(self._expected) > _MOST_EXPECTED:
+                self._expected.pop(next(iter(self._expected))).close()
 
     @contextmanager
-    def opened(self, file: StoredFile, *, is_random: bool) -> Iterator[io.BufferedReader[Any]]:
-        """Give the bytes of ``file`` as stored, with little read ahead where access is random."""
-        with self._stream(file, is_random=is_random) as stream:
+    def opened(
+        self, file: StoredFile, *, is_random: bool, start: int = 0, until: int | None = None
+    ) -> Iterator[io.BufferedReader[Any]]:
+        """Give the bytes of ``file`` as stored, to be read from ``start``, with nothing read ahead behind ``until``.
+
+        Where access is random little is read ahead.
+        """
+        with self._lock:
+            expected = self._expected.pop((file.path, start), None)
+        with expected or self._stream(file, is_random=is_random, until=until) as stream:
             if file.is_local and not file.is_unchanged():
                 name = file.unit.name
                 msg = f"{name} was changed since it was listed: start again, and leave the files alone meanwhile"
                 raise DataError(msg)
             yield stream
 
-    def _stream(self, file: StoredFile, *, is_random: bool) -> io.BufferedReader[Any]:
+    def _stream(self, file: StoredFile, *, is_random: bool, until: int | None) -> io.BufferedReader[Any]:
         if file.is_local:
             return io.BufferedReader(_CountedFile(file.path, self.counter), _BUFFER_BYTES)
         if isinstance(file.file_system, MemoryFileSystem):
@@ -60,7 +86,7 @@ class Access:
             policy=self.policy,
             stall_seconds=self.stall_seconds,
             counter=self.counter,
-            **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {}),
+            **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {"until": until}),
         )
 
 

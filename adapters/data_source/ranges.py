@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 from typing_extensions import override
 
 from adapters.data_source.listing import describe
+from adapters.data_source.range_steps import RangeSteps
 from adapters.data_source.remote_file import RemoteFile
 from adapters.shared.retry import http_status, is_transient, retry
 from domain.errors import DataError
@@ -69,23 +70,27 @@ def open_ranges(
     policy: RetryPolicy | None = None,
     range_bytes: int = RANGE_BYTES,
     ahead: int = AHEAD,
+    until: int | None = None,
     stall_seconds: float = STALL_SECONDS,
     counter: ReadCounter | None = None,
 ) -> io.BufferedReader[Any]:
     """Return the file at ``path``, which has ``size`` bytes, as a stream with ``seek``; nothing is read yet.
 
     While one range of ``range_bytes`` is read, the next ``ahead`` of them are fetched at the same time, so memory holds
-    ``ahead + 1`` ranges; 0 suits random access. A range that fails for a passing reason, is cut short, or takes longer
-    than ``stall_seconds`` (twice that at each retry: the line may be slow) is fetched again under ``policy``.
+    ``ahead + 1`` ranges; 0 suits random access. Nothing is fetched ahead from the byte ``until`` on (None: the end),
+    where a part of the file ends. A range that fails for a passing reason, is cut short, or takes longer than
+    ``stall_seconds`` (twice that at each retry: the line may be slow) is fetched again under ``policy``.
     ``etag`` is what ``file_system.info`` said: S3 and HTTP then refuse to mix the file with a later one.
     Reading raises ``DataError``, within the policy's deadline, if the file cannot be read or has changed.
     One thread at a time may read; ``close`` never waits, and ``raw.close`` from another thread ends a read that waits.
+    ``raw.start`` begins to fetch what is read first.
     """
     if range_bytes < 1 or ahead < 0:
         msg = f"ranges of {range_bytes} bytes with {ahead} ahead cannot be read: take 1 or more, and 0 or more"
         raise ValueError(msg)
     file = RemoteFile(file_system, path, etag)
-    raw = _RangeStream(file, size, policy or RetryPolicy(), range_bytes, ahead, stall_seconds, counter or ReadCounter())
+    steps = RangeSteps(size, min(size, until or size), range_bytes, ahead)
+    raw = _RangeStream(file, steps, policy or RetryPolicy(), stall_seconds, counter or ReadCounter())
     return io.BufferedReader(raw, min(_BUFFER_BYTES, range_bytes))
 
 
@@ -102,18 +107,14 @@ class _RangeStream(io.RawIOBase):
     def __init__(
         self,
         file: RemoteFile,
-        size: int,
+        steps: RangeSteps,
         policy: RetryPolicy,
-        range_bytes: int,
-        ahead: int,
         stall_seconds: float,
         counter: ReadCounter,
     ) -> None:
         self._file = file
-        self._size = size
+        self._steps = steps
         self._policy = policy
-        self._range_bytes = range_bytes
-        self._ahead = ahead
         self._stall_seconds = stall_seconds
         self._counter = counter
         self._position = 0
@@ -135,7 +136,7 @@ class _RangeStream(io.RawIOBase):
 
     @override
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._steps.size}[whence]
         if position < 0:
             msg = f"there is nothing before the start of {self._file.name}"
             raise ValueError(msg)
@@ -146,7 +147,7 @@ class _RangeStream(io.RawIOBase):
     def readinto(self, buffer: Buffer, /) -> int:
         if self._closing.is_set():
             raise ValueError(_CLOSED)
-        if self._position >= self._size:
+        if self._position >= self._steps.size:
             return 0
         begin, content = self._held
         if not begin <= self._position < begin + len(content):
@@ -164,16 +165,20 @@ class _RangeStream(io.RawIOBase):
             pending.body.cancel()
         super().close()
 
+    def start(self, position: int) -> None:
+        """Begin to fetch what follows ``position``, without waiting for it or moving there."""
+        self._fetch_ahead(position)
+
+    def _fetch_ahead(self, begin: int) -> None:
+        while (end := self._steps.following(begin, len(self._pending))) is not None:
+            self._pending.append(_Range(begin, end, self._fetch(begin, end)))
+            begin = end
+
     def _next_range(self) -> tuple[int, bytes]:
         self._held = (0, b"")  # else memory would hold one range more
         while self._pending and not self._pending[0].begin <= self._position < self._pending[0].end:
             self._pending.popleft().body.cancel()
-        while len(self._pending) <= self._ahead:
-            begin = self._pending[-1].end if self._pending else self._position
-            if begin >= self._size:
-                break
-            end = min(begin + self._range_bytes, self._size)
-            self._pending.append(_Range(begin, end, self._fetch(begin, end)))
+        self._fetch_ahead(self._pending[-1].end if self._pending else self._position)
         wanted = self._pending[0]
         try:
             return wanted.begin, retry(partial(self._attempt, wanted), self._policy, is_transient, self._pause)

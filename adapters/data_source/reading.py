@@ -84,7 +84,8 @@ class Reading:
         """
         position = part.start
         try:
-            with self.access.opened(file.stored, is_random=file.format in _TABLES) as stream:
+            is_random = file.format in _TABLES
+            with self.access.opened(file.stored, is_random=is_random, start=part.start, until=part.stop) as stream:
                 for found in self._documents(file, stream, part, model_of):
                     yield found
                     position = position if found.end is None else found.end
@@ -94,6 +95,13 @@ class Reading:
             if isinstance(error, MemoryError) and file.format not in _TABLES:  # a damaged table may ask for any size
                 raise
             yield Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
+
+    def expect(self, file: File, part: Part) -> None:
+        """Begin to fetch ``part``, which is read soon, if it is far away and read from front to back."""
+        if file.format not in _TABLES:
+            is_entered = file.compression == "none" and file.format not in _DELIMITERS
+            begin = max(0, part.start - 1) if is_entered else 0  # a part begins behind the line end before it
+            self.access.expect(file.stored, part.start, part.stop, begin=begin)
 
     def header(self, file: File) -> list[str] | None:
         """Return the columns of a csv or tsv file, None if it has none to read."""

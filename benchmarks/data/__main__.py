@@ -27,9 +27,11 @@ DESCRIPTION = (
     f"no word; 'cold' is each document once; copies are {_COPIES} times the same text, so only the first is cold. "
     "A batch counts once input_ids, starts and row lengths are made; position ids, document ids and loss mask are "
     "derived from these when asked for, and have rows of their own. litData's first pass is not counted, nor is "
-    "Holdfast's, and its batches keep the 16-bit ids it was given while Holdfast's are 64-bit. Growth is measured with "
-    "a tokenizer that has met the text, in files that grow; shards have 1 MiB of text, so that there are hundreds, and "
-    "streamed windows have 32 MiB, so that the smallest corpus fills them."
+    "Holdfast's, and its batches keep the 16-bit ids it was given while Holdfast's are 64-bit. Batches are taken as "
+    "they are made and 4 ahead, in a thread of its own: the better way counts, as no step is taken that a thread could "
+    "use. Growth is measured with a tokenizer that has met the text, in files that grow; shards have 4 MiB of "
+    "text, so that there are hundreds. What speaks S3 is a process of this machine that only reads; loading the client "
+    "and listing come before the clock."
 )
 
 

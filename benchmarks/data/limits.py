@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.data.child import measure_apart
 from benchmarks.data.plan import share_of
 from benchmarks.data.resume import resume_billion
 from benchmarks.data.s3 import far_storage
+from benchmarks.data.speed import AHEAD
 from benchmarks.report import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from benchmarks.data.plan import Plan
+    from benchmarks.data.plan import Plan, Task
 
 _LATENCY = 0.050
 
@@ -65,14 +67,18 @@ def measure_s3(plan: Plan) -> Sequence[Figure]:
     corpus, folder = plan.corpus, plan.corpus.grown(plan.factors[1])
     with far_storage(folder, _LATENCY) as (url, environment):
         how = {"tokenizer": corpus.tokenizer, "backend": "gigatoken"}
-        rates = plan.alternate(
-            {
-                "local": lambda: measure_apart("work.stream", folder=folder, **how),
-                "s3": lambda: measure_apart("work.stream", environment, folder=url, **how),
-            }
-        )
-    name = f"raw to batches with gigatoken from S3 on this machine, {_LATENCY * 1e3:.0f} ms away / local"
-    return [share_of(name, rates["s3"], rates["local"], 0.8)]
+        tasks: dict[str, Task] = {}
+        for ahead in AHEAD:
+            tasks[f"local {ahead}"] = partial(measure_apart, "work.stream", folder=folder, ahead=ahead, **how)
+            tasks[f"s3 {ahead}"] = partial(measure_apart, "work.stream", environment, folder=url, ahead=ahead, **how)
+        rates = plan.alternate(tasks)
+        start_up = measure_apart("work.stream", environment, folder=url, **how)["start_up"]
+    local, far = (max(rates[f"{place} {ahead}"] for ahead in AHEAD) for place in ("local", "s3"))
+    away = f"{_LATENCY * 1e3:.0f} ms away"
+    return [
+        share_of(f"raw to batches with gigatoken from S3, {away} / local", far, local, 0.8),
+        Figure(f"to load what speaks S3 and list the files, {away}", f"{start_up:.2f} s"),
+    ]
 
 
 def _grow(plan: Plan, mode: str, factor: int) -> Mapping[str, float]:

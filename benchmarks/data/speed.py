@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.data.plan import Plan, Task
 
 _LITDATA_PASSES = 6
-_AHEAD = (0, 4)  # batches read ahead: none, and as many as a run does by itself
+AHEAD = (0, 4)  # batches read ahead: none, and as many as a run does by itself
 
 
 def check_equal(plan: Plan) -> Sequence[Figure]:
@@ -33,7 +33,8 @@ def measure_raw(plan: Plan) -> Sequence[Figure]:
     corpus = plan.corpus
     rates = plan.alternate(_raw_tasks(plan))
     peer = max(rates["datasets 0"], rates["datasets 2"])
-    bare = max(rates["gigatoken 1"], rates["gigatoken 2"])
+    bare = max(rates["bare 1"], rates["bare 2"])
+    rates |= {name: max(rates[f"{name} {ahead}"] for ahead in AHEAD) for name in ("cold", "gigatoken")}
     figures = [
         Figure("`datasets` streaming, 0 / 2 workers", f"{rates['datasets 0']:.3f} / {rates['datasets 2']:.3f} Mtok/s")
     ]
@@ -46,6 +47,12 @@ def measure_raw(plan: Plan) -> Sequence[Figure]:
         row, value = f"raw to batches with {shown}, cold / `datasets`", f"{times:.1f}x ({rates[name]:.2f} Mtok/s)"
         figures.append(Figure(row, value, f">= {goal}x", times >= goal))
     parse = f"raw to batches with gigatoken, {corpus.copies} copies / read, parse and tokenize without packing"
+    figures += [
+        Figure(
+            f"{row}, 0 / 4 batches ahead", " / ".join(f"{rates[f'{name} {ahead}']:.1f}" for ahead in AHEAD) + " Mtok/s"
+        )
+        for row, name in (("gigatoken, cold", "cold"), (f"gigatoken, {corpus.copies} copies", "gigatoken"))
+    ]
     return [
         *figures,
         share_of("raw to batches with tiktoken / tiktoken alone", rates["tiktoken"], rates["tiktoken alone"], 0.8),
@@ -84,12 +91,12 @@ def measure_cached(plan: Plan) -> Sequence[Figure]:
         raise SystemExit(message)
     tasks: dict[str, Task] = {
         **{f"litdata {workers}": partial(litdata, workers) for workers in (0, 1, 2)},
-        **{f"ahead {ahead}": partial(ours, ahead, derived=False) for ahead in _AHEAD},
+        **{f"ahead {ahead}": partial(ours, ahead, derived=False) for ahead in AHEAD},
         "derived": partial(ours, 0, derived=True),
     }
     rates = plan.alternate(tasks)
     peers = [rates[f"litdata {workers}"] for workers in (0, 1, 2)]
-    both = [rates[f"ahead {ahead}"] for ahead in _AHEAD]
+    both = [rates[f"ahead {ahead}"] for ahead in AHEAD]
     times = max(both) / max(peers)
     return [
         Figure("litData, 0 / 1 / 2 workers", " / ".join(f"{rate:.1f}" for rate in peers) + " Mtok/s"),
@@ -116,11 +123,10 @@ def _raw_tasks(plan: Plan) -> Mapping[str, Task]:
         "huggingface alone": task("peers.encode_huggingface", corpus.one),
         "tiktoken": ours(corpus.one, "tiktoken"),
         "tiktoken alone": task("peers.encode_tiktoken", corpus.one),
-        "cold": ours(corpus.one, "gigatoken"),
+        **{f"cold {ahead}": ours(corpus.one, "gigatoken", ahead=ahead) for ahead in AHEAD},
         "checked": ours(corpus.one, "gigatoken", checked=True),
-        "gigatoken": ours(corpus.many, "gigatoken"),
+        **{f"gigatoken {ahead}": ours(corpus.many, "gigatoken", ahead=ahead) for ahead in AHEAD},
         "derived": ours(corpus.many, "gigatoken", derived=True),
-        "gigatoken 1": task("peers.parse_and_encode", corpus.many, threads=1),
-        "gigatoken 2": task("peers.parse_and_encode", corpus.many, threads=2),
+        **{f"bare {threads}": task("peers.parse_and_encode", corpus.many, threads=threads) for threads in (1, 2)},
         "prepare": lambda: plan.prepare(plan.scratch("prepared")),
     }

@@ -22,6 +22,7 @@ from benchmarks.data.child import peak_memory, private_memory, reset_peak
 from benchmarks.data.corpus import LENGTH, ROWS, texts_of
 from benchmarks.data.tokenizer import NewTokenizer
 from bootstrap.data import cached_batches, streamed_batches
+from bootstrap.environment import set_library_defaults
 from configs.sections.data import FilesDataSettings
 from domain.cursor import Cursor
 from domain.holdout import Holdout
@@ -38,8 +39,7 @@ if TYPE_CHECKING:
 MIXTURE = Mixture(0, (Stage(0, (1,)),))
 
 _KEY = "benchmark"
-_GROWN_SHARD_BYTES = 1 << 20  # so that there are hundreds of shards, as a large corpus has
-_GROWN_MEMORY = 32 << 20  # so that the smallest corpus fills the windows, however many lanes there are
+_GROWN_SHARD_BYTES = 4 << 20  # so that there are hundreds of shards, as a large corpus has
 _PACKING, _NOTHING_HELD_OUT, _SHARE = ConcatPacking(LENGTH), Holdout(0.0, seed=0), Share(ROWS)
 
 
@@ -55,9 +55,9 @@ def open_checked_reader(folder: str, tokenizer: str, backend: str) -> TextReader
     return TextReader(FilesDataSource([folder]), encoder, Rejections("stop"))
 
 
-def stream_of(reader: TextReader, folder: str, memory: int = 1 << 30) -> BatchStream:
-    """Return one epoch in stream mode, with the settings that a run has by itself; ``memory`` is for its windows."""
-    data = FilesDataSettings(path=(folder,), sequence_length=LENGTH, mode="stream", epochs=1, memory=memory)
+def stream_of(reader: TextReader, folder: str) -> BatchStream:
+    """Return one epoch in stream mode, with the settings that a run has by itself."""
+    data = FilesDataSettings(path=(folder,), sequence_length=LENGTH, mode="stream", epochs=1)
     return streamed_batches([reader], MIXTURE, _PACKING, _NOTHING_HELD_OUT, _SHARE, data=data)
 
 
@@ -89,14 +89,15 @@ def batches_of(stream: BatchStream, cursor: Cursor | None = None, *, ahead: int 
 
 
 def stream(
-    folder: str, tokenizer: str, backend: str, *, derived: bool = False, checked: bool = False
+    folder: str, tokenizer: str, backend: str, *, ahead: int = 4, derived: bool = False, checked: bool = False
 ) -> dict[str, float]:
     """Measure files to batches, in stream mode; ``derived`` asks for all arrays that a model takes, too."""
-    began = time.perf_counter()
     reader = (open_checked_reader if checked else open_reader)(folder, tokenizer, backend)
+    began = time.perf_counter()
+    reader.source.units()
     start_up = time.perf_counter() - began
     began = time.perf_counter()
-    tokens = _drain(batches_of(stream_of(reader, folder)), derived=derived)
+    tokens = _drain(batches_of(stream_of(reader, folder), ahead=ahead), derived=derived)
     return {"tokens": tokens, "seconds": time.perf_counter() - began, "start_up": start_up}
 
 
@@ -131,6 +132,7 @@ def count_cached(cache: str) -> dict[str, Any]:
 
 def grow(folder: str, tokenizer: str, warm: str, mode: str, cache: str) -> dict[str, float]:
     """Measure one pass in ``mode``, text to batches, and its peaks of memory; the words of ``warm`` are met before."""
+    set_library_defaults()  # as the command line does
     encoder = NewTokenizer(tokenizer, "gigatoken")
     encoder.encode(list(texts_of(warm)))
     limits = Limits(unit_bytes=_GROWN_SHARD_BYTES) if mode == "cache" else None
@@ -139,7 +141,7 @@ def grow(folder: str, tokenizer: str, warm: str, mode: str, cache: str) -> dict[
     with _PrivatePeak() as private:
         began = time.perf_counter()
         if mode == "stream":
-            batches = batches_of(stream_of(reader, folder, memory=_GROWN_MEMORY))
+            batches = batches_of(stream_of(reader, folder))
         else:
             batches = batches_of(cached(fill_cache(reader, cache, shard_bytes=_GROWN_SHARD_BYTES), 1))
         tokens = _drain(batches, derived=False)

@@ -97,7 +97,8 @@ class FeedSettings(Section):
     )
     fold: Natural = Field(default=0, description="Which of data.folds is held out, from 0.")
     shuffle_tokens: Positive = Field(
-        default=1048576, description="Tokens of a streamed source that are packed and shuffled together."
+        default=8388608,
+        description="Tokens of a stream that are packed and shuffled at a time, in all its lanes together.",
     )
     prefetch: Natural = Field(default=4, description="Batches prepared ahead of the one in training; 0 prepares none.")
     workers: Positive | None = Field(

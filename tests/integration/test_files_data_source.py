@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 
 import fsspec
 import pytest
+from faulty_server import faulty_server
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -483,3 +484,23 @@ def test_a_python_without_its_source_says_what_to_do(tmp_path):
     """A library in an archive, or none at all, asks for files of one's own."""
     (tmp_path / "python311.zip").write_bytes(b"")
     assert "data.kind=files" in error_of(PythonLibraryDataSource(str(tmp_path)))
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_what_is_expected_is_read_all_the_same(is_packed):
+    """Parts that were expected, in whatever number and from wherever, give the documents that they give otherwise."""
+    lines = b"".join(b'{"text": "%d"}\n' % number for number in range(3000))
+    name, content = ("/x.jsonl.gz", gzip.compress(lines)) if is_packed else ("/x.jsonl", lines)
+    with faulty_server(files={name: content}) as server:
+        limits = Limits(unit_bytes=1000)
+        plain = FilesDataSource([f"{server.url}{name}"], limits=limits)
+        documents = [list(plain.read(unit)) for unit in plain.units()]
+        source = FilesDataSource([f"{server.url}{name}"], limits=limits)
+        units = source.units()
+        for unit in [*units, *units]:
+            source.expect(unit)
+        assert [list(source.read(unit)) for unit in units] == documents
+        middle = documents[0][5].start
+        source.expect(units[0], middle)
+        assert list(source.read(units[0], middle)) == documents[0][5:]
+    assert len(units) == (1 if is_packed else 50)

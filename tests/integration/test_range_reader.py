@@ -91,12 +91,21 @@ def range_threads():
 
 
 @pytest.mark.parametrize("scheme", ["http", "memory"])
-@given(steps=steps, range_bytes=st.sampled_from([1_000, 30_000, 1 << 20]), ahead=st.integers(0, 3))
-@settings(max_examples=15, deadline=None)
-def test_reads_like_a_file(web, memory, scheme, steps, range_bytes, ahead):
+@given(
+    steps=steps,
+    range_bytes=st.sampled_from([1_000, 30_000, 1 << 20]),
+    ahead=st.integers(0, 3),
+    until=st.none() | st.integers(1, len(CONTENT)),
+    start=st.none() | st.integers(0, len(CONTENT)),
+)
+@settings(max_examples=20, deadline=None)
+def test_reads_like_a_file(web, memory, scheme, steps, range_bytes, ahead, until, start):
     """Whatever is read and wherever one seeks, the bytes and the places are those of the file on a disk."""
     files, path = (HTTP, f"{web.url}/x") if scheme == "http" else (memory, "/ranges/x")
-    with open_ranges(files, path, len(CONTENT), range_bytes=range_bytes, ahead=ahead) as stream:
+    with open_ranges(files, path, len(CONTENT), range_bytes=range_bytes, ahead=ahead, until=until) as stream:
+        if start is not None:
+            stream.raw.start(start)
+        steps = [("seek", start or 0), *steps]
         assert follow(stream, steps) == follow(io.BytesIO(CONTENT), steps)
 
 
@@ -133,6 +142,16 @@ def test_ranges_are_fetched_side_by_side_up_to_the_bound(server, ahead):
         reading.join()
         stream.read()
     assert len(server.requests) == 10
+
+
+def test_what_is_started_is_fetched_before_it_is_read(server):
+    """A part that was started arrives meanwhile; reading it asks for nothing more, and nothing lies far behind it."""
+    with open_ranges(HTTP, f"{server.url}/x", len(CONTENT), range_bytes=10_000, ahead=9, until=40_000) as stream:
+        stream.raw.start(20_000)
+        assert soon(lambda: len(server.requests) == 2 and not server.at_once)
+        stream.seek(20_000)
+        assert stream.read(20_000) == CONTENT[20_000:40_000]
+    assert sorted(server.requests) == ["/x bytes=20000-29999", "/x bytes=30000-49999"]
 
 
 def test_bytes_and_retries_are_counted(server):

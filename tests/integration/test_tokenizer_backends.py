@@ -365,7 +365,8 @@ def test_threads_may_meet_at_the_first_documents():
 def test_gigatoken_forgets_without_a_trace(monkeypatch):
     """Beginning anew, so that what gigatoken remembers stays bounded, changes no id."""
     pytest.importorskip("gigatoken", reason="gigatoken comes with the extra `fast`")
-    monkeypatch.setattr("adapters.tokenizer.backends.gigatoken._LARGEST_CACHE", 10)
+    monkeypatch.setattr("adapters.tokenizer.backends.gigatoken._CHARACTERS_BETWEEN_LOOKS", 10)
+    monkeypatch.setattr("adapters.tokenizer.backends.gigatoken._MOST_GROWTH", -(1 << 40))
     encoder = FAST["gigatoken"](KINDS["gpt-2"], UINT16)
     expected = HuggingfaceEncoder(KINDS["gpt-2"], UINT16).encode(PIECES)
     for _ in range(4):

@@ -69,7 +69,7 @@ def test_the_windows_after_any_place_are_the_rest(units, plan, fraction):
     reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
     windows = [told(window) for window in reader.windows(Lane())]
     for number, (_, start, behind) in enumerate(windows):
-        assert [told(window) for window in reader.windows(replace(start, taken=3))] == windows[number:]
+        assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]
         assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
 
 
@@ -125,7 +125,7 @@ def test_data_that_make_no_row_are_an_error(units, packing, fraction):
     plan = LanePlan(1, packing, 10, 0, None)
     windows = lane_reader(units, plan, holdout=Holdout(fraction, 0)).windows(Lane())
     with pytest.raises(DataError, match="the first being a"):
-        all(len(window.rows) == 0 for window in windows)
+        all(window.rows.num_rows == 0 for window in windows)
 
 
 def test_windows_before_a_bad_record_come_first():

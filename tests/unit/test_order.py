@@ -170,12 +170,13 @@ def test_the_order_is_the_one_of_earlier_versions():
 
 @given(num_units=st.integers(1, 10**6))
 def test_lanes_have_units_to_shuffle(num_units):
-    """There are as many lanes as leave each at least four units, and at least one."""
+    """There are as many lanes as leave each at least four units, from nine on sixteen, and at least one."""
     lanes = choose_lanes(num_units)
     choices = (1, 2, 4, 8, 24, 48, 96, 192)
     assert lanes in choices
-    assert lanes == 1 or lanes * 4 <= num_units
-    assert all(4 * more > num_units for more in choices if more > lanes)
+    needed = {choice: choice * (4 if choice <= 8 else 16) for choice in choices}
+    assert lanes == 1 or needed[lanes] <= num_units
+    assert all(needed[more] > num_units for more in choices if more > lanes)
 
 
 @settings(deadline=None)

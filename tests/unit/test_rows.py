@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.cursor import Cursor
+from application.lane_reader import Window
+from domain.cursor import Cursor, Lane
 from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from domain.row_index import NO_ROW, RowIndex, read_rows
 from domain.rows import join_rows, lay_out
@@ -31,8 +32,8 @@ def test_parts_are_joined_to_the_batch_that_reading_row_by_row_gives(several, nu
     """Parts of any rows, put anywhere in a batch, make the batch that the same rows make when they are read singly."""
     parts, read = [], []
     for rows, places in several:
-        begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(rows))] * 2)))
-        parts.append(rows.part(begin, end))
+        begin, end = sorted(data.draw(st.tuples(*[st.integers(0, rows.num_rows)] * 2)))
+        parts.append(Window.of(rows, Lane(), Lane()).part(begin, end))
         read += places[begin:end]
     where = np.array(data.draw(st.permutations(range(len(read) + num_empty))), np.int64)
     if not len(where):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, final
 
 import gigatoken
 import numpy as np
+import psutil
 
 from adapters.tokenizer.backends.encoder import UnfitError
 from adapters.tokenizer.surrogates import refuse_surrogates
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # gigatoken 0.10 remembers every word it has met and never forgets one: 450 million characters of random words took
-# 2.5 GB, so after this many characters it begins anew
-_LARGEST_CACHE = 1 << 29
+# 2.5 GB. It does not tell how many these are, so now and then the process is looked at
+_CHARACTERS_BETWEEN_LOOKS = 1 << 27
+_MOST_GROWTH = 1 << 30
 
 
 @final
@@ -42,6 +44,8 @@ class GigatokenEncoder:
         self._serialized = json.dumps(record)
         self._tokenizer = _build(self._serialized)
         self._dtype = dtype
+        self._process = psutil.Process()
+        self._memory = self._process.memory_info().rss
         self._encoded = 0
         self._lock = Lock()
 
@@ -62,10 +66,17 @@ class GigatokenEncoder:
 
     def _current(self) -> gigatoken.Tokenizer:
         with self._lock:
-            if self._encoded >= _LARGEST_CACHE:
-                self._tokenizer = _build(self._serialized)
+            if self._encoded >= _CHARACTERS_BETWEEN_LOOKS:
                 self._encoded = 0
+                self._forget_words()
             return self._tokenizer
+
+    def _forget_words(self) -> None:
+        """Begin anew if the process has grown by so much that words may be why."""
+        memory = self._process.memory_info().rss
+        if memory - self._memory >= _MOST_GROWTH:
+            self._tokenizer = _build(self._serialized)
+            self._memory = memory
 
 
 def _build(serialized: str) -> gigatoken.Tokenizer:
