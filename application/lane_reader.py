@@ -116,7 +116,7 @@ class LaneReader:
             documents = read
             while (cut := documents.first_reaching(room)) is not None:
                 within, documents = documents.cut(cut + 1)
-                behind = Lane(begin.epoch, place, documents.places[0])
+                behind = Lane(begin.epoch, place, within.ends[-1])  # wherever reading began: groups may end elsewhere
                 yield self._window([*held, within], begin, behind)
                 begin, held, room = behind, [], self._plan.window_tokens
             held.append(documents)
@@ -161,15 +161,15 @@ class LaneReader:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Documents:
-    """Some documents as tokens; ``places`` are their starts in the unit, then the last end."""
+    """Some documents as tokens; ``ends`` are theirs in the unit."""
 
     ids: NDArray[np.unsignedinteger]
     lengths: NDArray[np.int64]
-    places: Sequence[int]
+    ends: Sequence[int]
 
     @classmethod
     def of(cls, group: TokenizedGroup) -> Self:
-        return cls(group.ids, np.diff(group.offsets), group.places)
+        return cls(group.ids, np.diff(group.offsets), group.ends)
 
     @property
     def num_tokens(self) -> int:
@@ -184,6 +184,6 @@ class _Documents:
     def cut(self, documents: int) -> tuple[_Documents, _Documents]:
         tokens = int(self.lengths[:documents].sum())
         return (
-            _Documents(self.ids[:tokens], self.lengths[:documents], self.places[: documents + 1]),
-            _Documents(self.ids[tokens:], self.lengths[documents:], self.places[documents:]),
+            _Documents(self.ids[:tokens], self.lengths[:documents], self.ends[:documents]),
+            _Documents(self.ids[tokens:], self.lengths[documents:], self.ends[documents:]),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from itertools import compress, pairwise
+from itertools import chain, compress, pairwise
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -34,14 +34,14 @@ _SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the docume
 class TokenizedGroup:
     """Some documents of a unit as token ids, flat, end-of-text behind each.
 
-    ``places`` are where the documents start, then where the group ends: reading from there yields what follows.
+    Reading from one of the ``ends``, of the documents one by one, yields what follows that document.
     ``hashes`` is None where nobody asked for them.
     """
 
     ids: NDArray[np.unsignedinteger]
     offsets: NDArray[np.int64]
     hashes: NDArray[np.uint64] | None
-    places: Sequence[int]
+    ends: Sequence[int]
 
     @property
     def tokens(self) -> Tokens:
@@ -88,10 +88,8 @@ class TextReader:
         record = rejected or self._rejections.record
         groups = _groups(self._documents(unit, start, record, is_kept=is_kept))
         encode = partial(self._encode_wanted, unit, wanted, record, is_hashed)
-        for encoded in map(
-            encode, groups
-        ):  # so that no text is held while it waits, and many units may be read at once
-            yield from encoded
+        # by map, so that no text is held while it waits: many units may be read at the same time
+        return chain.from_iterable(map(encode, groups))
 
     def _encode_wanted(
         self,
@@ -101,16 +99,15 @@ class TextReader:
         is_hashed: bool,  # noqa: FBT001  of a partial
         group: Sequence[tuple[Document, str]],
     ) -> Iterable[TokenizedGroup]:
-        end = group[-1][0].end
         if wanted is not None:
             group = list(compress(group, wanted(_hashes(group)).tolist()))
         if not group:
             return ()
         try:
-            return [self._encode(group, end, is_hashed=is_hashed)]
+            return [self._encode(group, is_hashed=is_hashed)]
         except DataError:  # seldom enough that looking for half of a surrogate pair before would not pay
             parts = _groups(self._readable(unit, group, rejected))
-            return (self._encode(part, part[-1][0].end, is_hashed=is_hashed) for part in parts)
+            return (self._encode(part, is_hashed=is_hashed) for part in parts)
 
     def _documents(
         self, unit: Unit, start: int | None, rejected: Callable[[Record], object], *, is_kept: bool
@@ -152,14 +149,14 @@ class TextReader:
             text = changed
         return (document, text) if text else None
 
-    def _encode(self, group: Sequence[tuple[Document, str]], end: int, *, is_hashed: bool) -> TokenizedGroup:
+    def _encode(self, group: Sequence[tuple[Document, str]], *, is_hashed: bool) -> TokenizedGroup:
         encoded = self._tokenizer.encode([text for _, text in group])
         offsets = encoded.offsets + np.arange(len(group) + 1)
         ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
         for number, (first, last) in enumerate(pairwise(encoded.offsets.tolist())):
             ids[first + number : last + number] = encoded.ids[first:last]
-        places = [*(document.start for document, _ in group), end]
-        return TokenizedGroup(ids, offsets, _hashes(group) if is_hashed else None, places)
+        ends = [document.end for document, _ in group]
+        return TokenizedGroup(ids, offsets, _hashes(group) if is_hashed else None, ends)
 
 
 def _hashes(group: Sequence[tuple[Document, str]]) -> NDArray[np.uint64]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from adapters.data_source.memory import MemoryDataSource
 from adapters.tokenizer.memory import MemoryTokenizer
+from application import tokenize
 from application.lane_reader import LanePlan, LaneReader
 from application.rejections import Rejections
 from application.streamed_batches import StreamedBatches
@@ -63,14 +64,19 @@ def test_all_lanes_together_hold_every_wanted_document_once_an_epoch(units, plan
 
 
 @settings(deadline=None)
-@given(UNITS, PLANS, st.sampled_from([0.0, 0.5]))
-def test_the_windows_after_any_place_are_the_rest(units, plan, fraction):
-    """Reading from where a window began, or from behind it, yields the same windows, row by row, in the same order."""
+@given(UNITS, PLANS, st.sampled_from([0.0, 0.5]), st.sampled_from([1, 5, 12, 1 << 20]))
+def test_the_windows_after_any_place_are_the_rest(units, plan, fraction, group):
+    """Reading from where a window began, or from behind it, yields the same windows, row by row, in the same order.
+
+    However many characters are encoded at once, and whatever documents in between are left out.
+    """
     reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
-    windows = [told(window) for window in reader.windows(Lane())]
-    for number, (_, start, behind) in enumerate(windows):
-        assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]
-        assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenize, "_GROUP_CHARACTERS", group)
+        windows = [told(window) for window in reader.windows(Lane())]
+        for number, (_, start, behind) in enumerate(windows):
+            assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]
+            assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
 
 
 @settings(deadline=None)

@@ -32,19 +32,19 @@ def read(items, start=None, *, on_error="skip", wanted=None, group=None, transfo
 
 
 def documents_of(groups):
-    """Return each document's ids, hash and start."""
+    """Return each document's ids, hash and end."""
     return [
         (group.tokens.ids[first:last].tolist(), int(number), place)
         for group in groups
         for first, last, number, place in zip(
-            group.tokens.offsets[:-1], group.tokens.offsets[1:], group.tokens.hashes, group.places[:-1], strict=True
+            group.tokens.offsets[:-1], group.tokens.offsets[1:], group.tokens.hashes, group.ends, strict=True
         )
     ]
 
 
 def expected_of(items, first=0):
     return [
-        ([*text.encode(), END], hash_of(text), place)
+        ([*text.encode(), END], hash_of(text), place + 1)
         for place, text in enumerate(items)
         if place >= first and isinstance(text, str) and text
     ]
@@ -63,10 +63,10 @@ def test_every_document_comes_with_its_end_its_hash_and_its_place(items, group, 
 
 @given(ITEMS, st.sampled_from([1, 5, None]))
 def test_reading_on_behind_a_group_yields_the_rest(items, group):
-    """The last place of a group is where the documents behind it begin."""
+    """The last end of a group is where the documents behind it begin."""
     groups, _, _ = read(items, group=group)
     for number, each in enumerate(groups, 1):
-        rest, _, _ = read(items, each.places[-1])
+        rest, _, _ = read(items, each.ends[-1])
         assert documents_of(rest) == documents_of(groups[number:])
 
 
@@ -82,15 +82,15 @@ def test_documents_before_a_bad_record_come_first(items, group):
 
 @given(ITEMS, st.sampled_from([1, 5, None]), st.integers(0, 99))
 def test_unwanted_documents_are_left_out_and_their_places_kept(items, group, seed):
-    """Only wanted documents come, and reading from a place yields exactly the wanted ones behind it."""
+    """Only wanted documents come, and reading from the end of one yields exactly the wanted ones behind it."""
     holdout = Holdout(0.5, seed)
     groups, _, _ = read(items, wanted=holdout.holds, group=group)
     assert documents_of(groups) == [
         each for each in expected_of(items) if holdout.holds(np.array([each[1]], np.uint64))
     ]
     for number, each in enumerate(groups, 1):
-        for skipped, place in enumerate(each.places):
-            rest, _, _ = read(items, place, wanted=holdout.holds)
+        for skipped, end in enumerate(each.ends, 1):
+            rest, _, _ = read(items, end, wanted=holdout.holds)
             assert documents_of(rest) == documents_of(groups)[len(documents_of(groups[: number - 1])) + skipped :]
 
 
