@@ -59,7 +59,8 @@ class StreamedBatches:
         if plan.lanes % share.ranks:
             msg = (
                 f"{share.ranks} processes cannot share the {plan.lanes} lanes in which these data are streamed: "
-                "train on a number that divides it, split the data into more files, or set data.mode=cache"
+                "train on a number that divides it, split the data into more files "
+                f"({16 * share.ranks} or more), or set data.mode=cache"
             )
             raise ConfigurationError(msg)
 
@@ -71,18 +72,20 @@ class StreamedBatches:
             msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
             raise StateError(msg)
         pool = Workers(self._workers, "holdfast-lane")
-        streams = {
-            number: _LaneStream(self._reader_of(number), place, pool)
-            for number, place in enumerate(places)
-            if number // len(self._readers) % self._share.ranks == self._share.rank
-            and number % len(self._readers) in self._sources_from(cursor.samples)
-        }
+        sources = self._sources_from(cursor.samples)
+        streams: dict[int, _LaneStream] = {}
         try:
+            for number, place in enumerate(places):
+                lane, source = divmod(number, len(self._readers))
+                if lane % self._share.ranks == self._share.rank and source in sources:
+                    streams[number] = _LaneStream(self._reader_of(number), place, pool)
             yield from self._deal(streams, places, cursor.samples)
         finally:
             pool.close(_PATIENCE_SECONDS)  # a read that hangs must not keep a run from ending
             for stream in streams.values():
                 stream.close()
+            for reader in self._readers:
+                reader.source.release()
 
     def _reader_of(self, number: int) -> LaneReader:
         lane, source = divmod(number, len(self._readers))

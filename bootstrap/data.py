@@ -215,7 +215,8 @@ def streamed_batches(
     """Return batches of sources' documents that are not held out, read as they are needed."""
     lanes = choose_lanes(min(len(reader.source.units()) for reader in readers))
     shuffled = min(data.shuffle_tokens, data.memory // _BYTES_PER_TOKEN)  # however many lanes share them
-    window = max(packing.length, shuffled // (lanes * len(readers)))
+    overlap = packing.length // packing.stride if isinstance(packing, SlidingPacking) else 1  # rows repeat tokens
+    window = max(packing.length, shuffled // (lanes * len(readers) * max(1, overlap)))
     plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs)
     wanted = (lambda hashes: ~holdout.holds(hashes)) if holdout.fraction else None
     is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])

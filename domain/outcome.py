@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class DataSupply:
     """How long the loop waited for a batch, in seconds, how many more were ready then, and what was read by then.
 
-    Bytes and repeated reads are those of this process, reading ahead included; ``rejected`` are the records that were
+    Bytes and repeated reads are those of this process; ``rejected`` are the records that were
     left out since the run began.
     """
 

@@ -69,7 +69,7 @@ class DataSource(ABC):
     - ``fingerprint`` changes when a unit's bytes, name or the way of reading change, and stays equal otherwise.
     - Several units may be read at the same time from several threads. What ``read`` returned may be advanced, and
       closed, from another thread than the one that began it, by one thread at a time.
-    - ``bytes_read`` and ``read_retries`` tell what this object has read so far, what was read again or ahead included.
+    - ``bytes_read`` and ``read_retries`` tell what this object has read so far, what was read again included.
       They never fall, stay 0 where a source cannot tell, and any thread may ask at any time, at next to no cost.
     - Not promised: an order of units that is fit for training (whoever trains shuffles them).
     """
@@ -83,7 +83,14 @@ class DataSource(ABC):
         """Yield the documents of ``unit`` from the position ``start`` on, and what was rejected among them."""
 
     def expect(self, unit: Unit, start: int | None = None) -> None:  # noqa: ARG002  whoever is far away overrides it
-        """Hear that ``unit`` is read from ``start`` on soon; a source that is far away may begin to fetch it."""
+        """Hear that ``unit`` is read from ``start`` on soon; a source that is far away may begin to fetch it.
+
+        Nothing is raised, and nothing else changes.
+        """
+        return
+
+    def release(self) -> None:
+        """Hear that nothing is expected any more: what was fetched and not read is let go."""
         return
 
     @abstractmethod

@@ -83,6 +83,10 @@ class FilesDataSource(DataSource):
     def expect(self, unit: Unit, start: int | None = None) -> None:
         self._reading.expect(*self._part(unit, start))
 
+    @override
+    def release(self) -> None:
+        self._reading.access.release()
+
     def _part(self, unit: Unit, start: int | None) -> tuple[File, Part]:
         known, file = self._units[unit.name]
         return file, Part(file.name, max(known.start, start or 0), known.stop)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
@@ -41,17 +41,25 @@ class Access:
     def expect(self, file: StoredFile, start: int, until: int | None, *, begin: int) -> None:
         """Begin to fetch ``file`` from byte ``begin`` to ``until``, if it is far away: it is opened at ``start`` soon.
 
-        It is no error if it never is: of more than 32 such parts the oldest is given up.
+        It is no error if it never is: of more than 32 such parts the oldest is given up. What is wrong with the place
+        is for reading to say.
         """
         if file.is_local or isinstance(file.file_system, MemoryFileSystem):
             return
         with self._lock:
             if (file.path, start) not in self._expected:
-                stream = self._stream(file, is_random=False, until=until)
-                stream.raw.start(begin)
-                self._expected[file.path, start] = stream
+                with suppress(Exception):
+                    stream = self._stream(file, is_random=False, until=until)
+                    stream.raw.start(begin)
+                    self._expected[file.path, start] = stream
             if len(self._expected) > _MOST_EXPECTED:
                 self._expected.pop(next(iter(self._expected))).close()
+
+    def release(self) -> None:
+        """Let go of what was expected and never opened."""
+        with self._lock:
+            while self._expected:
+                self._expected.popitem()[1].close()
 
     @contextmanager
     def opened(

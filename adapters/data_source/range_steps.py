@@ -13,7 +13,8 @@ _BEYOND_BYTES = 1 << 18  # enough for the rest of most lines
 class RangeSteps:
     """Ranges of ``range_bytes`` of a file of ``size`` bytes, ``ahead`` of them beside the one that is read.
 
-    From ``until`` on, where a part of the file ends but for its last line, little is fetched ahead, in a small range.
+    From ``until`` on, where a part of the file ends but for its last line, nothing is fetched ahead, and ranges grow
+    with the line.
     """
 
     size: int
@@ -25,7 +26,7 @@ class RangeSteps:
         """Return where the range that begins at ``begin`` ends, None if it is not to be fetched behind ``pending``."""
         if begin >= self.size or pending > self.ahead:
             return None
-        beyond = min(_BEYOND_BYTES, self.range_bytes)
+        beyond = min(max(_BEYOND_BYTES, begin - self.until), self.range_bytes)
         if begin >= self.until:
             return None if pending else min(begin + beyond, self.size)
         end = min(begin + self.range_bytes, self.until)

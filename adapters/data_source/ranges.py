@@ -46,7 +46,7 @@ class ReadCounter:
 
     @property
     def bytes_read(self) -> int:
-        """Return how many bytes arrived, read ahead or asked for."""
+        """Return how many bytes arrived and were used."""
         return self._bytes_read
 
     @property
@@ -166,19 +166,19 @@ class _RangeStream(io.RawIOBase):
         super().close()
 
     def start(self, position: int) -> None:
-        """Begin to fetch what follows ``position``, without waiting for it or moving there."""
-        self._fetch_ahead(position)
-
-    def _fetch_ahead(self, begin: int) -> None:
-        while (end := self._steps.following(begin, len(self._pending))) is not None:
-            self._pending.append(_Range(begin, end, self._fetch(begin, end)))
-            begin = end
+        """Begin to fetch the range that follows ``position``, without waiting for it or moving there."""
+        end = self._steps.following(position, 0)
+        if end is not None:
+            self._pending.append(_Range(position, end, self._fetch(position, end)))
 
     def _next_range(self) -> tuple[int, bytes]:
         self._held = (0, b"")  # else memory would hold one range more
         while self._pending and not self._pending[0].begin <= self._position < self._pending[0].end:
             self._pending.popleft().body.cancel()
-        self._fetch_ahead(self._pending[-1].end if self._pending else self._position)
+        begin = self._pending[-1].end if self._pending else self._position
+        while (end := self._steps.following(begin, len(self._pending))) is not None:
+            self._pending.append(_Range(begin, end, self._fetch(begin, end)))
+            begin = end
         wanted = self._pending[0]
         try:
             return wanted.begin, retry(partial(self._attempt, wanted), self._policy, is_transient, self._pause)

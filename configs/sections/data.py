@@ -102,7 +102,8 @@ class FeedSettings(Section):
     )
     prefetch: Natural = Field(default=4, description="Batches prepared ahead of the one in training; 0 prepares none.")
     workers: Positive | None = Field(
-        default=None, description="Threads that read and tokenize; null means one a processor core."
+        default=None,
+        description="Threads that read and tokenize; null means one a processor core, far away at least four.",
     )
     epochs: Positive | None = Field(
         default=None, description="Passes over the data after which the run ends; null repeats for ever."

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import sys
+import time
 import tracemalloc
 from functools import partial
 from pathlib import Path
@@ -497,10 +498,18 @@ def test_what_is_expected_is_read_all_the_same(is_packed):
         documents = [list(plain.read(unit)) for unit in plain.units()]
         source = FilesDataSource([f"{server.url}{name}"], limits=limits)
         units = source.units()
+        server.requests.clear()
         for unit in [*units, *units]:
             source.expect(unit)
+        end = time.monotonic() + 10
+        while len(server.requests) < min(len(units), 32) and time.monotonic() < end:
+            time.sleep(0.01)
+        assert len(server.requests) >= min(len(units), 32)
         assert [list(source.read(unit)) for unit in units] == documents
         middle = documents[0][5].start
         source.expect(units[0], middle)
         assert list(source.read(units[0], middle)) == documents[0][5:]
+        source.expect(units[0])
+        source.release()
+        assert list(source.read(units[0])) == documents[0]
     assert len(units) == (1 if is_packed else 50)

@@ -66,10 +66,7 @@ def test_all_lanes_together_hold_every_wanted_document_once_an_epoch(units, plan
 @settings(deadline=None)
 @given(UNITS, PLANS, st.sampled_from([0.0, 0.5]), st.sampled_from([1, 5, 12, 1 << 20]))
 def test_the_windows_after_any_place_are_the_rest(units, plan, fraction, group):
-    """Reading from where a window began, or from behind it, yields the same windows, row by row, in the same order.
-
-    However many characters are encoded at once, and whatever documents in between are left out.
-    """
+    """Reading from where a window began, or from behind it, yields the same rows in the same order."""
     reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenize, "_GROUP_CHARACTERS", group)

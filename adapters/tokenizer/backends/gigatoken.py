@@ -73,10 +73,9 @@ class GigatokenEncoder:
 
     def _forget_words(self) -> None:
         """Begin anew if the process has grown by so much that words may be why."""
-        memory = self._process.memory_info().rss
-        if memory - self._memory >= _MOST_GROWTH:
+        if self._process.memory_info().rss - self._memory >= _MOST_GROWTH:
             self._tokenizer = _build(self._serialized)
-            self._memory = memory
+            self._memory = self._process.memory_info().rss
 
 
 def _build(serialized: str) -> gigatoken.Tokenizer:
