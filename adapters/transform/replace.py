@@ -27,8 +27,8 @@ class ReplaceTransform(Transform):
 
     That is what Python's ``re.sub`` does, and some more. Both are compiled here, and ``ConfigurationError`` is raised
     if one cannot be. A text that takes more than ``seconds`` of a processor core raises ``TimeoutError``, on a busy
-    machine after a few times that: repetition within repetition, as in ``(a|aa)+$``, could take for ever. ``\w`` and the
-    like go by the Unicode tables of ``regex``, so that those of another Unicode version are another fingerprint.
+    machine after a few times that: repetition within repetition, as in ``(a|aa)+$``, could take for ever. ``\w`` and
+    the like go by the Unicode tables of ``regex``, so that those of another Unicode version are another fingerprint.
     """
 
     def __init__(self, *, pattern: str, replacement: str, seconds: float = 10) -> None:
