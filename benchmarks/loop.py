@@ -97,8 +97,9 @@ class Duel:
         self.run.subscribe(StepCompleted, self._after_handlers)
         vocabulary = self.settings.tokenizer.vocabulary_size
         self.loop = BareLoop(self.settings, vocabulary_size=vocabulary, precision=precision)
-        feed = assemble(self.settings, folder, {}, print, {}).feed()
-        self.batches = [feed.next() for _ in range(WARM_UP + PAIRS)]
+        container = assemble(self.settings, folder, {}, {}, say=print, decide=lambda _name, value, _reason: value)
+        feed = container.feed()
+        self.batches: list[Batch] = [feed.next() for _ in range(WARM_UP + PAIRS)]
         feed.close()
 
     def fight(self) -> None:
