@@ -9,8 +9,9 @@ import tempfile
 import threading
 import time
 from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from benchmarks.report import Figure, interval_of_median, main
 from bootstrap.assemble import assemble
 from bootstrap.run import build
 from configs.layers import load_settings
+from configs.sections.model import HuggingFaceModelSettings
+from configs.sections.optimizer import AccelerateOptimizerSettings
+from configs.sections.tokenizer import TrainTokenizerSettings
 from domain.events import StepCompleted
 from domain.packing import ConcatPacking
 from domain.row_index import place_rows, read_rows
@@ -41,16 +45,20 @@ class BareLoop:
     """The loop that one would write by hand: AdamW, autocast, clipping, one loss read a step."""
 
     def __init__(self, settings: TrainSettings, *, vocabulary_size: int, precision: str) -> None:
+        assert isinstance(settings.model, HuggingFaceModelSettings)
+        assert isinstance(settings.optimizer, AccelerateOptimizerSettings)
         factory = HuggingfaceModelFactory(config=settings.model.config, sequence_length=settings.data.sequence_length)
         model = factory.build(vocabulary_size=vocabulary_size, end_of_text=0, seed=settings.run.seed)
         self.model = model.network
         chosen = settings.optimizer
-        groups = [
-            {"params": [p for p in self.model.parameters() if p.dim() >= 2], "weight_decay": chosen.weight_decay},
-            {"params": [p for p in self.model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+        matrices = [p for p in self.model.parameters() if p.dim() >= 2]
+        vectors = [p for p in self.model.parameters() if p.dim() < 2]
+        groups: list[dict[str, Any]] = [
+            {"params": matrices, "weight_decay": chosen.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},
         ]
         self.optimizer = torch.optim.AdamW(groups, betas=chosen.betas, eps=chosen.epsilon, fused=True)
-        self.parameters = [p for group in groups for p in group["params"]]
+        self.parameters = [*matrices, *vectors]
         self.clip = chosen.clip
         self.autocast = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else nullcontext()
 
@@ -64,7 +72,7 @@ class BareLoop:
         with self.autocast:
             logits = self.model(ids, position_ids=torch.from_numpy(batch.position_ids), use_cache=False).logits
             loss = cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
-        (loss * (1.0 / batch.num_targets)).backward()
+        torch.autograd.backward(loss * (1.0 / batch.num_targets))
         torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -95,11 +103,12 @@ class Duel:
         bus.subscribe(StepCompleted, self._before_handlers)
         self.run = build(self.settings, event_bus=bus)
         self.run.subscribe(StepCompleted, self._after_handlers)
+        assert isinstance(self.settings.tokenizer, TrainTokenizerSettings)
         vocabulary = self.settings.tokenizer.vocabulary_size
         self.loop = BareLoop(self.settings, vocabulary_size=vocabulary, precision=precision)
         container = assemble(self.settings, folder, {}, {}, say=print, decide=lambda _name, value, _reason: value)
         feed = container.feed()
-        self.batches: list[Batch] = [feed.next() for _ in range(WARM_UP + PAIRS)]
+        self.batches = list(islice(iter(feed.next, None), WARM_UP + PAIRS))
         feed.close()
 
     def fight(self) -> None:
@@ -172,7 +181,7 @@ def _precisions() -> str:
     settings = load_settings([], ["optimizer.device=cpu"], {}).settings
     loops = {kind: BareLoop(settings, vocabulary_size=4096, precision=kind) for kind in ("fp32", "bf16")}
     rows, length = settings.optimizer.batch_size, settings.data.sequence_length
-    document = np.random.default_rng(0).integers(0, 4096, rows * length)
+    document = np.random.default_rng(0).integers(0, 4096, rows * length).astype(np.uint16)
     batch = read_rows(place_rows([document], ConcatPacking(length)), length)
     ratios = []
     for number in range(15):
