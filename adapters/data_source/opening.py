@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from adapters.data_source.listing import StoredFile
 
-_BUFFER_BYTES = 1 << 20  # each read lets other threads in, and waits for them
+_BUFFER_BYTES = 1 << 18  # small, as many files may be open at once
 _RANDOM_BYTES = 4 << 20
 _MOST_EXPECTED = 32  # each of them holds a range
 
