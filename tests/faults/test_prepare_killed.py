@@ -141,4 +141,5 @@ def prepare(settings):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
     sys.exit(prepare(sys.argv[1:]))
