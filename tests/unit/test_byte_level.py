@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-import pytest
+from itertools import product
 
-from adapters.tokenizer.backends.byte_level import GPT2_PATTERN, LETTERS, rank_tokens, split_pattern
+import pytest
+import regex
+import tiktoken
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.tokenizer.backends.byte_level import (
+    GPT2_PATTERN,
+    LETTERS,
+    group_plain,
+    rank_tokens,
+    split_pattern,
+)
 from adapters.tokenizer.backends.encoder import UnfitError
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
 SPLIT = {"type": "Split", "pattern": {"Regex": r"\w+|\W+"}, "behavior": "Isolated", "invert": False}
+
+# of Llama 3, and one whose brackets hold what parts alternatives elsewhere
+LLAMA3_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|" + (
+    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+ALPHABET = "ab1'sST|(]cd \n\t.é東1\u00a0"
+# every pair of bytes is a token: where a text is cut shows in its tokens
+PAIRS = {bytes([byte]): byte for byte in range(256)}
+PAIRS |= {bytes([a, b]): 256 + rank for rank, (a, b) in enumerate(product(set(ALPHABET.encode()), repeat=2))}
+TRICKY_PATTERN = r"[|(a\]]+|b\|(?:c|\(d)|\w(?=1|2)|[\s\S]"
 
 
 def model(merges, **options):
@@ -81,3 +103,33 @@ def test_any_other_way_to_split_is_refused(pre_tokenizer):
     """Two expressions, a space put in front or text thrown away cannot be said in one expression."""
     with pytest.raises(UnfitError, match="pre-tokenizer"):
         split_pattern(pre_tokenizer)
+
+
+@pytest.mark.parametrize("pattern", [GPT2_PATTERN, LLAMA3_PATTERN, TRICKY_PATTERN])
+@given(text=st.text(st.sampled_from(ALPHABET), max_size=40))
+def test_grouped_alternatives_split_as_before(pattern, text):
+    """Grouping what looks nowhere around changes the expression, but no word."""
+    grouped = group_plain(pattern)
+    assert grouped != pattern
+    assert regex.findall(grouped, text) == regex.findall(pattern, text)
+    encodings = [
+        tiktoken.Encoding("words", pat_str=each, mergeable_ranks=PAIRS, special_tokens={})
+        for each in (pattern, grouped)
+    ]
+    assert encodings[0].encode_ordinary(text) == encodings[1].encode_ordinary(text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\w+|\W+",  # nothing looks around: there is no slow machine
+        r"a|b(?=c)|d|e",  # too few before what looks around
+        r"(?i)a|b|c(?!d)",  # flags for all that follows
+        r"(?x)a|b#|c\n|c(?!d)",
+        r"(?<!a)b|c|d",
+        r"(a)\1|b|c(?!d)",
+    ],
+)
+def test_what_grouping_could_change_stays(pattern):
+    """Flags for the whole expression stay where they are, and so do references and what looks around."""
+    assert group_plain(pattern) == pattern

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 # what ByteLevel splits by, from tokenizers' pre_tokenizers/byte_level.rs
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+
+_PARTS = re.compile(r"\\.|.", re.DOTALL)
+_BEYOND_PLAIN = re.compile(r"\(\?[^:i]|\\[1-9KGkgzZA]|[+*?]\+|\d\}\+")  # looks around, refers back or never gives back
+_FLAGS = re.compile(r"\(\?[a-zA-Z-]*x|\(\?[a-zA-Z-]+\)")  # comments, or flags for all that follows
 
 _UNPRINTED = (*range(33), *range(127, 161), 173)
 LETTERS = tuple(chr(256 + _UNPRINTED.index(byte)) if byte in _UNPRINTED else chr(byte) for byte in range(256))
@@ -75,6 +80,33 @@ def split_pattern(pre_tokenizer: Mapping[str, Any] | None) -> str:
             return pattern
     msg = "its pre-tokenizer is not one expression and then bytes"
     raise UnfitError(msg)
+
+
+def group_plain(pattern: str) -> str:
+    """Return an equal expression whose first alternatives are one group, as far as they look nowhere around.
+
+    tiktoken's engine (fancy-regex) gives what looks around to a slow machine that tries one alternative after another;
+    a group without any is one step of it. GPT-2's expression takes 0.7 of the time so.
+    """
+    alternatives = _alternatives(pattern)
+    plain = list(takewhile(lambda each: not _BEYOND_PLAIN.search(each), alternatives))
+    if len(plain) < 2 or len(plain) == len(alternatives) or _FLAGS.search(pattern):
+        return pattern
+    return "|".join([f"(?:{'|'.join(plain)})", *alternatives[len(plain) :]])
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """Return what ``|`` parts outside of all brackets."""
+    alternatives, round_brackets, square_brackets = [""], 0, 0
+    for part in _PARTS.findall(pattern):
+        if not square_brackets:
+            round_brackets += (part == "(") - (part == ")")
+        square_brackets += (part == "[") - (part == "]")
+        if part == "|" and not round_brackets and not square_brackets:
+            alternatives.append("")
+        else:
+            alternatives[-1] += part
+    return alternatives
 
 
 def _refuse_options(model: Mapping[str, Any]) -> None:

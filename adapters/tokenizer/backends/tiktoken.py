@@ -11,7 +11,7 @@ import numpy as np
 import tiktoken
 from tokenizers import Tokenizer
 
-from adapters.tokenizer.backends.byte_level import rank_tokens, split_pattern
+from adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
 from adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
 from adapters.tokenizer.surrogates import refuse_surrogates
 from ports.tokenizer import Encoded
@@ -36,7 +36,7 @@ class TiktokenEncoder:
         ranks = rank_tokens(record["model"], merger.tokenize)
         try:
             self._encoding = tiktoken.Encoding(
-                "reference", pat_str=pattern, mergeable_ranks=dict(ranks.by_token), special_tokens={}
+                "reference", pat_str=group_plain(pattern), mergeable_ranks=dict(ranks.by_token), special_tokens={}
             )
         except ValueError as error:
             msg = f"its expression {pattern!r} is not understood ({error})"
