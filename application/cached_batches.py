@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -13,13 +14,17 @@ from domain.order import SampleOrder
 from domain.row_index import NO_ROW, read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from application.packed_rows import PackedRows
     from domain.batch import Batch
     from domain.mixture import Mixture
     from domain.order import Share
     from domain.row_index import RowPlace
+
+_LOCATED_TOGETHER = 1024  # samples: where that many lie takes three times as long to find as for 64
 
 
 @final
@@ -47,22 +52,34 @@ class CachedBatches:
             raise DataError(msg)
         order = SampleOrder(sizes, self._mixture)
         total = None if self._epochs is None else order.total(self._epochs)
-        begin = cursor.samples
-        while total is None or begin < total:
-            end = begin + self._share.batch if total is None else min(begin + self._share.batch, total)
-            places = self._places(order, self._samples(begin, end), end)
-            begin = end
+        for sources, records, (samples, end) in self._located(order, self._shares(cursor.samples, total)):
+            places = [*self._places(sources, records), *(NO_ROW for _ in samples[len(records) :])]
             yield read_rows(places, self._length, Cursor(end))
 
-    def _samples(self, begin: int, end: int) -> range:
-        ranks = self._share.ranks
-        return replace(self._share, batch=-(-(end - begin) // ranks) * ranks).of(begin)
+    def _shares(self, begin: int, total: int | None) -> Iterator[tuple[range, int]]:
+        """Yield this rank's samples of each batch from ``begin`` on, and where the batch ends."""
+        while total is None or begin < total:
+            end = begin + self._share.batch if total is None else min(begin + self._share.batch, total)
+            ranks = self._share.ranks
+            yield replace(self._share, batch=-(-(end - begin) // ranks) * ranks).of(begin), end
+            begin = end
 
-    def _places(self, order: SampleOrder, samples: range, end: int) -> list[RowPlace]:
-        there = min(len(samples), max(0, end - samples.start))
-        sources, _, records = order.locate(np.arange(samples.start, samples.start + there))
-        places: list[RowPlace] = [NO_ROW] * len(samples)
-        for source in np.unique(sources).tolist():
+    def _located(
+        self, order: SampleOrder, shares: Iterator[tuple[range, int]]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], tuple[range, int]]]:
+        """Yield the sources and records of the samples that there are, in the order of ``shares``."""
+        while block := list(islice(shares, max(1, _LOCATED_TOGETHER // self._share.batch))):
+            there = [np.arange(samples.start, max(samples.start, min(samples.stop, end))) for samples, end in block]
+            sources, _, records = order.locate(np.concatenate(there))
+            cuts = np.cumsum([len(samples) for samples in there])[:-1]
+            yield from zip(np.split(sources, cuts), np.split(records, cuts), block, strict=True)
+
+    def _places(self, sources: NDArray[np.int64], records: NDArray[np.int64]) -> Sequence[RowPlace]:
+        used: list[int] = np.unique(sources).tolist()
+        if len(used) == 1:
+            return self._sources[used[0]].at(records)
+        places: list[RowPlace] = [NO_ROW] * len(records)
+        for source in used:
             of_source = np.flatnonzero(sources == source)
             rows = self._sources[source].at(records[of_source])
             for place, row in zip(of_source.tolist(), rows, strict=True):

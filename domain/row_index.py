@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from domain.batch import Batch
 from domain.cursor import Cursor
+from domain.pieces import Pieces, copy_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -71,34 +71,25 @@ def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = N
 
     Ids that lie in a memory map are read from where they lie.
     """
+    pieces = _pieces_at(places)
     input_ids = np.empty((len(places), length), np.int64)
-    row_lengths = np.zeros(len(places), np.int64)
-    starts: list[int] = []
-    for row, (ids, index, number) in enumerate(places):
-        first, last = index.rows[number : number + 2].tolist()
-        sizes = index.lengths[first:last].tolist()
-        row_lengths[row] = copy_row(input_ids[row], ids, index.starts[first:last].tolist(), sizes)
-        starts += accumulate(sizes[:-1], initial=row * length) if sizes else ()
-    return Batch(input_ids, np.array(starts, np.int64), row_lengths, cursor or Cursor())
+    runs = zip(input_ids, pieces.runs.tolist(), pieces.lengths.tolist(), strict=True)
+    for number, (row, begin, size) in enumerate(runs):
+        ids = places[number][0]
+        if begin >= 0:
+            row[:size] = ids[begin : begin + size]
+            row[size:] = 0
+        else:
+            copy_pieces(row, ids, *pieces.of(number))
+    starts = pieces.columns + np.repeat(np.arange(0, input_ids.size, length), pieces.counts)
+    return Batch(input_ids, starts, pieces.lengths, cursor or Cursor())
 
 
-def copy_row(row: NDArray[np.integer], ids: NDArray[np.unsignedinteger], begins: list[int], sizes: list[int]) -> int:
-    """Copy the pieces of ``ids`` that begin and measure so into ``row``, 0 behind them; return how many tokens."""
-    column = 0
-    for begin, end in _runs(begins, sizes):
-        row[column : column + end - begin] = ids[begin:end]
-        column += end - begin
-    row[column:] = 0
-    return column
-
-
-def _runs(begins: list[int], sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield where the pieces lie, those that lie side by side as one: copied at once."""
-    run, end = begins[0] if begins else 0, begins[0] if begins else 0
-    for begin, size in zip(begins, sizes, strict=True):
-        if begin != end:
-            yield run, end
-            run = begin
-        end = begin + size
-    if begins:
-        yield run, end
+def _pieces_at(places: Sequence[RowPlace]) -> Pieces:
+    begins, sizes = [], []
+    for _, index, number in places:
+        first, last = index.rows[number], index.rows[number + 1]  # faster than a list of both
+        begins.append(index.starts[first:last])
+        sizes.append(index.lengths[first:last])
+    counts = np.fromiter(map(len, sizes), np.int64, len(sizes))
+    return Pieces(np.concatenate(begins), np.concatenate(sizes), counts)

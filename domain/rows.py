@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from domain.batch import Batch
-from domain.row_index import copy_row
+from domain.pieces import Pieces, copy_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,21 +39,14 @@ class Rows(NamedTuple):
 
 def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> Rows:
     """Return the rows of ``index`` over the flat ``ids`` in this ``order`` of their numbers, ``length`` long."""
-    first_pieces, counts = index.rows[:-1][order], np.diff(index.rows)[order]
-    ends = np.cumsum(counts)
-    pieces = np.repeat(first_pieces - (ends - counts), counts) + np.arange(counts.sum())
-    begins, sizes = index.starts[pieces], index.lengths[pieces]
-    before = np.append(0, np.cumsum(sizes))
-    lengths = before[ends] - before[ends - counts]
+    pieces = _pieces_of(index, order)
     target = np.zeros((len(order), length), ids.dtype)
-    is_run = _is_run(begins, sizes, ends)
-    whole = np.flatnonzero(is_run & (lengths == length))
-    if len(whole):
-        target[whole] = sliding_window_view(ids, length)[begins[(ends - counts)[whole]]]
-    for row in np.flatnonzero(~is_run | (lengths < length)).tolist():
-        first, last = ends[row] - counts[row], ends[row]
-        copy_row(target[row], ids, begins[first:last].tolist(), sizes[first:last].tolist())
-    return Rows(target, lengths, before[:-1] - np.repeat(before[ends - counts], counts), counts)
+    whole = (pieces.runs >= 0) & (pieces.lengths == length)
+    if whole.any():
+        target[whole] = sliding_window_view(ids, length)[pieces.runs[whole]]
+    for row in np.flatnonzero(~whole).tolist():
+        copy_pieces(target[row], ids, *pieces.of(row))
+    return Rows(target, pieces.lengths, pieces.columns, pieces.counts)
 
 
 def join_rows(parts: Sequence[Rows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
@@ -69,10 +62,7 @@ def join_rows(parts: Sequence[Rows], places: NDArray[np.int64], shape: tuple[int
     return Batch(input_ids, starts, row_lengths, cursor)
 
 
-def _is_run(begins: NDArray[np.int64], sizes: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return whether the pieces of each row lie side by side."""
-    is_gap = np.append(begins[1:] != begins[:-1] + sizes[:-1], False)
-    is_gap[ends - 1] = False  # between two rows
-    gaps = np.append(0, np.cumsum(is_gap))
-    is_run: NDArray[np.bool_] = np.diff(gaps[np.append(0, ends)]) == 0
-    return is_run
+def _pieces_of(index: RowIndex, order: NDArray[np.int64]) -> Pieces:
+    first_pieces, counts = index.rows[:-1][order], np.diff(index.rows)[order]
+    places = np.repeat(first_pieces - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    return Pieces(index.starts[places], index.lengths[places], counts)
