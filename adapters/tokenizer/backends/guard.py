@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from adapters.tokenizer.backends.encoder import join, join_ids
-from adapters.tokenizer.backends.unicode import find_unsettled, know_unsettled
+from adapters.tokenizer.backends.unicode import find_unsettled, is_unsettled
 from adapters.tokenizer.surrogates import refuse_surrogates
 from domain.errors import DataError
 
@@ -38,7 +38,7 @@ class GuardedEncoder:
         self._dtype = dtype
         self._failed = failed
         self._has_failed = False
-        know_unsettled()  # a quarter of a second, once a process: here and not behind the first document
+        is_unsettled()  # made here and not behind the first document: it takes a while, once a process
 
     def encode(self, documents: Sequence[str]) -> Encoded:
         """Return the ids of ``documents``."""

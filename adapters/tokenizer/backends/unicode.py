@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from functools import cache
+from itertools import accumulate
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -16,58 +16,47 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# planes 4 to 13 hold nothing, 15 and 16 are private use for good
-_FAR = range(0x40000, 0xE0000)
+# planes 4 to 13 hold nothing, and so does what is left of 14; 15 and 16 are private use for good
+_EMPTY = slice(0x40000, 0xF0000)
 _ASSIGNABLE = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
-_CANDIDATES = re.compile("[\x80-\U0010ffff]")
-_FIRST_SUSPECT = 0x378  # what lies before it was assigned long ago
+_FIRST_UNSETTLED = 0x378  # what lies before it was assigned long ago
 _BUILDING = Lock()
 
 
-@cache
-def unsettled_characters() -> frozenset[str]:
-    """Return the characters that this Python or ``tokenizers`` calls unassigned.
+def find_unsettled(documents: Sequence[str]) -> list[int]:
+    """Return which documents hold characters that this Python or ``tokenizers`` calls unassigned.
 
     Whether such a character is a letter depends on the version of Unicode that a library was built with: gigatoken
     0.10 has 17, tokenizers 0.23 has 16. What is assigned keeps its nature in later versions.
     """
-    everything = "".join(chr(point) for points in _ASSIGNABLE for point in points)
-    unassigned = pre_tokenizers.Split(Regex(r"\P{Cn}+"), "removed").pre_tokenize_str(everything)
-    theirs = {character for part, _ in unassigned for character in part}
-    return frozenset(theirs | {character for character in everything if unicodedata.category(character) == "Cn"})
-
-
-def know_unsettled() -> None:
-    """Make what ``find_unsettled`` looks things up in."""
-    _suspects()
-
-
-def find_unsettled(documents: Sequence[str]) -> list[int]:
-    """Return which documents hold unsettled characters."""
     others = [index for index, text in enumerate(documents) if not text.isascii()]
-    if not others or not _is_suspect("".join(documents[index] for index in others)):  # all at once: seldom one is
+    if not others:
         return []
-    return [index for index in others if _is_suspect(documents[index]) and _is_unsettled(documents[index])]
+    together = "".join([documents[index] for index in others])  # all at once: most have nothing of the kind
+    points = np.frombuffer(together.encode("utf-32-le", "surrogatepass"), "<u4")
+    places = np.flatnonzero(points >= _FIRST_UNSETTLED)
+    places = places[is_unsettled()[points[places]]]
+    if not len(places):
+        return []
+    ends = list(accumulate(len(documents[index]) for index in others))
+    return [others[number] for number in np.unique(np.searchsorted(ends, places, side="right")).tolist()]
 
 
-def _is_suspect(text: str) -> bool:
-    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
-    return bool(units.max() >= _FIRST_SUSPECT and _suspects()[units[units >= _FIRST_SUSPECT]].any())
-
-
-def _is_unsettled(text: str) -> bool:
-    return any(ord(found) in _FAR or found in unsettled_characters() for found in _CANDIDATES.findall(text))
-
-
-def _suspects() -> NDArray[np.bool_]:
-    """Return which units of UTF-16 are, or may be half of, an unsettled character: bool (65536,)."""
-    with _BUILDING:  # it takes a quarter of a second, once
-        return _build_suspects()
+def is_unsettled() -> NDArray[np.bool_]:
+    """Return for each code point whether libraries may disagree on it: bool (0x110000,)."""
+    with _BUILDING:  # it takes a quarter of a second, once a process
+        return _build_table()
 
 
 @cache
-def _build_suspects() -> NDArray[np.bool_]:
-    suspects = np.zeros(1 << 16, np.bool_)
-    suspects[0xD800:0xE000] = True
-    suspects[[ord(character) for character in unsettled_characters() if character <= "\uffff"]] = True
-    return suspects
+def _build_table() -> NDArray[np.bool_]:
+    everything = "".join(chr(point) for points in _ASSIGNABLE for point in points)
+    unassigned = pre_tokenizers.Split(Regex(r"\P{Cn}+"), "removed").pre_tokenize_str(everything)
+    theirs = "".join(part for part, _ in unassigned)
+    ours = "".join(character for character in everything if unicodedata.category(character) == "Cn")
+    table = np.zeros(0x110000, np.bool_)
+    table[_EMPTY] = True
+    table[list(map(ord, everything))] = False
+    table[list(map(ord, theirs + ours))] = True
+    table.flags.writeable = False
+    return table
