@@ -125,7 +125,8 @@ class Container(containers.DeclarativeContainer):
     inbox = providers.Singleton(Inbox)
 
     rejections = providers.Singleton(Rejections, settings.provided.data.on_error)
-    readers = providers.Singleton(data.read_parts, data_source, tokenizer, rejections, transforms)
+    mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
+    readers = providers.Singleton(data.read_parts, data_source, mixture, tokenizer, rejections, transforms)
     packing = providers.Singleton(data.choose_packing, settings.provided.data)
     share = providers.Singleton(
         Share,
@@ -133,7 +134,6 @@ class Container(containers.DeclarativeContainer):
         process_group.provided.rank,
         process_group.provided.size,
     )
-    mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     token_cache = providers.Factory(
         lazy("adapters.token_cache.disk:DiskTokenCache"),
@@ -158,7 +158,6 @@ class Container(containers.DeclarativeContainer):
         text=providers.Singleton(
             data.prepare,
             readers,
-            mixture,
             token_cache.provider,
             rejections,
             workers=settings.provided.data.workers,
@@ -167,7 +166,7 @@ class Container(containers.DeclarativeContainer):
         tokens=providers.List(token_files),
     )
     batch_stream = providers.Selector(
-        providers.Singleton(data.choose_mode, data_source, mixture, settings.provided.data, cache_folder, decide),
+        providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, decide),
         cache=providers.Singleton(
             data.cached_batches, tokens, mixture, packing, holdout, share, epochs=settings.provided.data.epochs
         ),

@@ -6,9 +6,8 @@ import json
 import os
 import time
 from hashlib import blake2b
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from adapters.token_cache.memory import MemoryTokenCache
 from application.cached_batches import CachedBatches
 from application.choose_holdout import choose_holdout
 from application.lane_reader import LanePlan
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from ports.token_source import TokenSource
     from ports.tokenizer import Tokenizer
     from ports.transform import Transform
-
-T = TypeVar("T")
 
 _TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
@@ -95,15 +92,13 @@ def choose_packing(data: FeedSettings) -> Packing:
             return SlidingPacking(data.sequence_length, data.packing.stride or data.sequence_length // 2)
 
 
-def choose_mode(
-    source: DataSource, mixture: Mixture, data: FeedSettings, folder: Path, decide: Callable[[str, str, str], str]
-) -> str:
+def choose_mode(source: DataSource, data: FeedSettings, folder: Path, decide: Callable[[str, str, str], str]) -> str:
     """Return ``cache`` or ``stream``; what ``auto`` was once decided to be stays, as the order depends on it."""
     if form_of(data) == "tokens":
         return "cache"
     if data.mode != "auto":
         return data.mode
-    sizes = [unit.size for part in giving(_parts(source), mixture).values() for unit in part.units()]
+    sizes = [unit.size for unit in source.units()]
     needed = int(sum(sizes) * _TOKENS_PER_BYTE * 4)
     room = cache_budget(data, folder)
     if not all(sizes):
@@ -129,39 +124,32 @@ def cache_key(reader: TextReader) -> str:
 
 
 def read_parts(
-    source: DataSource, tokenizer: Tokenizer, rejections: Rejections, transforms: Sequence[Transform]
+    source: DataSource,
+    mixture: Mixture,
+    tokenizer: Tokenizer,
+    rejections: Rejections,
+    transforms: Sequence[Transform],
 ) -> list[TextReader]:
     """Return a reader of each part of a mixture, by name, or of the one source."""
-    return [TextReader(part, tokenizer, rejections, transforms) for part in _parts(source)]
-
-
-def _parts(source: DataSource) -> Sequence[DataSource]:
-    return tuple(getattr(source, "parts", {"": source}).values())
-
-
-def giving(sources: Sequence[T], mixture: Mixture) -> dict[int, T]:
-    """Return by number those of ``sources`` that give any sample; no text of the others is trained on."""
-    if len(sources) != mixture.num_sources:
-        msg = f"there are {len(sources)} sources, but weights for {mixture.num_sources}: give each one"
+    parts = tuple(getattr(source, "parts", {"": source}).values())
+    if len(parts) != mixture.num_sources:  # a host may bring its own
+        msg = f"there are {len(parts)} sources, but {mixture.num_sources} with a weight above 0: give each one"
         raise ConfigurationError(msg)
-    gives = mixture.gives_from(0)
-    return {number: source for number, source in enumerate(sources) if gives[number]}
+    return [TextReader(part, tokenizer, rejections, transforms) for part in parts]
 
 
 def prepare(
     readers: Sequence[TextReader],
-    mixture: Mixture,
     make_cache: Callable[[str], TokenCache],
     rejections: Rejections,
     *,
     workers: int | None,
     say: Callable[[str], object],
 ) -> list[TokenCache]:
-    """Return the tokens of each source, tokenizing what is missing; none of those that give no sample."""
-    caches: list[TokenCache] = [MemoryTokenCache() for _ in readers]  # the numbers of the others stay as they are
-    preparations = []
-    for number, reader in giving(readers, mixture).items():
-        cache = caches[number] = make_cache(cache_key(reader))
+    """Return the tokens of each source, tokenizing what is missing."""
+    caches, preparations = [], []
+    for reader in readers:
+        cache = make_cache(cache_key(reader))
         preparation = PrepareTokens(reader, cache, rejections, progress=_Progress(say), workers=workers)
         prepared = preparation.run()
         if prepared.new_tokens:
@@ -170,6 +158,7 @@ def prepare(
                 f"prepared {prepared.tokens:,} tokens of {prepared.documents:,} documents in {prepared.seconds:.1f} s, "
                 f"{rate:.1f} million a second; {prepared.rejected:,} records were rejected"
             )
+        caches.append(cache)
         preparations.append(preparation)
     for preparation in preparations:
         preparation.check()  # what came later may have driven out what was there
@@ -180,12 +169,11 @@ def mixture_of(data: FeedSettings, seed: int) -> Mixture:
     """Return which source each sample comes from, by the settings."""
     if not isinstance(data, MixtureDataSettings):
         return Mixture(seed, (Stage(0, (1,)),))
-    names = sorted(data.sources)
-    stages = [Stage(0, tuple(data.sources[name].weight for name in names))]
+    stages = [Stage(0, tuple(source.weight for source in data.giving.values()))]
     for stage in data.stages:
         start = -(-stage.after_tokens // (data.sequence_length * MIXTURE_BLOCK)) * MIXTURE_BLOCK
-        stages.append(Stage(start, tuple(stage.weights.get(name, 0) for name in names)))
-    return Mixture(seed, tuple(stages), MIXTURE_BLOCK, tuple(names))
+        stages.append(Stage(start, tuple(stage.weights.get(name, 0) for name in data.giving)))
+    return Mixture(seed, tuple(stages), MIXTURE_BLOCK, tuple(data.giving))
 
 
 def cached_batches(

@@ -36,5 +36,5 @@ def _bytes_of_cache(folder: Path) -> int:
 
 def open_shards(data: FeedSettings) -> int:
     """Return how many shards of one source may stay open: each takes one of the process's file descriptors."""
-    sources = len(data.sources) if isinstance(data, MixtureDataSettings) else 1
+    sources = len(data.giving) if isinstance(data, MixtureDataSettings) else 1
     return max(8, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 // sources))

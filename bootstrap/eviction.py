@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bootstrap.data import cache_key, giving
-from bootstrap.plugins import check_options, load_plugin
-from domain.errors import ConfigurationError
+from bootstrap.data import cache_key
+from bootstrap.plugins import load_plugin, make_plugin
 from domain.eviction import FarthestNextUse, LeastRecentlyUsed, OwnLast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     from application.tokenize import TextReader
     from configs.sections.data import CacheSettings
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 def first_uses(readers: Sequence[TextReader], mixture: Mixture) -> dict[str, int]:
     """Return by fingerprint the datasets that a run of ``readers`` needs, and from which of its samples on."""
     uses: dict[str, int] = {}
-    for number, reader in giving(readers, mixture).items():
+    for number, reader in enumerate(readers):
         first = next(stage.start for stage in mixture.stages if stage.weights[number])
         key = cache_key(reader)
         uses[key] = min(first, uses.get(key, first))  # two sources may be the same documents
@@ -42,19 +40,14 @@ def load_eviction(cache: CacheSettings, uses: Mapping[str, int]) -> EvictionPoli
         "next_use": lambda: FarthestNextUse(next_use),
         "lru": LeastRecentlyUsed,
     }
-    kind, options = cache.eviction, cache.eviction_options or {}
+    kind = cache.eviction
     new = built_in[kind] if kind in built_in else load_plugin("eviction", kind, built_in=built_in)
-    return OwnLast(uses.keys(), _made(kind, new, options))
-
-
-def _made(kind: str, new: Callable[..., EvictionPolicy], options: Mapping[str, Any]) -> EvictionPolicy:
-    check_options("eviction", kind, new, **options)
-    try:
-        policy = new(**options)
-    except (TypeError, ValueError) as error:
-        msg = f"the options of eviction '{kind}' do not fit: {error}"
-        raise ConfigurationError(msg) from error
-    if not callable(getattr(policy, "first_to_go", None)):
-        msg = f"the entry point '{kind}' of holdfast.eviction gives a {type(policy).__name__} without first_to_go"
-        raise ConfigurationError(msg)
-    return policy
+    policy: EvictionPolicy = make_plugin(
+        "eviction",
+        kind,
+        new,
+        cache.eviction_options or {},
+        is_one=lambda made: callable(getattr(made, "first_to_go", None)),
+        otherwise=" without first_to_go",
+    )
+    return OwnLast(uses.keys(), policy)

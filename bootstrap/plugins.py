@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
 
 def check_options(port: str, kind: str, plugin: Any, *arguments: Any, **options: Any) -> None:
@@ -20,6 +20,26 @@ def check_options(port: str, kind: str, plugin: Any, *arguments: Any, **options:
     except TypeError as error:
         msg = f"the options of {port} '{kind}' do not fit: {error}"
         raise ConfigurationError(msg) from error
+
+
+def make_plugin(
+    port: str, kind: str, plugin: Any, options: Mapping[str, Any], *, is_one: Callable[[Any], bool], otherwise: str
+) -> Any:
+    """Return what ``plugin``, built in or from an entry point, makes of ``options``.
+
+    Raises ``ConfigurationError`` if they do not fit, or if it is not what ``is_one`` says: ``otherwise`` completes the
+    sentence on what the entry point gives.
+    """
+    check_options(port, kind, plugin, **options)
+    try:
+        made = plugin(**options)
+    except (TypeError, ValueError) as error:
+        msg = f"the options of {port} '{kind}' do not fit: {error}"
+        raise ConfigurationError(msg) from error
+    if not is_one(made):
+        msg = f"the entry point '{kind}' of holdfast.{port} gives a {type(made).__name__}{otherwise}"
+        raise ConfigurationError(msg)
+    return made
 
 
 def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from application.prepare_tokens import Prepared, PrepareTokens
 from application.rejections import Rejections
 from bootstrap.assemble import assemble
-from bootstrap.data import cache_key, form_of, giving
+from bootstrap.data import cache_key, form_of
 from configs.masking import mask, mask_text
 from domain.errors import ConfigurationError
 
@@ -37,7 +37,7 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
         say=_say,
         decide=lambda _name, value, _reason: value,
     )
-    readers = giving(container.readers(), container.mixture()).values()
+    readers = container.readers()
     with _Bar() as bar:
         preparations = [
             PrepareTokens(

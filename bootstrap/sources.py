@@ -41,9 +41,9 @@ class NoText(DataSource):
 
 
 def mix(data: FeedSettings) -> DataSource:
-    """Return the sources of a mixture as one."""
+    """Return the sources of a mixture that have a weight as one."""
     assert isinstance(data, MixtureDataSettings)
-    sources = {name: _source_of(section) for name, section in data.sources.items()}
+    sources = {name: _source_of(section) for name, section in data.giving.items()}
     mixed: DataSource = lazy("adapters.data_source.mixture:MixtureDataSource")(sources)
     return mixed
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from bootstrap.data import form_of
 from bootstrap.lazy import lazy_attribute
-from bootstrap.plugins import check_options, load_plugin
+from bootstrap.plugins import load_plugin, make_plugin
 from domain.errors import ConfigurationError
 from ports.transform import Transform
 
@@ -30,15 +30,12 @@ def _transform(kind: str, options: Mapping[str, Any]) -> Transform:
     built_in = {name: f"adapters.transform.{name}:{name.title()}Transform" for name in _TRANSFORMS}
     is_built_in = kind in built_in
     new = lazy_attribute(built_in[kind]) if is_built_in else load_plugin("transform", kind, built_in=built_in)
-    check_options("transform", kind, new, **options)
-    try:
-        transform = new(**options)
-    except (TypeError, ValueError) as error:
-        msg = f"the options of transform '{kind}' do not fit: {error}"
-        raise ConfigurationError(msg) from error
-    if not isinstance(transform, Transform):
-        msg = (
-            f"the entry point '{kind}' of holdfast.transform gives a {type(transform).__name__}, which is no Transform"
-        )
-        raise ConfigurationError(msg)
+    transform: Transform = make_plugin(
+        "transform",
+        kind,
+        new,
+        options,
+        is_one=lambda made: isinstance(made, Transform),
+        otherwise=", which is no Transform",
+    )
     return transform

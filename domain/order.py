@@ -103,11 +103,6 @@ def choose_lanes(num_units: int) -> int:
     return next((lanes for lanes in _LANES if lanes * (4 if lanes <= _FEW_LANES else 16) <= num_units), 1)
 
 
-def lane_of(sample: int, lanes: int) -> tuple[int, int]:
-    """Return which lane a sample comes from, and how many of that lane's samples stand before it."""
-    return sample % lanes, sample // lanes
-
-
 def unit_order(num_units: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """Return the units in the order, int64, in which an epoch deals them: the k-th one to lane k modulo the lanes."""
     return permute(np.arange(num_units), num_units, seed, epoch)

@@ -17,7 +17,14 @@ from configs.sections.base import (
     Text,
     by_kind,
 )
-from configs.sections.sources import FilesSource, HuggingFaceSource, PythonLibrarySource, several
+from configs.sections.sources import (
+    FilesSource,
+    HuggingFaceSource,
+    MixtureSource,
+    PythonLibrarySource,
+    StageSettings,
+    several,
+)
 
 
 class PackingSettings(Section):
@@ -29,11 +36,22 @@ class PackingSettings(Section):
         "takes overlapping windows of each document.",
     )
     overflow: Literal["split", "truncate", "drop"] = Field(
-        default="split", description="What becomes of a document longer than a row; sliding needs none."
+        default="split", description="What becomes of a document longer than a row; sliding takes no other than split."
     )
     stride: Positive | None = Field(
         default=None, description="Tokens from one sliding window to the next; null means half a row."
     )
+
+    @field_validator("overflow")
+    @classmethod
+    def _is_of_rows(cls, overflow: str, info: ValidationInfo) -> str:
+        if overflow != "split" and info.data.get("kind") == "sliding":
+            msg = (
+                f"is {overflow}, but data.packing.kind=sliding takes windows of the whole document: leave "
+                "data.packing.overflow out"
+            )
+            raise ValueError(msg)
+        return overflow
 
     @field_validator("stride")
     @classmethod
@@ -162,41 +180,6 @@ class TokensDataSettings(FeedSettings):
         return mode
 
 
-class _Weighted(Section):
-    weight: Natural = Field(
-        default=1,
-        description="Share of the samples that come from the source, against the other weights; with 0 in every stage "
-        "it is not tokenized ahead.",
-    )
-
-
-class WeightedPythonLibrary(PythonLibrarySource, _Weighted):
-    """The Python standard library as a part of a mixture."""
-
-
-class WeightedFiles(FilesSource, _Weighted):
-    """Files as a part of a mixture."""
-
-
-class WeightedHuggingFace(HuggingFaceSource, _Weighted):
-    """A Hugging Face dataset as a part of a mixture."""
-
-
-MixtureSource = Annotated[
-    WeightedPythonLibrary | WeightedFiles | WeightedHuggingFace,
-    Field(discriminator="kind"),
-]
-
-
-class StageSettings(Section):
-    """From where on a mixture has other weights."""
-
-    after_tokens: Positive = Field(
-        description="Tokens after which the stage begins, rounded up to whole blocks of 1,024 rows."
-    )
-    weights: dict[Text, Natural] = Field(description="The weight of each source by name; without one it rests.")
-
-
 class MixtureDataSettings(FeedSettings):
     """Several sources at once, by weight."""
 
@@ -214,7 +197,16 @@ class MixtureDataSettings(FeedSettings):
             if strange := sorted(stage.weights.keys() - self.sources.keys()):
                 msg = f"stages name {strange[0]!r}, but the sources are {', '.join(sorted(self.sources))}"
                 raise ValueError(msg)
+        if not self.giving:
+            msg = f"gives no source a weight: set that of {' or '.join(sorted(self.sources))} above 0"
+            raise ValueError(msg)
         return self
+
+    @property
+    def giving(self) -> dict[str, MixtureSource]:
+        """Return by name, in order, the sources that have a weight in any stage: a run reads no others."""
+        later = {name for stage in self.stages for name, weight in stage.weights.items() if weight}
+        return {name: source for name, source in sorted(self.sources.items()) if source.weight or name in later}
 
 
 class PluginDataSettings(FeedSettings):

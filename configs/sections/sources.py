@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from configs.sections.base import Number, Section, Text
+from configs.sections.base import Natural, Number, Positive, Section, Text
 
 
 def several(value: object) -> object:
@@ -69,3 +69,38 @@ class HuggingFaceSource(RecordSource):
     revision: Text | None = Field(
         default=None, description="Branch, tag or commit on the hub; null means the default branch."
     )
+
+
+class _Weighted(Section):
+    weight: Natural = Field(
+        default=1,
+        description="Share of the samples that come from the source, against the other weights; with 0 in every stage "
+        "it is not read.",
+    )
+
+
+class WeightedPythonLibrary(PythonLibrarySource, _Weighted):
+    """The Python standard library as a part of a mixture."""
+
+
+class WeightedFiles(FilesSource, _Weighted):
+    """Files as a part of a mixture."""
+
+
+class WeightedHuggingFace(HuggingFaceSource, _Weighted):
+    """A Hugging Face dataset as a part of a mixture."""
+
+
+MixtureSource = Annotated[
+    WeightedPythonLibrary | WeightedFiles | WeightedHuggingFace,
+    Field(discriminator="kind"),
+]
+
+
+class StageSettings(Section):
+    """From where on a mixture has other weights."""
+
+    after_tokens: Positive = Field(
+        description="Tokens after which the stage begins, rounded up to whole blocks of 1,024 rows."
+    )
+    weights: dict[Text, Natural] = Field(description="The weight of each source by name; without one it rests.")

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import read_all, texts_of
 
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.compression import zstd
@@ -78,16 +79,6 @@ FILES = {
 def put(folder, name, content):
     (folder / name).write_bytes(content)
     return str(folder / name)
-
-
-def read_all(source):
-    return [found for unit in source.units() for found in source.read(unit)]
-
-
-def texts_of(source):
-    found = read_all(source)
-    assert not [bad.reason for bad in found if isinstance(bad, Rejected)]
-    return [document.text for document in found]
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 400, 1 << 20])

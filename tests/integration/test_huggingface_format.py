@@ -7,6 +7,7 @@ import sys
 
 import datasets
 import pytest
+from reading import read_all
 
 from adapters.data_source.formats.records import Limits
 from adapters.data_source.huggingface import HuggingfaceDataSource
@@ -37,10 +38,6 @@ def folder(request, tmp_path):
             part = dataset.select(range(index * 5, index * 5 + 5))
             (part.to_json if request.param == "jsonl" else part.to_parquet)(path / f"{index}.{request.param}")
     return str(path)
-
-
-def read_all(source):
-    return [found for unit in source.units() for found in source.read(unit)]
 
 
 def test_a_dataset_gives_its_texts(folder):

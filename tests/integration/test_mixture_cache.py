@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from importlib.metadata import EntryPoint
 from itertools import islice
 
 import pytest
 
+from adapters.data_source.memory import MemoryDataSource
+from adapters.data_source.mixture import MixtureDataSource
 from adapters.token_cache.disk import DiskTokenCache
 from adapters.tokenizer.memory import MemoryTokenizer
 from bootstrap.assemble import assemble
@@ -45,12 +48,12 @@ def settings_of(folder, weights, *more):
     return load_settings([], [*data, *more], {}).settings
 
 
-def container_of(settings):
+def container_of(settings, **overrides):
     return assemble(
         settings,
         settings.run.directory,
         {},
-        {"tokenizer": MemoryTokenizer()},
+        {"tokenizer": MemoryTokenizer(), **overrides},
         say=lambda _: None,
         decide=lambda _name, value, _reason: value,
     )
@@ -58,7 +61,8 @@ def container_of(settings):
 
 def batches_of(container):
     """Return the ids of the first batches."""
-    return [batch.input_ids.tolist() for batch in islice(container.batch_stream().batches(Cursor()), 20)]
+    with closing(container.batch_stream().batches(Cursor())) as batches:
+        return [batch.input_ids.tolist() for batch in islice(batches, 20)]
 
 
 def prepare(folder, weights, *more):
@@ -173,19 +177,37 @@ def test_no_source_of_a_run_drives_out_another(tmp_path, policy):
     assert shards_in(root) == both
 
 
-def test_a_source_that_never_gives_is_left_out_of_the_cache(tmp_path):
-    """A source of weight 0 in every stage is not tokenized and needs no text; the others' rows come as ever."""
-    for name in "acz":
-        write(tmp_path / f"{name}.jsonl", [f"{name} {text}" for text in TEXTS])
-    weights = {"a": 2, "c": 0, "z": 1}
-    with_text = container_of(settings_of(tmp_path, weights))
-    expected = batches_of(with_text)
-    assert [len(tokens.shards()) for tokens in with_text.tokens()] == [1, 0, 1]
-    write(tmp_path / "c.jsonl", [])
-    assert batches_of(container_of(settings_of(tmp_path, weights))) == expected
-    assert batches_of(container_of(settings_of(tmp_path, {"a": 2, "z": 1}))) != expected
-    _, prepared, _ = prepare_ahead(settings_of(tmp_path, weights, "tokenizer.vocabulary_size=260"))
-    assert prepared.documents == 2 * len(TEXTS)
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_source_that_never_gives_is_not_read(tmp_path, mode):
+    """A source of weight 0 in every stage changes nothing: not the rows, what is held out, or what text there is."""
+    write(tmp_path / "a.jsonl", [f"a {text}" for text in TEXTS])
+    write(tmp_path / "z.jsonl", [f"z {text}" for text in TEXTS])
+    more = (f"data.mode={mode}", "data.holdout=0.2")
+    without = container_of(settings_of(tmp_path, {"a": 2, "z": 1}, *more))
+    expected, held_out = batches_of(without), without.held_out().batches
+    container = container_of(settings_of(tmp_path, {"a": 2, "missing": 0, "z": 1}, *more))
+    assert batches_of(container) == expected
+    assert [batch.input_ids.tolist() for batch in container.held_out().batches] == [
+        batch.input_ids.tolist() for batch in held_out
+    ]
+    assert container.data_fingerprint() == without.data_fingerprint()
+
+
+def test_a_source_that_never_gives_is_not_prepared(tmp_path):
+    """A tokenizer is trained, and a cache filled, without a source of weight 0 in every stage."""
+    write(tmp_path / "a.jsonl", TEXTS)
+    write(tmp_path / "b.jsonl", [f"another {text}" for text in TEXTS])
+    _, prepared, _ = prepare_ahead(settings_of(tmp_path, {"a": 1, "b": 0}, "tokenizer.vocabulary_size=260"))
+    assert prepared.documents == len(TEXTS)
+
+
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_host_brings_as_many_sources_as_have_a_weight(tmp_path, mode):
+    """Sources that a host puts in the place of a mixture's are refused where some of them would have no weight."""
+    source = MixtureDataSource({name: MemoryDataSource({"unit": TEXTS}) for name in "abc"})
+    container = container_of(settings_of(tmp_path, {"a": 1, "b": 1}, f"data.mode={mode}"), data_source=source)
+    with pytest.raises(ConfigurationError, match="there are 3 sources, but 2 with a weight"):
+        batches_of(container)
 
 
 def test_a_source_that_gives_later_is_tokenized(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from domain.errors import ConfigurationError
 from domain.mixture import Mixture, Stage
-from domain.order import SampleOrder, Share, choose_lanes, lane_of, unit_order
+from domain.order import SampleOrder, Share, choose_lanes, unit_order
 
 seeds = st.integers(-(2**63), 2**64 - 1)
 
@@ -177,16 +177,6 @@ def test_lanes_have_units_to_shuffle(num_units):
     needed = {choice: choice * (4 if choice <= 8 else 16) for choice in choices}
     assert lanes == 1 or needed[lanes] <= num_units
     assert all(needed[more] > num_units for more in choices if more > lanes)
-
-
-@settings(deadline=None)
-@given(lanes=st.integers(1, 192), samples=st.integers(0, 10**12))
-def test_lanes_take_samples_in_turn(lanes, samples):
-    """Each lane gives one of as many samples that follow each other as there are lanes, and then its next one."""
-    places = [lane_of(sample, lanes) for sample in range(samples, samples + 2 * lanes)]
-    assert sorted(lane for lane, _ in places[:lanes]) == list(range(lanes))
-    assert places[lanes:] == [(lane, ordinal + 1) for lane, ordinal in places[:lanes]]
-    assert lane_of(0, lanes) == (0, 0)
 
 
 @settings(deadline=None)

@@ -63,6 +63,8 @@ def written(folder, text):
         ("data={folds: 3, fold: 3}", "data.fold", "must be below data.folds, which is 3, not 3"),
         ("data.packing.stride=9", "data.packing.stride", "belongs to data.packing.kind=sliding, but"),
         ("data.packing={kind: best_fit, stride: 9}", "data.packing.stride", "but data.packing.kind is best_fit"),
+        ("data.packing={kind: sliding, overflow: drop}", "data.packing.overflow", "leave data.packing.overflow out"),
+        ("data={kind: mixture, sources: {a: {kind: python_library, weight: 0}}}", "data ", "set that of a above 0"),
         ("data={kind: tokens, path: x, mode: stream}", "data.mode", "leave data.mode out"),
         ("data.cache.evictoin=lru", "data.cache.evictoin", "did you mean data.cache.eviction?"),
         ("data.path=x", "data.path", "belongs to data.kind=files, but data.kind is python_library"),
@@ -164,10 +166,12 @@ def test_settings_of_a_record_are_checked_as_well():
         ["data.folds=5", "data.fold=4"],
         ["data.packing.kind=sliding", "data.packing.stride=9"],
         ["data.packing.stride=null"],
+        ["data.packing.kind=best_fit", "data.packing.overflow=drop"],
+        ["data.packing.kind=sliding", "data.packing.overflow=split"],
         ["data.kind=tokens", "data.path=x", "data.mode=cache"],
     ],
 )
 def test_what_takes_effect_is_accepted(overrides):
-    """A fold among folds, a stride of sliding windows and tokens read as a cache are no mistakes, nor are defaults."""
+    """A fold among folds, a stride of sliding windows, an overflow of others and tokens as a cache are no mistakes."""
     loaded = load_settings([], overrides, {})
     assert [loaded.origins[override.partition("=")[0]] for override in overrides] == ["command line"] * len(overrides)

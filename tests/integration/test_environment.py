@@ -1,0 +1,57 @@
+"""What the command line tells the C library, as its allocator then behaves."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CORES = max(2, os.cpu_count() or 1)
+THREADS = CORES + 4
+CHILD = f"""
+import ctypes, re, sys, threading
+from bootstrap.cli import main
+if sys.argv[2:]:
+    assert main(sys.argv[2:]) != 0
+libc = ctypes.CDLL(None)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+together = threading.Barrier({THREADS})
+def allocate():
+    libc.malloc(1000)
+    together.wait()  # a thread that ends leaves its heap to the next one
+threads = [threading.Thread(target=allocate) for _ in range({THREADS})]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+"""
+
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the limit is of glibc's allocator")
+
+
+def heaps(folder, *command, **environ):
+    """Return how many heaps ``THREADS`` threads share in a process that has run ``command``, which comes to nothing."""
+    told = folder / "malloc_info.xml"
+    known = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    child = [sys.executable, "-c", CHILD, str(told), *command]
+    subprocess.run(child, cwd=folder, env=known | {"PYTHONPATH": str(ROOT)} | environ, check=True, timeout=50)
+    return told.read_text().count("<heap nr=")
+
+
+@pytest.mark.parametrize("command", ["train strange=1", "prepare strange=1", "evaluate nowhere", "generate nowhere"])
+def test_a_command_limits_the_heaps_of_threads(tmp_path, command):
+    """Threads of a process that runs a command share one heap a core, two at least."""
+    assert heaps(tmp_path, *command.split()) == CORES
+
+
+def test_the_heaps_are_as_many_as_the_user_says(tmp_path):
+    """Another number in the environment stays, and a process that runs no command has the C library's own limit."""
+    assert heaps(tmp_path, "evaluate", "nowhere", MALLOC_ARENA_MAX=str(CORES + 2)) == CORES + 2
+    assert heaps(tmp_path) > CORES + 2

@@ -1,0 +1,62 @@
+"""How many tokens a stream shuffles at a time, by the settings."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import islice
+
+import pytest
+
+from adapters.data_source.memory import MemoryDataSource
+from adapters.tokenizer.memory import MemoryTokenizer
+from application.rejections import Rejections
+from application.tokenize import TextReader
+from bootstrap.data import choose_packing, streamed_batches
+from configs.layers import load_settings
+from domain.cursor import Cursor
+from domain.holdout import Holdout
+from domain.mixture import Mixture, Stage
+from domain.order import Share
+
+DOCUMENT = 80  # tokens, the one at its end included
+SLIDING = ("data.packing.kind=sliding", "data.packing.stride=4")
+MEMORY = 24 * 3200  # of so many tokens
+
+
+def windows_of(units, sources, *settings):
+    """Return how many tokens' worth of rows the fullest window of each lane and source has, by their number."""
+    corpus = {f"unit {number:02}": ["x" * (DOCUMENT - 1)] * 100 for number in range(units)}
+    reader = TextReader(MemoryDataSource(corpus), MemoryTokenizer(), Rejections("stop"))
+    data = load_settings([], ["data.mode=stream", "data.sequence_length=8", *settings], {}).settings.data
+    stream = streamed_batches(
+        [reader] * sources,
+        Mixture(0, (Stage(0, (1,) * sources),)),
+        choose_packing(data),
+        Holdout(0.0, 0),
+        Share(8),
+        data=data,
+    )
+    fullest: dict[int, int] = {}
+    with closing(stream.batches(Cursor())) as batches:
+        for batch in islice(batches, 400):
+            for number, lane in enumerate(batch.cursor.lanes):
+                fullest[number] = max(fullest.get(number, 0), lane.taken + 1)
+    return {number: rows * 8 for number, rows in fullest.items()}
+
+
+@pytest.mark.parametrize(
+    ("units", "sources", "settings", "shared"),
+    [
+        (4, 1, ("data.shuffle_tokens=6400",), 6400),
+        (8, 1, ("data.shuffle_tokens=6400",), 6400),
+        (32, 1, ("data.shuffle_tokens=6400",), 6400),
+        (8, 3, ("data.shuffle_tokens=6400",), 6400),
+        (8, 1, ("data.shuffle_tokens=6400", f"data.memory={MEMORY}"), 3200),
+        (8, 1, ("data.shuffle_tokens=6400", *SLIDING), 6400),
+    ],
+)
+def test_the_windows_of_all_lanes_share_the_shuffled_tokens(units, sources, settings, shared):
+    """However many lanes and sources there are, their windows together hold what is to be shuffled at a time."""
+    windows = windows_of(units, sources, *settings)
+    assert len(windows) == sources * units // 4
+    assert 0.9 * shared <= sum(windows.values()) <= shared + len(windows) * 2 * DOCUMENT
