@@ -98,7 +98,7 @@ def open_ranges(
 class _Range:
     begin: int
     end: int
-    body: Future[bytes]
+    body: Future[bytes | memoryview]
     started: float = field(default_factory=time.monotonic)
     attempts: int = 0
 
@@ -118,7 +118,7 @@ class _RangeStream(io.RawIOBase):
         self._stall_seconds = stall_seconds
         self._counter = counter
         self._position = 0
-        self._held = (0, b"")
+        self._held: tuple[int, bytes | memoryview] = (0, b"")
         self._pending: deque[_Range] = deque()
         self._closing = threading.Event()
 
@@ -171,7 +171,7 @@ class _RangeStream(io.RawIOBase):
         if end is not None:
             self._pending.append(_Range(position, end, self._fetch(position, end)))
 
-    def _next_range(self) -> tuple[int, bytes]:
+    def _next_range(self) -> tuple[int, bytes | memoryview]:
         self._held = (0, b"")  # else memory would hold one range more
         while self._pending and not self._pending[0].begin <= self._position < self._pending[0].end:
             self._pending.popleft().body.cancel()
@@ -191,7 +191,7 @@ class _RangeStream(io.RawIOBase):
         finally:
             self._pending.popleft()
 
-    def _attempt(self, wanted: _Range, remaining: float) -> bytes:
+    def _attempt(self, wanted: _Range, remaining: float) -> bytes | memoryview:
         if wanted.attempts:
             wanted.body, wanted.started = self._fetch(wanted.begin, wanted.end), time.monotonic()
             self._counter.add(read_retries=1)
@@ -211,7 +211,7 @@ class _RangeStream(io.RawIOBase):
         self._counter.add(bytes_read=len(content))
         return content
 
-    def _check_length(self, content: bytes, wanted: _Range) -> None:
+    def _check_length(self, content: bytes | memoryview, wanted: _Range) -> None:
         length = wanted.end - wanted.begin
         if len(content) < length:
             msg = f"{len(content):,} of {length:,} bytes arrived"
@@ -220,7 +220,7 @@ class _RangeStream(io.RawIOBase):
             msg = f"{self._file.name} cannot be read in parts, its server sends the whole: copy it to where that works"
             raise DataError(msg)
 
-    def _fetch(self, begin: int, end: int) -> Future[bytes]:
+    def _fetch(self, begin: int, end: int) -> Future[bytes | memoryview]:
         body = self._file.fetch(begin, end)
         if self._closing.is_set():
             body.cancel()

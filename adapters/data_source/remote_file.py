@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from fsspec.asyn import AsyncFileSystem
 
 from adapters.data_source.listing import without_secrets
+from adapters.data_source.s3_bodies import read_object
 from adapters.shared.retry import fulfil
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class RemoteFile:
         """Return what a person calls the file."""
         return without_secrets(self.file_system.unstrip_protocol(self.path))
 
-    def fetch(self, begin: int, end: int) -> Future[bytes]:
+    def fetch(self, begin: int, end: int) -> Future[bytes | memoryview]:
         """Start to read the bytes from ``begin`` to before ``end``.
 
         To cancel the result drops the connection, or abandons a thread where the file system cannot be interrupted.
@@ -46,15 +47,15 @@ class RemoteFile:
         if isinstance(files, AsyncFileSystem) and files.async_impl and not files.asynchronous:
             loop = files.loop  # in a forked process this raises, so the coroutine comes after it
             return asyncio.run_coroutine_threadsafe(self._coroutine(begin, end), loop)
-        body: Future[bytes] = Future()
+        body: Future[bytes | memoryview] = Future()
         call = partial(files.cat_file, self.path, start=begin, end=end)
         threading.Thread(target=fulfil, args=(body, call), name="range", daemon=True).start()
         return body
 
-    def _coroutine(self, begin: int, end: int) -> Coroutine[Any, Any, bytes]:
+    def _coroutine(self, begin: int, end: int) -> Coroutine[Any, Any, bytes | memoryview]:
         protocols = self.file_system.protocol
         if "s3" in protocols:
-            return self._from_s3(begin, end)
+            return read_object(self.file_system, self.path, self.etag, begin, end)
         options: dict[str, Any] = {}
         if "http" in protocols:
             # a body that is compressed on the way has another length
@@ -63,13 +64,3 @@ class RemoteFile:
             options["headers"] = headers | ({"If-Match": self.etag} if is_exact else {})
         cat_file = self.file_system._cat_file  # noqa: SLF001 - fsspec's asynchronous half
         return cat_file(self.path, start=begin, end=end, **options)  # type: ignore[no-any-return]
-
-    async def _from_s3(self, begin: int, end: int) -> bytes:
-        bucket, key, version = self.file_system.split_path(self.path)
-        condition = ({"IfMatch": self.etag} if self.etag else {}) | ({"VersionId": version} if version else {})
-        call = self.file_system._call_s3  # noqa: SLF001 - s3fs reads under a condition in no other way
-        response = await call("get_object", Bucket=bucket, Key=key, Range=f"bytes={begin}-{end - 1}", **condition)
-        try:
-            return await response["Body"].read()  # type: ignore[no-any-return]
-        finally:
-            response["Body"].close()

@@ -1,0 +1,171 @@
+"""Clients of native code for S3 file systems, wherever the options of one let such a client stand in for its own."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+from weakref import WeakKeyDictionary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fsspec import AbstractFileSystem
+    from obstore.store import ClientConfig, S3Config, S3Credential, S3Store
+
+_OPTIONS = {
+    *("anon", "key", "secret", "token", "username", "password", "profile", "endpoint_url", "use_ssl"),
+    *("client_kwargs", "config_kwargs", "version_aware", "cache_regions", "max_concurrency", "fixed_upload_size"),
+    *("default_block_size", "default_fill_cache", "default_cache_type", "skip_instance_cache"),
+    *("use_listings_cache", "listings_expiry_time", "max_paths"),
+}
+_OF_CLIENT = {
+    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token"),
+    *("region_name", "endpoint_url", "use_ssl", "verify"),
+}
+_OF_CONFIG = {
+    *("region_name", "signature_version", "connect_timeout", "read_timeout"),
+    *("max_pool_connections", "retries", "s3"),
+}
+_OF_S3 = {"addressing_style", "us_east_1_regional_endpoint", "payload_signing_enabled"}
+_BUCKET = re.compile(r"(?!.*--(?:x-s3|ol-s3)$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")  # no directory, no access point
+_AMAZON = re.compile(r"s3[.-](?:[a-z0-9-]+\.)?amazonaws\.com(?:\.cn)?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    credentials: object
+    store: S3Store | None
+
+
+# a client of s3fs is made anew when its session is, and knows all that the environment and files say of the place
+_held: WeakKeyDictionary[Any, dict[str, _Held]] = WeakKeyDictionary()
+
+
+async def store_of(files: AbstractFileSystem, bucket: str) -> S3Store | None:
+    """Return the store through which obstore reads ``bucket`` as ``files``, an ``S3FileSystem``, would; None if none.
+
+    There is none where obstore is not installed; where ``files`` is of a subclass, or has options that obstore could
+    not follow: requester pays, keys of the customer and other additions to each request, a session that was handed in,
+    settings of botocore beyond region, time-outs and addressing, certificates of one's own (``AWS_CA_BUNDLE``), a
+    proxy; where the bucket is an access point or a directory; where there are no credentials; or where
+    :func:`give_up` said so. Once credentials change there is a new store.
+    """
+    await files.set_session()
+    client = await files.get_s3(bucket)
+    held = _held.setdefault(client, {}).get(bucket)
+    if held is not None and held.store is None:
+        return None
+    if files.anon:
+        credentials = None
+    elif (source := _source_of_credentials(client)) is None:
+        return None
+    else:
+        credentials = await source.get_frozen_credentials()  # asks anew for those that expire soon
+    if held is None or held.credentials != credentials:
+        held = _held[client][bucket] = _Held(credentials, _store(files, client, bucket, credentials))
+    return held.store
+
+
+async def give_up(files: AbstractFileSystem, bucket: str) -> None:
+    """Have ``files`` read ``bucket`` itself from now on."""
+    _held.setdefault(await files.get_s3(bucket), {})[bucket] = _Held(None, None)
+
+
+def _source_of_credentials(client: Any) -> Any:
+    return getattr(getattr(client, "_request_signer", None), "_credentials", None)
+
+
+def _store(files: AbstractFileSystem, client: Any, bucket: str, credentials: Any) -> S3Store | None:
+    url = client.meta.endpoint_url
+    verify = _verify(files) if url.startswith("https:") else True
+    if not _has_known_options(files, client) or not _BUCKET.fullmatch(bucket) or _proxy(url) or verify is None:
+        return None
+    try:
+        from obstore.store import S3Store
+    except ImportError:
+        return None
+
+    def provide() -> S3Credential:
+        return {
+            "access_key_id": credentials.access_key,
+            "secret_access_key": credentials.secret_key,
+            "token": credentials.token,
+            "expires_at": None,
+        }
+
+    return S3Store(
+        bucket,
+        config=_config(url, client.meta, bucket, is_anonymous=bool(files.anon)),
+        client_options=_client_options(client.meta.config, verify=verify),
+        retry_config={"max_retries": 0},
+        credential_provider=None if credentials is None else provide,
+    )
+
+
+def _has_known_options(files: AbstractFileSystem, client: Any) -> bool:
+    config = client.meta.config
+    is_signed = files.anon or config.signature_version == "s3v4"
+    return (
+        type(files).__module__ == "s3fs.core"
+        and not files.storage_args
+        and _given(files.storage_options) <= _OPTIONS
+        and _given(files.client_kwargs) <= _OF_CLIENT
+        and _given(files.config_kwargs) <= _OF_CONFIG
+        and _given(config.s3 or {}) <= _OF_S3
+        and not (config.use_dualstack_endpoint or config.use_fips_endpoint or config.client_cert or config.proxies)
+        and bool(is_signed)
+    )
+
+
+def _given(options: Mapping[str, Any]) -> set[str]:
+    return {name for name, value in options.items() if value or name == "verify"}
+
+
+def _verify(files: AbstractFileSystem) -> bool | None:
+    verify = files.client_kwargs.get("verify")
+    if verify is None:  # obstore would trust such certificates beside those of the system, not in their place
+        own = files.session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
+        return None if own else True
+    return verify if isinstance(verify, bool) else None
+
+
+def _proxy(url: str) -> str | None:
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+
+
+def _config(url: str, meta: Any, bucket: str, *, is_anonymous: bool) -> S3Config:
+    """Return all that obstore would otherwise look for in the environment under names of its own."""
+    parts = urlsplit(url)
+    style = (meta.config.s3 or {}).get("addressing_style") or "auto"
+    is_hosted = style == "virtual" or (style == "auto" and "." not in bucket and bool(_AMAZON.fullmatch(parts.netloc)))
+    endpoint = url.rstrip("/")
+    if is_hosted:
+        endpoint = endpoint.replace("://", f"://{bucket}.", 1)
+    return {
+        "endpoint": endpoint,
+        "aws_endpoint_url_s3": endpoint,
+        "virtual_hosted_style_request": is_hosted,
+        "region": meta.region_name,
+        "skip_signature": is_anonymous,
+        "request_payer": False,
+        "s3_express": False,
+    }
+
+
+def _client_options(config: Any, *, verify: bool) -> ClientConfig:
+    options: ClientConfig = {
+        "allow_http": True,  # whether to is in the URL
+        "allow_invalid_certificates": not verify,
+        "timeout": timedelta(days=1),  # whoever reads knows how long a range may take
+    }
+    if config.connect_timeout:
+        options["connect_timeout"] = timedelta(seconds=config.connect_timeout)
+    if config.read_timeout:
+        options["read_timeout"] = timedelta(seconds=config.read_timeout)
+    return options
