@@ -70,5 +70,5 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    packages = ("datasets", "litdata", "gigatoken", "tiktoken", "tokenizers", "orjson", "s3fs", "torch", "numpy")
+    packages = ("datasets", "litdata", "gigatoken", "tiktoken", "tokenizers", "orjson", "obstore", "s3fs", "torch", "numpy")
     main("data", DESCRIPTION, measure, packages, add_options=add_options)
