@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
+from domain.cursor import Cursor
 from domain.events import CheckpointRejected, CheckpointSaved, CheckpointStarted
 from domain.progress import Progress
 from ports.state_store import Snapshot
@@ -15,25 +18,36 @@ if TYPE_CHECKING:
     from domain.commands import SaveReason
     from ports.event_bus import EventBus
     from ports.optimizer import Trainable
-    from ports.state_store import StatePart, StateStore
+    from ports.process_group import ProcessGroup
+    from ports.state_store import Loaded, StatePart, StateStore
 
 
 @final
 class Checkpoints:
-    """Captures a trainable into a state store and back; ``parts`` go into each checkpoint beside it (the tokenizer)."""
+    """Captures a trainable into a state store and back; ``parts`` go into each checkpoint beside it (the tokenizer).
+
+    All ranks of ``group`` call each method; the first one writes and sets aside, the others read what it left.
+    """
 
     def __init__(
-        self, store: StateStore, trainable: Trainable, bus: EventBus, *, parts: Sequence[StatePart] = ()
+        self,
+        store: StateStore,
+        trainable: Trainable,
+        bus: EventBus,
+        group: ProcessGroup,
+        *,
+        parts: Sequence[StatePart] = (),
     ) -> None:
         self._store = store
         self._trainable = trainable
         self._bus = bus
+        self._group = group
         self._parts = parts
         self._durable_step = 0
 
     def restore_latest(self) -> Progress:
         """Restore the newest valid checkpoint; return its progress, that of a new run if there is none."""
-        loaded = self._store.load()
+        loaded = self._load()
         for rejected in loaded.rejected:
             self._bus.publish(CheckpointRejected(rejected.name, rejected.reason, rejected.location))
         if loaded.info is None or loaded.folder is None:
@@ -48,12 +62,24 @@ class Checkpoints:
             return
         self._bus.publish(CheckpointStarted(progress, reason))
         started = time.perf_counter()
-        snapshot = Snapshot(progress, reason, (*self._trainable.capture(), *self._parts))
-        info = self._store.save(snapshot)
+        records = self._group.gather(json.dumps(progress.cursor.to_json()))
+        cursor = Cursor.join([Cursor.from_json(json.loads(record)) for record in records])
+        snapshot = Snapshot(replace(progress, cursor=cursor), reason, (*self._trainable.capture(), *self._parts))
+        location = self._store.save(snapshot).location if self._group.rank == 0 else ""
+        location = self._group.gather(location)[0]
         self._durable_step = progress.step
-        seconds = time.perf_counter() - started
-        self._bus.publish(CheckpointSaved(progress, info.location, info.reason, seconds))
+        self._bus.publish(CheckpointSaved(progress, location, reason, time.perf_counter() - started))
 
     def flush(self) -> None:
         """Wait until every save is durable."""
-        self._store.flush()
+        if self._group.rank == 0:
+            self._store.flush()
+        self._group.barrier()
+
+    def _load(self) -> Loaded:
+        if self._group.rank > 0:
+            self._group.barrier()
+            return self._store.load()
+        loaded = self._store.load()
+        self._group.barrier()
+        return loaded

@@ -16,28 +16,41 @@ if TYPE_CHECKING:
     from application.held_out import HeldOut
     from domain.batch import Batch
     from ports.optimizer import Trainable
+    from ports.process_group import ProcessGroup
 
 
 @final
 class Evaluator:
-    """Sums the loss over the held-out documents; ``token_bytes`` (one entry an id) turns it into bits per byte."""
+    """Sums the loss over the held-out documents; ``token_bytes`` (one entry an id) turns it into bits per byte.
 
-    def __init__(self, trainable: Trainable, held_out: HeldOut, token_bytes: NDArray[np.int32]) -> None:
+    The ranks of ``group`` share the batches, each going through the model as often as the others.
+    """
+
+    def __init__(
+        self, trainable: Trainable, held_out: HeldOut, token_bytes: NDArray[np.int32], group: ProcessGroup
+    ) -> None:
         self._trainable = trainable
         self._held_out = held_out
         self._token_bytes = token_bytes
+        self._group = group
         self._rows: int | None = None
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Return the figures, or None if ``should_stop`` said so between two batches."""
         nats, num_targets, num_bytes = 0.0, 0, 0
-        for batch in self._held_out.batches:
-            if should_stop():
+        batches, size = self._held_out.batches, self._group.size
+        for begin in range(0, len(batches), size):
+            if any(self._group.sum([should_stop()])):
                 return None
-            nats += self._nats(batch)
-            num_targets += batch.num_targets
-            num_bytes += int(self._token_bytes[batch.input_ids[batch.loss_mask]].sum())
-        return Evaluation(nats, max(1, num_targets), max(1, num_bytes))
+            number = begin + self._group.rank
+            batch = batches[min(number, len(batches) - 1)]
+            loss = self._nats(batch)
+            if number < len(batches):  # else it was measured for company: sharded models take all ranks
+                nats += loss
+                num_targets += batch.num_targets
+                num_bytes += int(self._token_bytes[batch.input_ids[batch.loss_mask]].sum())
+        whole = self._group.sum((nats, num_targets, num_bytes))
+        return Evaluation(whole[0], max(1, int(whole[1])), max(1, int(whole[2])))
 
     def _nats(self, batch: Batch) -> float:
         rows = min(self._rows or batch.num_rows, batch.num_rows)
@@ -45,6 +58,6 @@ class Evaluator:
             try:
                 return sum(float(self._trainable.evaluate(part)) for part in batch.split(rows))
             except OutOfMemory:
-                if rows == 1:
+                if rows == 1 or self._group.size > 1:
                     raise
             self._rows = rows = (rows + 1) // 2

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from application.evaluate import Evaluator
     from application.feed import Feed
     from application.inbox import Inbox
+    from domain.batch import Batch
     from domain.budget import Budget
     from domain.commands import Command
     from domain.progress import Progress
-    from domain.schedule import WarmupCosine
+    from domain.schedule import Schedule
     from ports.event_bus import EventBus
     from ports.process_group import ProcessGroup
 
@@ -42,7 +43,7 @@ class TrainPlan:
     """How long to train and with which learning rates."""
 
     budget: Budget
-    schedule: WarmupCosine
+    schedule: Schedule
 
 
 @final
@@ -99,7 +100,8 @@ class TrainRun:
     def _advance(self, progress: Progress) -> Progress:
         batch = self._feed.next()
         supply = self._feed.supply
-        if batch is None:
+        totals = self._totals(batch)
+        if batch is None or totals is None:
             self._bus.publish(DataEnded(progress))
             self._obey_all(progress)
             self._inbox.post(StopRun("the data ended"))
@@ -108,21 +110,33 @@ class TrainRun:
             self._bus.publish(DataStalled(progress, supply.wait_seconds))
         try:
             rate = self._plan.schedule.at(progress)
-            outcome = self._engine.step(batch, step=progress.step + 1, learning_rate=rate)
+            outcome = self._engine.step(batch, step=progress.step + 1, learning_rate=rate, totals=totals)
         except OutOfMemory as error:
             shortage = error.with_traceback(None)  # its frames would hold the step's tensors
         else:
             self._has_begun = True
-            progress = progress.after(batch)
+            progress = progress.after(batch, outcome.num_tokens)
             self._bus.publish(StepCompleted(progress, replace(outcome, supply=supply)))
             return progress
         self._feed.push_back(batch)
         rows = min(self._engine.micro_batch, batch.num_rows)
+        if self._group.size > 1:
+            msg = (
+                f"a step does not fit into the memory of rank {self._group.rank} in micro-batches of {rows} rows "
+                f"({shortage}), and the others wait in its middle: set optimizer.micro_batch={max(1, rows // 2)}"
+            )
+            raise OutOfMemory(msg)
         self._bus.publish(MemoryExhausted(progress, rows, str(shortage)))
         if not self._inbox:
             msg = f"a step does not fit into memory in micro-batches of {rows} rows: {shortage}"
             raise OutOfMemory(msg)
         return progress
+
+    def _totals(self, batch: Batch | None) -> tuple[int, int] | None:
+        """Return the targets and tokens of all ranks' batches, None once a rank's data have ended: then all end."""
+        figures = (0, 0, 0) if batch is None else (1, batch.num_targets, batch.num_tokens)
+        there, num_targets, num_tokens = map(int, self._group.sum(figures))
+        return (num_targets, num_tokens) if there == self._group.size else None
 
     def _obey_all(self, progress: Progress) -> None:
         """Obey the same commands, in the same order, on every rank, until no handler answers with another."""

@@ -25,7 +25,7 @@ from bootstrap.assemble import assemble
 from bootstrap.run import build
 from configs.layers import load_settings
 from configs.sections.model import HuggingFaceModelSettings
-from configs.sections.optimizer import AccelerateOptimizerSettings
+from configs.sections.optimizer import TorchOptimizerSettings
 from configs.sections.tokenizer import TrainTokenizerSettings
 from domain.events import StepCompleted
 from domain.packing import ConcatPacking
@@ -46,7 +46,7 @@ class BareLoop:
 
     def __init__(self, settings: TrainSettings, *, vocabulary_size: int, precision: str) -> None:
         assert isinstance(settings.model, HuggingFaceModelSettings)
-        assert isinstance(settings.optimizer, AccelerateOptimizerSettings)
+        assert isinstance(settings.optimizer, TorchOptimizerSettings)
         factory = HuggingfaceModelFactory(config=settings.model.config, sequence_length=settings.data.sequence_length)
         model = factory.build(vocabulary_size=vocabulary_size, end_of_text=0, seed=settings.run.seed)
         self.model = model.network
@@ -106,7 +106,7 @@ class Duel:
         assert isinstance(self.settings.tokenizer, TrainTokenizerSettings)
         vocabulary = self.settings.tokenizer.vocabulary_size
         self.loop = BareLoop(self.settings, vocabulary_size=vocabulary, precision=precision)
-        container = assemble(self.settings, folder, {}, {}, say=print, decide=lambda _name, value, _reason: value)
+        container = assemble(self.settings, folder, {}, say=print, decide=lambda _name, value, _reason: value)
         feed = container.feed()
         self.batches = list(islice(iter(feed.next, None), WARM_UP + PAIRS))
         feed.close()

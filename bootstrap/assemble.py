@@ -24,13 +24,12 @@ PORTS = (
     "event_bus",
     "process_group",
 )
-_SECTIONS = {"data_source": "data", "model_factory": "model"}
+_SECTIONS = {"data_source": "data", "model_factory": "model", "process_group": "distributed"}
 
 
 def assemble(
     settings: TrainSettings,
     directory: Path,
-    chosen: Mapping[str, str],
     overrides: Mapping[str, Any],
     *,
     say: Callable[[str], object],
@@ -40,7 +39,6 @@ def assemble(
     container = Container(
         settings=providers.Object(settings),
         directory=providers.Object(directory),
-        chosen=providers.Object(dict(chosen)),
         say=providers.Object(say),
         decide=providers.Object(decide),
     )

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 from bootstrap.environment import set_library_defaults
+from bootstrap.launch import launch, processes_to_start
 from bootstrap.logging import configure_logging
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
@@ -43,6 +44,9 @@ def train(options: argparse.Namespace) -> int:
     run = build(settings)
     if options.fresh and (target := set_aside(run.directory)) is not None:
         print(f"the old run is in {target}")
+    if (num_processes := processes_to_start(settings)) > 1:
+        print(f"training in {num_processes} processes on this machine", flush=True)
+        return launch(_again(options), num_processes)
     report = _Report(run)
     try:
         with stopping_on_signals(run.request_stop):
@@ -57,6 +61,12 @@ def train(options: argparse.Namespace) -> int:
     saved = f"at step {progress.step} with a checkpoint in {where}" if where else "before there was anything to save"
     print(f"stopped {saved}; the same command goes on")
     return 128 + run.stopped_by.signal
+
+
+def _again(options: argparse.Namespace) -> list[str]:
+    """Return the arguments of ``train`` for each of several processes; an old run has been set aside by then."""
+    files = [argument for path in options.config for argument in ("--config", str(path))]
+    return ["train", *files, *options.settings]
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -77,8 +87,7 @@ def prepare(options: argparse.Namespace) -> int:
         print(f"{len(rejected):,} records were rejected, the first ones:")
         print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
     print(f"tokens: {location}")
-    arguments = [argument for path in options.config for argument in ("--config", str(path))]
-    print(f"try next:   {shlex.join(['python', '-m', 'application', 'train', *arguments, *options.settings])}")
+    print(f"try next:   {shlex.join(['python', '-m', 'application', *_again(options)])}")
     return 0
 
 

@@ -17,37 +17,39 @@ from application.rejections import Rejections
 from application.train import TrainPlan, TrainRun
 from bootstrap import data, disk, sources, training
 from bootstrap.eviction import first_uses, load_eviction
+from bootstrap.hardware import choose_hardware
+from bootstrap.launch import open_group
 from bootstrap.lazy import lazy
+from bootstrap.torch_providers import model_factories, optimizers
 from bootstrap.transforms import load_transforms
 from configs.settings import TrainSettings
 from domain.budget import Budget
 from domain.order import Share
-from domain.packing import ConcatPacking
 
 
 class Container(containers.DeclarativeContainer):
     """One selector a port, chosen by the settings; adapters get primitives, never settings.
 
-    ``chosen`` maps the names of ``auto`` settings to what they were resolved to; ``say`` shows a line to a
-    person, and ``decide`` keeps what an ``auto`` setting was once decided to be.
+    ``say`` shows a line to a person, and ``decide`` keeps what an ``auto`` setting was once decided to be.
     """
 
     settings = providers.Dependency(instance_of=TrainSettings)
     directory = providers.Dependency(instance_of=Path)
-    chosen = providers.Dependency(instance_of=dict)
     say: providers.Dependency[Any] = providers.Dependency()
     decide: providers.Dependency[Any] = providers.Dependency()
 
+    chosen = providers.Singleton(choose_hardware, settings, decide)
     event_bus = providers.Selector(
         settings.provided.event_bus.kind,
         blinker=providers.Singleton(lazy("adapters.event_bus.blinker:BlinkerEventBus")),
         memory=providers.Singleton(lazy("adapters.event_bus.memory:MemoryEventBus")),
     )
     process_group = providers.Selector(
-        settings.provided.process_group.kind,
+        settings.provided.distributed.kind,
+        auto=providers.Singleton(open_group, settings.provided.distributed.timeout_seconds),
         single=providers.Singleton(lazy("adapters.process_group.single:SingleProcessGroup")),
         torch=providers.Singleton(
-            lazy("adapters.process_group.torch:TorchProcessGroup"), settings.provided.process_group.timeout_seconds
+            lazy("adapters.process_group.torch:TorchProcessGroup"), settings.provided.distributed.timeout_seconds
         ),
     )
     data_source = providers.Selector(
@@ -81,32 +83,8 @@ class Container(containers.DeclarativeContainer):
             report=say,
         ),
     )
-    model_factory = providers.Selector(
-        settings.provided.model.kind,
-        huggingface=providers.Singleton(
-            lazy("adapters.model_factory.huggingface:HuggingfaceModelFactory"),
-            path=settings.provided.model.path,
-            revision=settings.provided.model.revision,
-            pretrained=settings.provided.model.loads_weights,
-            config=settings.provided.model.config,
-            attention=settings.provided.model.attention,
-            sequence_length=settings.provided.data.sequence_length,
-        ),
-    )
-    optimizer = providers.Selector(
-        settings.provided.optimizer.kind,
-        accelerate=providers.Singleton(
-            lazy("adapters.optimizer.accelerate:AccelerateOptimizer"),
-            device=chosen.provided["optimizer.device"],
-            precision=chosen.provided["optimizer.precision"],
-            weight_decay=settings.provided.optimizer.weight_decay,
-            betas=settings.provided.optimizer.betas,
-            epsilon=settings.provided.optimizer.epsilon,
-            clip=settings.provided.optimizer.clip,
-            seed=settings.provided.run.seed,
-            sequence_length=settings.provided.data.sequence_length,
-        ),
-    )
+    model_factory = model_factories(settings, chosen)
+    optimizer = optimizers(settings, chosen)
     state_store = providers.Selector(
         settings.provided.state_store.kind,
         disk=providers.Singleton(
@@ -182,6 +160,7 @@ class Container(containers.DeclarativeContainer):
     feed = providers.Singleton(
         Feed, batch_stream, prefetch=settings.provided.data.prefetch, source=data_source, rejections=rejections
     )
+    model = providers.Singleton(training.build_model, model_factory, tokenizer, settings, packing, say=say)
     held_out = providers.Singleton(
         HeldOut,
         providers.Selector(
@@ -190,13 +169,12 @@ class Container(containers.DeclarativeContainer):
             tokens=providers.Singleton(ShardGroups, token_files),
         ),
         holdout,
-        providers.Singleton(ConcatPacking, settings.provided.data.sequence_length),
+        providers.Callable(training.held_out_packing, model, settings.provided.data.sequence_length),
         rows=settings.provided.evaluation.batch_size,
         max_tokens=settings.provided.evaluation.max_tokens,
     )
-    model = providers.Singleton(training.build_model, model_factory, tokenizer, settings.provided.run.seed)
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
-    evaluator = providers.Singleton(Evaluator, trainable, held_out, tokenizer.provided.token_bytes)
+    evaluator = providers.Singleton(Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group)
     engine = providers.Singleton(
         Engine,
         trainable,
@@ -206,15 +184,16 @@ class Container(containers.DeclarativeContainer):
             settings.provided.optimizer.batch_size,
         ),
     )
-    checkpoints = providers.Singleton(Checkpoints, state_store, trainable, event_bus, parts=providers.List(tokenizer))
+    checkpoints = providers.Singleton(
+        Checkpoints, state_store, trainable, event_bus, process_group, parts=providers.List(tokenizer)
+    )
     plan = providers.Singleton(
         TrainPlan,
         budget,
         providers.Callable(
             training.schedule,
             settings.provided.optimizer.learning_rate,
-            settings.provided.optimizer.schedule.warmup_steps,
-            settings.provided.optimizer.schedule.floor,
+            settings.provided.optimizer.schedule,
             budget,
         ),
     )

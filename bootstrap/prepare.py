@@ -32,7 +32,6 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     container = assemble(
         settings,
         settings.run.directory,
-        {},
         {"rejections": rejections},
         say=_say,
         decide=lambda _name, value, _reason: value,

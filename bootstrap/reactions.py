@@ -48,6 +48,9 @@ def reactions(
         (StepCompleted, measure.on_step),
         (DataEnded, measure.on_data_end),
     ]
+    # one of several ranks cannot save by itself: the others may stand anywhere
+    is_alone = container.process_group().size == 1
+    failures = [(RunFailed, SaveOnFailure(container.checkpoints()))] if is_alone else []
     return [
         (Event, RecordEvents(write)),
         (Event, Announce(say)),
@@ -59,7 +62,7 @@ def reactions(
         (StepCompleted, SaveOnCadence(Every(settings.state_store.every), budget, inbox)),
         (MemoryExhausted, HalveMicroBatch(inbox)),
         (StopRequested, SaveOnStop(inbox)),
-        (RunFailed, SaveOnFailure(container.checkpoints())),
+        *failures,
     ]
 
 

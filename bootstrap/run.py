@@ -7,16 +7,18 @@ import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from dependency_injector import providers
+
 from adapters.shared.json_lines import JsonLines
 from application.generate import generate
 from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
 from application.rejections import Rejections
 from bootstrap.assemble import PORTS, assemble
-from bootstrap.hardware import choose_hardware, torch_state
+from bootstrap.hardware import torch_state
 from bootstrap.monitors import build_monitors
+from bootstrap.ranks import SharedRunFolder, in_turns
 from bootstrap.reactions import reactions, subscribe_outside_handlers
-from bootstrap.run_folder import RunFolder
 from configs.masking import mask, mask_text
 from configs.rendering import dump_settings
 from domain.budget import Budget
@@ -72,6 +74,7 @@ class Run:
         self._container: Container | None = None
         self._inbox = Inbox()
         self._is_training = False
+        self._show: Callable[[str], object] = lambda _: None
 
     @property
     def directory(self) -> Path:
@@ -104,9 +107,7 @@ class Run:
             raise ConfigurationError(msg)
         with ExitStack() as stack:
             stack.callback(_TRAINING.release)
-            folder = stack.enter_context(closing(RunFolder(self.directory)))
-            folder.begin(dump_settings(self.settings))
-            train_run = self._assemble(folder, stack)
+            train_run = self._assemble(stack)
             self._is_training = True
             try:
                 return train_run.run()
@@ -125,50 +126,70 @@ class Run:
         stored = self._container.state_store().list()
         return stored[-1].location if stored else None
 
-    def _assemble(self, folder: RunFolder, stack: ExitStack) -> TrainRun:
-        budget = Budget(self.settings.run.budget.steps, self.settings.run.budget.tokens)
-        monitors, console = build_monitors(self._overrides, self.settings.monitors, folder.path, budget)
-        show = self._say or console
-
-        def say(line: str) -> None:
-            show(mask_text(line))
-
-        for monitor in monitors:
-            stack.callback(_close, monitor, say)
-        chosen = choose_hardware(self.settings, folder.decide)
-        rejected = stack.enter_context(closing(JsonLines(folder.path / "rejected.jsonl")))
-        rejections = Rejections(
-            self.settings.data.on_error, lambda record: rejected.append(mask(record)), known=rejected.read()
-        )
+    def _assemble(self, stack: ExitStack) -> TrainRun:
         parts = {name: part for name, part in self._overrides.items() if name != "monitors"}
-        parts |= {"inbox": self._inbox, "rejections": rejections}
-        container = self._container = assemble(self.settings, folder.path, chosen, parts, say=say, decide=folder.decide)
-        bus = container.event_bus()
-        stack.callback(container.process_group().close)
+        container = self._container = assemble(
+            self.settings,
+            self.directory,
+            {**parts, "inbox": self._inbox},
+            say=self._tell,
+            decide=lambda name, value, reason: folder.decide(name, value, reason),  # noqa: PLW0108  not open yet
+        )
+        group = container.process_group()
+        stack.callback(group.close)
+        folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
+        folder.begin(dump_settings(self.settings))
+        monitors = self._open_monitors(stack, is_first=group.rank == 0)
+        container.rejections.override(providers.Object(self._open_rejections(stack, group.rank)))
         self._check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))
-        events = stack.enter_context(closing(JsonLines(folder.path / "events.jsonl")))
+        in_turns(group, container.batch_stream)
         record = stack.enter_context(closing(RecordMetrics(monitors, container.trainable())))
-        for kind, handler in reactions(container, record, write=lambda event: events.append(mask(event)), say=say):
-            stack.callback(bus.subscribe(kind, handler))  # ended with the run: a host's own bus may serve another one
-        subscribe_outside_handlers(container)
+        if group.rank == 0:  # commands come from there alone, and figures and events are the same on all ranks
+            self._subscribe(container, record, stack)
         for kind, handler in self._subscriptions:
-            stack.callback(bus.subscribe(kind, handler))
+            stack.callback(container.event_bus().subscribe(kind, handler))
         train_run: TrainRun = container.train_run()
         folder.write()
         return train_run
 
-    def _check_identity(self, folder: RunFolder, container: Container) -> None:
-        ranks = container.process_group().size
-        if ranks > 1:
-            msg = f"{ranks} processes were started, but this version trains on one: start it without torchrun"
-            raise ConfigurationError(msg)
+    def _tell(self, line: str) -> None:
+        self._show(mask_text(line))
+
+    def _open_monitors(self, stack: ExitStack, *, is_first: bool) -> list[Monitor]:
+        if not is_first:
+            self._show = self._say or (lambda _: None)
+            return []
+        budget = Budget(self.settings.run.budget.steps, self.settings.run.budget.tokens)
+        monitors, console = build_monitors(self._overrides, self.settings.monitors, self.directory, budget)
+        self._show = self._say or console
+        for monitor in monitors:
+            stack.callback(_close, monitor, self._tell)
+        return monitors
+
+    def _open_rejections(self, stack: ExitStack, rank: int) -> Rejections:
+        name = f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl"
+        rejected = stack.enter_context(closing(JsonLines(self.directory / name)))
+        return Rejections(
+            self.settings.data.on_error, lambda record: rejected.append(mask(record)), known=rejected.read()
+        )
+
+    def _subscribe(self, container: Container, record: RecordMetrics, stack: ExitStack) -> None:
+        bus = container.event_bus()
+        events = stack.enter_context(closing(JsonLines(self.directory / "events.jsonl")))
+        write, say = (lambda event: events.append(mask(event))), self._tell
+        for kind, handler in reactions(container, record, write=write, say=say):
+            stack.callback(bus.subscribe(kind, handler))  # ended with the run: a host's own bus may serve another one
+        subscribe_outside_handlers(container)
+
+    def _check_identity(self, folder: SharedRunFolder, container: Container) -> None:
+        group = container.process_group()
         remedy = "put it back, or start another run with --fresh or another run.name"
         touched = f"a file has another name, size or time than then; {remedy}"
         folder.hold_to("data", container.data_fingerprint(), touched)
         transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
         folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
-        folder.hold_to("tokenizer", container.tokenizer().fingerprint(), remedy)
+        folder.hold_to("tokenizer", in_turns(group, container.tokenizer).fingerprint(), remedy)
 
 
 def _close(monitor: Monitor, say: Callable[[str], object]) -> None:

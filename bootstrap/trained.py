@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, final
 
 from application.generate import generate
 from bootstrap.assemble import assemble
-from bootstrap.hardware import choose_hardware
 from bootstrap.run_folder import read_record
 from configs.layers import restore_settings
 from configs.rendering import dump_settings
+from configs.sections.decoder import DecoderModelSettings
 from configs.sections.model import HuggingFaceModelSettings
-from configs.sections.optimizer import AccelerateOptimizerSettings
+from configs.sections.optimizer import TorchOptimizerSettings
 from domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -66,13 +66,12 @@ def open_trained(path: Path) -> Trained:
     def decide(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
-    chosen = choose_hardware(settings, decide)
-    container = assemble(settings, path, chosen, {}, say=_say_nothing, decide=decide)
+    container = assemble(settings, path, {}, say=_say_nothing, decide=decide)
     loaded = container.state_store().load()
     if loaded.info is None or loaded.folder is None:
         msg = f"{path} holds no valid checkpoint yet: train it first"
         raise StateError(msg)
-    container = assemble(_on_checkpoint(settings, loaded.folder), path, chosen, {}, say=_say_nothing, decide=decide)
+    container = assemble(_on_checkpoint(settings, loaded.folder), path, {}, say=_say_nothing, decide=decide)
     container.trainable().restore(loaded.folder, weights_only=True)
     return Trained(container, loaded.info.location, record["facts"].get("data"))
 
@@ -80,8 +79,10 @@ def open_trained(path: Path) -> Trained:
 def _on_any_device(settings: TrainSettings) -> TrainSettings:
     """Let the model be asked on another machine than the one that trained it."""
     tree = dump_settings(settings)
-    if isinstance(settings.optimizer, AccelerateOptimizerSettings):
-        tree["optimizer"]["device"] = "auto"
+    tree["distributed"] = {"kind": "single"}
+    if isinstance(settings.optimizer, TorchOptimizerSettings):
+        common = {name: tree["optimizer"][name] for name in TorchOptimizerSettings.model_fields}
+        tree["optimizer"] = {**common, "kind": "accelerate", "device": "auto"}
     return restore_settings(tree)
 
 
@@ -90,6 +91,8 @@ def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
     tree = dump_settings(settings)
     if isinstance(settings.model, HuggingFaceModelSettings):
         tree["model"] = {"kind": "huggingface", "path": str(folder), "attention": settings.model.attention}
+    if isinstance(settings.model, DecoderModelSettings):
+        tree["model"] = {"kind": "decoder", "path": str(folder), "attention": settings.model.attention}
     if settings.tokenizer.kind in ("huggingface", "train"):
         tree["tokenizer"] = {"kind": "huggingface", "path": str(folder)}
     return restore_settings(tree)

@@ -2,21 +2,134 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from domain.schedule import WarmupCosine
+from bootstrap.lazy import lazy
+from bootstrap.plugins import load_plugin
+from configs.sections.decoder import DecoderModelSettings
+from configs.sections.model import HuggingFaceModelSettings
+from domain.errors import ConfigurationError
+from domain.packing import ConcatPacking, SlidingPacking
+from domain.schedule import (
+    Constant,
+    Span,
+    WarmupDecay,
+    WarmupStableDecay,
+    half_cosine,
+    one_minus_sqrt,
+    straight_line,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from configs.sections.optimizer import DeepspeedOptimizerSettings
+    from configs.sections.schedule import ScheduleSettings
+    from configs.settings import TrainSettings
     from domain.budget import Budget
+    from domain.packing import Packing
+    from domain.schedule import Schedule
     from ports.model_factory import Model, ModelFactory
     from ports.tokenizer import Tokenizer
 
 
-def build_model(factory: ModelFactory[Model], tokenizer: Tokenizer, seed: int) -> Model:
-    """Return a new model for the vocabulary of ``tokenizer``."""
-    return factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
+def build_model(
+    factory: ModelFactory[Model],
+    tokenizer: Tokenizer,
+    settings: TrainSettings,
+    packing: Packing,
+    *,
+    say: Callable[[str], object],
+) -> Model:
+    """Return the model of a run, with its loss; what it cannot do is said, or refused with ``ConfigurationError``."""
+    seed = settings.run.seed
+    model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
+    if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and hasattr(model, "network"):
+        from adapters.shared.loss_choice import BUILT_IN_LOSSES, choose_loss
+
+        wanted = settings.model.loss
+        own = None if wanted in BUILT_IN_LOSSES else load_plugin("loss", wanted, built_in=BUILT_IN_LOSSES)
+        if getattr(settings.optimizer, "kind", None) == "deepspeed" and wanted == "auto":
+            wanted = "plain"  # ZeRO-3 gathers a parameter for the module that owns it alone
+        choose_loss(model, wanted, own_loss=own)  # type: ignore[arg-type]
+    if _shares_rows(packing) and not getattr(model, "isolates_documents", True):
+        lazy("adapters.shared.isolation:refuse_shared_rows")(model.network, packing.length)  # type: ignore[attr-defined]
+    for note in getattr(model, "notes", ()):
+        say(note)
+    return model
 
 
-def schedule(peak: float, warmup_steps: int, floor: float, budget: Budget) -> WarmupCosine:
-    """Return the learning rates of a run; ``floor`` is a share of ``peak``."""
-    return WarmupCosine(peak, warmup_steps, peak * floor, budget)
+def held_out_packing(model: object, length: int) -> Packing:
+    """Return how held-out documents share rows: not at all if ``model`` would mix them."""
+    isolates = getattr(model, "isolates_documents", True)
+    return ConcatPacking(length) if isolates else SlidingPacking(length, length)
+
+
+def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:
+    """Return the run's own values by DeepSpeed's dotted keys; None leaves one to the file."""
+    return {
+        "zero_optimization.stage": optimizer.stage,
+        "zero_optimization.offload_optimizer.device": optimizer.offload,
+        "zero_optimization.offload_param.device": optimizer.offload_parameters,
+        "gradient_clipping": optimizer.clip,
+        "train_batch_size": optimizer.batch_size,
+        "train_micro_batch_size_per_gpu": optimizer.micro_batch,
+        "optimizer.params.lr": optimizer.learning_rate,
+        "optimizer.params.betas": optimizer.betas,
+        "optimizer.params.eps": optimizer.epsilon,
+        "optimizer.params.weight_decay": optimizer.weight_decay,
+    }
+
+
+def _shares_rows(packing: Packing) -> bool:
+    return not (isinstance(packing, SlidingPacking) and packing.stride == packing.length)
+
+
+_SHAPES = {"cosine": half_cosine, "linear": straight_line, "1-sqrt": one_minus_sqrt}
+
+
+def schedule(peak: float, settings: ScheduleSettings, budget: Budget) -> Schedule:
+    """Return the learning rates of a run; raises ``ConfigurationError`` for a decay whose beginning nobody can tell."""
+    warmup = _span(settings.warmup_steps, settings.warmup_tokens) or Span(0)
+    decay = _span(settings.decay_steps, settings.decay_tokens)
+    floor = peak * settings.floor
+    match settings.kind:
+        case "constant":
+            return Constant(peak, warmup)
+        case "wsd":
+            _check_end(warmup, decay, budget)
+            return WarmupStableDecay(peak, warmup, floor, _SHAPES[settings.decay_shape], budget, decay)
+        case kind:
+            return WarmupDecay(peak, warmup, floor, _SHAPES[kind], decay or budget)
+
+
+def _span(steps: int | None, tokens: int | None) -> Span | None:
+    if tokens is not None:
+        return Span(tokens, "tokens")
+    return None if steps is None else Span(steps)
+
+
+def _check_end(warmup: Span, decay: Span | None, budget: Budget) -> None:
+    if decay is None:
+        return
+    place = f"optimizer.schedule.decay_{decay.unit}"
+    limit, other = decay.limit_of(budget), "tokens" if decay.unit == "steps" else "steps"
+    if limit is None:
+        msg = (
+            f"{place} counts {decay.unit} back from the end of the run, but run.budget is in {other}: give "
+            f"optimizer.schedule.decay_{other} or run.budget.{decay.unit} in its place"
+        )
+        raise ConfigurationError(msg)
+    if None not in (budget.steps, budget.tokens):
+        msg = (
+            f"{place} counts {decay.unit} back from the end of the run, but with both run.budget.steps and "
+            f"run.budget.tokens nobody can tell ahead where that is: set run.budget.{other} to null"
+        )
+        raise ConfigurationError(msg)
+    before = warmup.length if warmup.unit == decay.unit else 0
+    if before + decay.length > limit:
+        msg = (
+            f"{place} is {decay.length}: with {before} {decay.unit} of warm-up that is more than "
+            f"run.budget.{decay.unit}, which is {limit}; shorten either"
+        )
+        raise ConfigurationError(msg)

@@ -10,11 +10,11 @@ from typing_extensions import override
 
 from configs.sections.base import Flag, Natural, Number, Positive, Section
 from configs.sections.data import DataSettings, PythonLibraryDataSettings
+from configs.sections.distributed import AutoDistributedSettings, DistributedSettings
 from configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
 from configs.sections.model import HuggingFaceModelSettings, ModelSettings
 from configs.sections.monitors import ConsoleMonitorSettings, HandlerSettings, JsonlMonitorSettings, MonitorSettings
 from configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
-from configs.sections.process_group import ProcessGroupSettings, SingleProcessGroupSettings
 from configs.sections.run import RunSettings
 from configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
 from configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings
@@ -75,8 +75,8 @@ class TrainSettings(BaseSettings):
     event_bus: EventBusSettings = Field(
         default_factory=BlinkerEventBusSettings, description="How facts reach their handlers."
     )
-    process_group: ProcessGroupSettings = Field(
-        default_factory=SingleProcessGroupSettings, description="Which processes train together."
+    distributed: DistributedSettings = Field(
+        default_factory=AutoDistributedSettings, description="Which processes train together."
     )
     sample: SampleSettings = Field(
         default_factory=SampleSettings, description="The text that the model writes at the end of a run."

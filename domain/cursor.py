@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class Lane(NamedTuple):
@@ -32,6 +32,11 @@ class Cursor:
 
     samples: int = 0
     lanes: tuple[Lane, ...] = ()
+
+    @classmethod
+    def join(cls, cursors: Sequence[Self]) -> Self:
+        """Return the cursor of all ranks at the same sample: each lane stands where the rank that reads it has come."""
+        return cls(cursors[0].samples, tuple(map(max, zip(*(cursor.lanes for cursor in cursors), strict=True))))
 
     def to_json(self) -> dict[str, Any]:
         """Return the cursor as JSON."""

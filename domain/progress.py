@@ -21,9 +21,9 @@ class Progress:
     tokens: int = 0
     cursor: Cursor = field(default_factory=Cursor)
 
-    def after(self, batch: Batch) -> Progress:
-        """Return the progress once ``batch`` has been trained on."""
-        return Progress(self.step + 1, self.tokens + batch.num_tokens, batch.cursor)
+    def after(self, batch: Batch, num_tokens: int | None = None) -> Progress:
+        """Return the progress once ``batch``, of ``num_tokens`` on all ranks, has been trained on."""
+        return Progress(self.step + 1, self.tokens + (num_tokens or batch.num_tokens), batch.cursor)
 
     def to_json(self) -> dict[str, Any]:
         """Return the progress as JSON."""

@@ -74,12 +74,21 @@ class Trainable(ABC):
     - ``restore`` continues bit for bit from a captured folder; ``weights_only`` reads the model alone. A folder that
       does not fit raises ``StateError`` and says what differs.
     - ``evaluate`` raises ``OutOfMemory`` as ``Update`` does.
+    - Where several processes train one model, ``update`` (with its parts and ``apply``), ``capture``, ``restore``,
+      ``generate`` and ``sum_over_ranks`` are collective: each rank calls them in the same order, with parts of its own,
+      as many as the others. Gradients are summed over ranks, so a part weighs one over the targets of all ranks.
+      ``capture`` gives files that do not depend on the number of ranks, and may give none but on rank 0.
     """
 
     @property
     @abstractmethod
     def hardware(self) -> Hardware:
         """Return where and how the model trains."""
+
+    @property
+    def is_retry_safe(self) -> bool:
+        """Return whether an update that is left without ``apply`` leaves no trace, so that it can be tried again."""
+        return True
 
     @abstractmethod
     def memory_bytes(self) -> int:
@@ -92,6 +101,10 @@ class Trainable(ABC):
     @abstractmethod
     def evaluate(self, batch: Batch) -> SupportsFloat:
         """Return the summed loss of ``batch`` in nats."""
+
+    def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
+        """Return numbers that add up to the losses of all ranks, not yet read from the device; collective."""
+        return losses
 
     @abstractmethod
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:

@@ -18,9 +18,11 @@ class ProcessGroup(ABC):
     - ``agree`` returns the same commands in the same order on every rank: all that any rank gave, by rank, each
       once. An adapter may return them at the next call instead, to spare the device a wait; then the last call of a
       run brings what is left. Size 1 is the identity.
+    - ``gather`` returns every rank's text, by rank. ``sum`` returns the numbers' sums over all ranks, the same bits on
+      each; whole numbers up to 2**53 are exact.
     - ``barrier`` returns once every rank has called it.
-    - ``agree`` and ``barrier`` are collective: every rank calls them, in the same order. A rank that is gone raises
-      ``TrainingError`` on the others within the group's time-out; it never hangs for good.
+    - ``agree``, ``gather``, ``sum`` and ``barrier`` are collective: every rank calls them, in the same order. A rank
+      that is gone raises ``TrainingError`` on the others within the group's time-out; it never hangs for good.
     - ``close`` may be called twice and is not collective.
     """
 
@@ -37,6 +39,14 @@ class ProcessGroup(ABC):
     @abstractmethod
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
         """Return what every rank is to obey."""
+
+    @abstractmethod
+    def gather(self, text: str) -> Sequence[str]:
+        """Return the text of each rank."""
+
+    @abstractmethod
+    def sum(self, numbers: Sequence[float]) -> Sequence[float]:
+        """Return the sum of each of ``numbers``, of which every rank has as many."""
 
     @abstractmethod
     def barrier(self) -> None:

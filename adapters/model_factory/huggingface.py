@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import os
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from typing_extensions import override
 
+from adapters.model_factory.huggingface_checks import (
+    check_sizes,
+    explain,
+    longest_row,
+    refuse_other_tasks,
+    refuse_strangers,
+    refuse_uneven_heads,
+)
+from adapters.shared.attention import VARLEN, offer_varlen
 from adapters.shared.causal_language_model import CausalLanguageModel
+from adapters.shared.gradient_checkpointing import checkpoint_layers
+from adapters.shared.isolation import probe_isolation
+from adapters.shared.loss_choice import choose_loss
 from domain.errors import ConfigurationError
 from ports.model_factory import ModelFactory
 
@@ -20,14 +31,19 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedConfig, PreTrainedModel
 
+_PROBED = 48  # tokens
+
 
 @final
 class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     """Builds ``AutoModelForCausalLM`` from a local folder or hub name, or from a configuration.
 
     ``path`` with ``pretrained`` loads safetensors weights, without it only the configuration there; with no path,
-    ``config`` (``model_type`` and its fields) describes a new model. Code from model folders is never run.
-    ``sequence_length`` is the longest row that the model will see.
+    ``config`` (``model_type`` and its fields) describes a new model. Code that comes with a model is run only if
+    ``runs_code_of`` is its very ``path``. The only token for the hub is that of the environment, ``HF_TOKEN``.
+    ``attention`` names kinds of attention, joined by commas: the first that the model can use, and that keeps the
+    documents of a row apart, is taken; auto is sdpa or else eager. ``sequence_length`` is the longest row that the
+    model will see, ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing``.
     """
 
     def __init__(
@@ -39,96 +55,131 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         config: Mapping[str, Any] | None = None,
         attention: str = "auto",
         sequence_length: int | None = None,
+        runs_code_of: str | None = None,
+        gradient_checkpointing: str = "none",
     ) -> None:
         self._path = path
-        self._revision = revision
         self._pretrained = pretrained and path is not None
         self._config = dict(config or {})
-        self._attention = "sdpa" if attention == "auto" else attention
+        self._attention = ("sdpa", "eager") if attention == "auto" else tuple(attention.split(","))
         self._sequence_length = sequence_length
+        self._trusts_code = runs_code_of is not None and runs_code_of == path
+        self._checkpointing = gradient_checkpointing
+        # False keeps the hub's client from a token that somebody once stored on this machine
+        self._source = {"revision": revision, "token": os.environ.get("HF_TOKEN") or False}
 
     @override
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> CausalLanguageModel:
+        offer_varlen()
         try:
             config = self._load_config(vocabulary_size, end_of_text)
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
-                network = self._load_weights(config) if self._pretrained else self._from_scratch(config)
+            model = self._with_attention(config, vocabulary_size, seed)
+        except ConfigurationError:
+            raise
         except Exception as error:  # models raise whatever they like over a configuration
-            msg = f"model {self._path or self._config.get('model_type')} cannot be built: {_in_one_line(error)}"
+            name = self._path or self._config.get("model_type")
+            msg = f"model {name} cannot be built: {explain(error, self._path)}"
             raise ConfigurationError(msg) from error
-        self._check(network, vocabulary_size)
-        network.config.architectures = [type(network).__name__]
-        return CausalLanguageModel(network.train())
+        model.network.config.architectures = [type(model.network).__name__]
+        checkpoint_layers(model.network, self._checkpointing)
+        return model
 
     def _load_config(self, vocabulary_size: int, end_of_text: int) -> PreTrainedConfig:
         if self._path is not None:
             if self._path.startswith(("/", ".", "~")) and not Path(self._path).is_dir():
                 msg = "there is no such folder: set model.path to a model folder or a hub name"
                 raise ValueError(msg)
-            config = AutoConfig.from_pretrained(self._path, revision=self._revision, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(self._path, trust_remote_code=self._trusts_code, **self._source)
+            refuse_other_tasks(config)
             if self._pretrained:
                 return config
             config.vocab_size = vocabulary_size
         else:
-            _refuse_strangers(self._config)
+            refuse_strangers(self._config)
             config = AutoConfig.for_model(**{"vocab_size": vocabulary_size, **self._config})
-            _refuse_uneven_heads(config)
+            refuse_other_tasks(config)
+            refuse_uneven_heads(config)
         config.bos_token_id = config.eos_token_id = end_of_text
         config.pad_token_id = None  # torch never trains a padding id, and here it may be any token's
         return config
 
-    def _from_scratch(self, config: PreTrainedConfig) -> PreTrainedModel:
+    def _with_attention(self, config: PreTrainedConfig, vocabulary_size: int, seed: int) -> CausalLanguageModel:
+        """Return a model with the first attention that isolates documents, or else with the first it can use."""
+        problems: list[Exception] = []
+        usable: list[str] = []
+        model: CausalLanguageModel | None = None
+        for name in self._attention:
+            try:
+                if model is None or not _switched(model.network, _stand_in(name)):
+                    model = self._build_with(name, config, vocabulary_size, seed)
+                self._probe(model, name, vocabulary_size)
+            except (ValueError, ImportError) as error:
+                problems.append(error)
+                continue
+            usable.append(name)
+            if model.isolates_documents:
+                break
+        if model is None or not usable:
+            raise problems[0]
+        chosen = usable[-1] if model.isolates_documents else usable[0]
+        model.network.set_attn_implementation(chosen)
+        choose_loss(model)
+        return self._noted(model, chosen)
+
+    def _build_with(self, name: str, config: PreTrainedConfig, vocabulary_size: int, seed: int) -> CausalLanguageModel:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = self._load_weights(config, name) if self._pretrained else self._from_scratch(config, name)
+        check_sizes(network, vocabulary_size=vocabulary_size, sequence_length=self._sequence_length)
+        return CausalLanguageModel(network.train())
+
+    def _probe(self, model: CausalLanguageModel, name: str, vocabulary_size: int) -> None:
+        network = model.network
+        if name == VARLEN and not network._supports_flash_attn:  # noqa: SLF001  its masks need more than lengths
+            msg = f"{type(network).__name__} cannot use varlen attention: set model.attention=auto"
+            raise ValueError(msg)
+        network.set_attn_implementation(_stand_in(name))
+        room = min(_PROBED, self._sequence_length or _PROBED, longest_row(network) or _PROBED)
+        model.isolates_documents = probe_isolation(network, length=room, vocabulary=vocabulary_size)
+
+    def _from_scratch(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         return AutoModelForCausalLM.from_config(
-            config, dtype=torch.float32, attn_implementation=self._attention, trust_remote_code=False
+            config, dtype=torch.float32, attn_implementation=attention, trust_remote_code=self._trusts_code
         )
 
-    def _load_weights(self, config: PreTrainedConfig) -> PreTrainedModel:
+    def _load_weights(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         network, report = AutoModelForCausalLM.from_pretrained(
             self._path,
             config=config,
-            revision=self._revision,
             dtype=torch.float32,
-            attn_implementation=self._attention,
+            attn_implementation=attention,
             use_safetensors=True,
-            trust_remote_code=False,
+            trust_remote_code=self._trusts_code,
             output_loading_info=True,
+            **self._source,
         )
         if missing := sorted(report["missing_keys"]):
             msg = f"the weights there lack {len(missing)} of the model's tensors, {missing[0]} for one"
             raise ValueError(msg)
         return network
 
-    def _check(self, network: PreTrainedModel, vocabulary_size: int) -> None:
-        rows = network.get_input_embeddings().num_embeddings
-        if rows < vocabulary_size:
-            msg = f"the tokenizer has {vocabulary_size} ids but the model embeds {rows}: use the model's own tokenizer"
-            raise ConfigurationError(msg)
-        longest = getattr(network.config, "max_position_embeddings", None)
-        if longest is not None and self._sequence_length is not None and self._sequence_length > longest:
-            msg = f"data.sequence_length is {self._sequence_length} but the model has {longest} positions: shorten it"
-            raise ConfigurationError(msg)
+    def _noted(self, model: CausalLanguageModel, attention: str) -> CausalLanguageModel:
+        name = type(model.network).__name__
+        if attention != self._attention[0]:
+            first = self._attention[0]
+            model.notes += (f"attention is {attention}: {name} cannot use {first}, or mixes documents with it",)
+        if not model.isolates_documents:
+            model.notes += (f"{name} mixes the documents of a row, so a row must hold one document",)
+        return model
 
 
-def _refuse_strangers(fields: Mapping[str, Any]) -> None:
-    """Refuse a field that the model does not have: transformers would keep it and never read it."""
-    default = AutoConfig.for_model(fields["model_type"])
-    known = {*default.to_dict(), *default.attribute_map}
-    for name in fields:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            msg = f"it has no field {name}" + (f": did you mean {near[0]}?" if near else "")
-            raise ValueError(msg)
+def _stand_in(attention: str) -> str:
+    # what needs a GPU is to be asked again where it runs; here another that is told the same takes its place
+    if attention.startswith("flash_attention"):
+        return VARLEN
+    return "sdpa" if attention == "flex_attention" else attention
 
 
-def _refuse_uneven_heads(config: PreTrainedConfig) -> None:
-    """Refuse heads that share keys unevenly: transformers would find out in the first step."""
-    heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
-    if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
-        msg = f"num_attention_heads, {heads}, is not a multiple of num_key_value_heads, {shared}"
-        raise ValueError(msg)
-
-
-def _in_one_line(error: Exception) -> str:
-    is_word = isinstance(error, LookupError) or not str(error)  # such as KeyError("nope")
-    return shorten(f"{type(error).__name__}: {error}" if is_word else str(error), width=300)
+def _switched(network: PreTrainedModel, attention: str) -> bool:
+    network.set_attn_implementation(attention)  # which some models do not obey
+    return bool(network.config._attn_implementation == attention)  # noqa: SLF001  no public name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from itertools import chain
 from threading import Condition
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from typing_extensions import override
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from domain.commands import Command
+
+T = TypeVar("T")
 
 
 @final
@@ -46,9 +50,15 @@ class MemoryProcessGroup(ProcessGroup):
 
     @override
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
-        self._round += 1
-        brought = self._table.meet(self._round, self._rank, tuple(commands))
-        return tuple(command for rank in range(self.size) for command in brought[rank])
+        return tuple(chain.from_iterable(self._meet(tuple(commands))))
+
+    @override
+    def gather(self, text: str) -> Sequence[str]:
+        return self._meet(text)
+
+    @override
+    def sum(self, numbers: Sequence[float]) -> Sequence[float]:
+        return tuple(math.fsum(column) for column in zip(*self._meet(numbers), strict=True))
 
     @override
     def barrier(self) -> None:
@@ -57,6 +67,11 @@ class MemoryProcessGroup(ProcessGroup):
     @override
     def close(self) -> None:
         self._table.leave(self._rank)
+
+    def _meet(self, brought: T) -> Sequence[T]:
+        self._round += 1
+        everyones: dict[int, T] = self._table.meet(self._round, self._rank, brought)
+        return [everyones[rank] for rank in range(self.size)]
 
 
 @final
@@ -67,13 +82,13 @@ class _Table:
         self.size = size
         self._timeout_seconds = timeout_seconds
         self._changed = Condition()
-        self._rounds: dict[int, dict[int, tuple[Command, ...]]] = {}
+        self._rounds: dict[int, dict[int, Any]] = {}
         self._gone: set[int] = set()
 
-    def meet(self, number: int, rank: int, commands: tuple[Command, ...]) -> dict[int, tuple[Command, ...]]:
+    def meet(self, number: int, rank: int, gift: Any) -> dict[int, Any]:
         with self._changed:
             brought = self._rounds.setdefault(number, {})
-            brought[rank] = commands
+            brought[rank] = gift
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._is_settled(brought), self._timeout_seconds)
             if rank in self._gone or len(brought) < self.size:
@@ -87,7 +102,7 @@ class _Table:
             self._gone.add(rank)
             self._changed.notify_all()
 
-    def _is_settled(self, brought: dict[int, tuple[Command, ...]]) -> bool:
+    def _is_settled(self, brought: dict[int, Any]) -> bool:
         return len(brought) == self.size or not self._gone.isdisjoint(set(range(self.size)) - brought.keys())
 
 

@@ -33,6 +33,14 @@ class SingleProcessGroup(ProcessGroup):
         return tuple(commands)
 
     @override
+    def gather(self, text: str) -> Sequence[str]:
+        return (text,)
+
+    @override
+    def sum(self, numbers: Sequence[float]) -> Sequence[float]:
+        return numbers
+
+    @override
     def barrier(self) -> None:
         pass
 

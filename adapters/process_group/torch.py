@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import json
+import math
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
@@ -68,13 +69,22 @@ class TorchProcessGroup(ProcessGroup):
 
     @override
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
-        mine = json.dumps([to_json(command) for command in commands]).encode() if commands else b""
+        texts = self.gather(json.dumps([to_json(command) for command in commands]) if commands else "")
+        return tuple(from_json(record) for text in texts if text for record in json.loads(text))
+
+    @override
+    def gather(self, text: str) -> Sequence[str]:
+        mine = text.encode()
         sizes = [int(size) for size in self._gather(torch.tensor([len(mine)], device="cpu"))]
         if not any(sizes):
-            return ()
+            return [""] * self._size
         payload = torch.frombuffer(bytearray(mine.ljust(max(sizes))), dtype=torch.uint8)
-        texts = [bytes(part[:size].tolist()) for part, size in zip(self._gather(payload), sizes, strict=True) if size]
-        return tuple(from_json(record) for text in texts for record in json.loads(text))
+        return [bytes(part[:size].tolist()).decode() for part, size in zip(self._gather(payload), sizes, strict=True)]
+
+    @override
+    def sum(self, numbers: Sequence[float]) -> Sequence[float]:
+        everyones = self._gather(torch.tensor(list(numbers), dtype=torch.float64, device="cpu"))
+        return [math.fsum(column) for column in zip(*(part.tolist() for part in everyones), strict=True)]
 
     @override
     def barrier(self) -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from adapters.shared.attention import packed_arguments
+from adapters.shared.chunked_loss import (
+    IGNORED,
+    chunked_cross_entropy,
+    chunked_rows,
+    liger_cross_entropy,
+    rows_at_once,
+)
+from adapters.shared.sharding import assign, host_copies, is_first_rank, shape_of
 from adapters.shared.state_parts import TensorsPart, TextPart
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
     from transformers import PreTrainedModel
@@ -21,28 +30,44 @@ if TYPE_CHECKING:
     from domain.sampling import Sampling
     from ports.state_store import StatePart
 
+    OwnLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
 MODEL_FILE = "model.safetensors"
-_IGNORED = -100  # the label that ``cross_entropy`` leaves out
 
 
 @final
 class CausalLanguageModel(nn.Module):
-    """A Hugging Face causal model whose forward is the summed loss of a packed batch.
+    """A causal model, of Hugging Face or with the same face, whose forward is the summed loss of a packed batch.
 
     The network gets position ids that restart with each document, no attention mask and ``use_cache=False``: only
     then does transformers keep packed documents from attending to each other.
+    ``loss`` says how it is computed: ``chunked`` (never all logits; the head must be a plain linear one), ``liger``
+    (the same by that package's kernels) or ``plain`` (all logits at once). ``own_loss``, if there is one, is what
+    training minimizes in its place: it takes fp32 logits (tokens, vocabulary) and labels int64 (tokens,), -100 for
+    those that count for nothing, and returns the sum over tokens, each by itself; evaluation stays cross-entropy.
+    ``isolates_documents`` tells whether rows may hold several documents, and ``notes`` what a person should read
+    about the choices that were made, a line each.
     """
 
     def __init__(self, network: PreTrainedModel) -> None:
         super().__init__()
         self.network = network
+        self.loss: Literal["chunked", "liger", "plain"] = "plain"
+        self.own_loss: OwnLoss | None = None
+        self.isolates_documents = True
+        self.notes: tuple[str, ...] = ()
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, loss_mask: Tensor) -> Tensor:
         """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length)."""
-        logits = self.network(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits
-        labels = torch.full_like(input_ids, _IGNORED)
-        labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], _IGNORED)
-        return cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), ignore_index=_IGNORED, reduction="sum")
+        labels = torch.full_like(input_ids, IGNORED)
+        labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], IGNORED)
+        arguments = packed_arguments(self.network, position_ids)
+        own_loss = self.own_loss if self.training else None
+        if self.loss == "plain":
+            logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1).float()
+            return _summed(logits, labels.flatten()) if own_loss is None else own_loss(logits, labels.flatten())
+        hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
+        return self._chunked(hidden.flatten(0, 1), labels.flatten(), own_loss)
 
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
         """Return new ids behind ``prompt``, as ``Trainable.generate`` promises; a long prompt loses its beginning.
@@ -73,37 +98,40 @@ class CausalLanguageModel(nn.Module):
         return new[: new.index(end_of_text)] if end_of_text in new else new
 
     def capture(self) -> Sequence[StatePart]:
-        """Return weights and description by value, as files that ``from_pretrained`` loads."""
-        weights = {
-            name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in self._own_tensors().items()
-        }
+        """Return weights and description by value, as files that ``from_pretrained`` loads, on the first rank."""
+        weights = host_copies(self._own_tensors())
+        if not is_first_rank():
+            return ()
+        named = getattr(self.network, "to_huggingface", dict)(weights)
+        weights = {name: tensor.contiguous() for name, tensor in named.items()}
         config = self.network.config
         parts: list[StatePart] = [
             TensorsPart(MODEL_FILE, weights),
             TextPart("config.json", config.to_json_string()),
         ]
-        if self.network.generation_config is not None:
+        if getattr(self.network, "generation_config", None) is not None:
             parts.append(TextPart("generation_config.json", self.network.generation_config.to_json_string()))
         return parts
 
     def check_fits(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ``StateError`` if ``tensors`` are not those of this network."""
-        own = self._own_tensors()
-        if own.keys() != tensors.keys():
-            differing = sorted(own.keys() ^ tensors.keys())
-            msg = f"the checkpoint's weights are of another model: {differing[0]} and {len(differing) - 1} more differ"
-            raise StateError(msg)
-        for name, tensor in own.items():
-            if tensor.shape != tensors[name].shape:
-                msg = f"{name} is {tuple(tensors[name].shape)} in the checkpoint and {tuple(tensor.shape)} in the model"
-                raise StateError(msg)
+        """Raise ``StateError`` if ``tensors``, by Hugging Face's names or the network's own, are not those of it."""
+        self._fitting(tensors)
 
     @torch.no_grad()
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy ``tensors``, as ``capture`` wrote them, into the network; raises ``StateError`` if they do not fit."""
-        self.check_fits(tensors)
+        named = self._fitting(tensors)
         for name, tensor in self._own_tensors().items():
-            tensor.copy_(tensors[name])
+            assign(tensor, named[name])
+
+    def _chunked(self, hidden: Tensor, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:
+        head = self.network.get_output_embeddings()
+        if own_loss is not None:
+            return chunked_rows(own_loss, hidden, head, labels, rows_at_once=rows_at_once(head.out_features))
+        if self.loss == "liger":
+            return liger_cross_entropy(hidden, head.weight, head.bias, labels)
+        rows = rows_at_once(head.out_features)
+        return chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows)
 
     def _room_for_prompt(self, max_new_tokens: int) -> int:
         positions = getattr(self.network.config, "max_position_embeddings", None)
@@ -114,10 +142,26 @@ class CausalLanguageModel(nn.Module):
             raise ConfigurationError(msg)
         return int(positions) - max_new_tokens
 
+    def _fitting(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        own, tensors = self._own_tensors(), getattr(self.network, "from_huggingface", dict)(tensors)
+        if own.keys() != tensors.keys():
+            differing = sorted(own.keys() ^ tensors.keys())
+            msg = f"the checkpoint's weights are of another model: {differing[0]} and {len(differing) - 1} more differ"
+            raise StateError(msg)
+        for name, tensor in own.items():
+            if shape_of(tensor) != tensors[name].shape:
+                shapes = tuple(tensors[name].shape), tuple(shape_of(tensor))
+                msg = f"{name} is {shapes[0]} in the checkpoint and {shapes[1]} in the model"
+                raise StateError(msg)
+        return tensors
+
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return each tensor once: tied weights stand under their first name, as Hugging Face saves them."""
-        seen: dict[tuple[int, torch.Size], str] = {}
+        tensors: dict[int, tuple[str, Tensor]] = {}
         for name, tensor in self.network.state_dict(keep_vars=True).items():
-            seen.setdefault((tensor.data_ptr(), tensor.shape), name)
-        names = set(seen.values())
-        return {name: tensor for name, tensor in self.network.state_dict().items() if name in names}
+            tensors.setdefault(id(tensor), (name, tensor))
+        return dict(tensors.values())
+
+
+def _summed(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")

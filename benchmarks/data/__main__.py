@@ -70,5 +70,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 if __name__ == "__main__":
-    packages = ("datasets", "litdata", "gigatoken", "tiktoken", "tokenizers", "orjson", "obstore", "s3fs", "torch", "numpy")
+    readers = ("orjson", "obstore", "s3fs")
+    packages = ("datasets", "litdata", "gigatoken", "tiktoken", "tokenizers", *readers, "torch", "numpy")
     main("data", DESCRIPTION, measure, packages, add_options=add_options)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
+from configs.sections.decoder import DecoderModelSettings
+from configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
 
 SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
     {
@@ -41,8 +43,23 @@ class HuggingFaceModelSettings(Section):
         description="Hugging Face config to build from scratch: model_type and its fields, on top of a small Llama's "
         "if model_type is llama or left out; null if path is given.",
     )
-    attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = Field(
-        default="auto", description="Implementation of attention; auto means sdpa, which torch brings along."
+    trust_remote_code: Text | None = Field(
+        default=None,
+        description="The value of model.path again, if code that comes with that model may be run; null runs none.",
+    )
+    attention: Text = Field(
+        default="auto",
+        description="Implementation of attention: sdpa, eager, varlen, flex_attention, flash_attention_2, "
+        "flash_attention_3, or one that another package offers; auto takes the best for device and precision.",
+    )
+    loss: Text = Field(
+        default="auto",
+        description="chunked never holds all logits, plain does, liger needs that package; any other is an outside "
+        "loss; auto means chunked where it gives the same.",
+    )
+    gradient_checkpointing: GradientCheckpointing = Field(
+        default="none",
+        description="Layers that are computed again in the backward to save memory: none, full, or every:N.",
     )
 
     @model_validator(mode="before")
@@ -54,6 +71,16 @@ class HuggingFaceModelSettings(Section):
         if not isinstance(config, Mapping) or config.get("model_type", "llama") != "llama":
             return section
         return {**section, "config": {**SMALL_LLAMA, **config}}
+
+    @field_validator("trust_remote_code")
+    @classmethod
+    def _is_the_path(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value != info.data.get("path"):
+            msg = (
+                f"must be the value of model.path, {info.data.get('path')}, to run the code that comes with that model"
+            )
+            raise ValueError(msg)
+        return value
 
     @field_validator("revision", "pretrained")
     @classmethod
@@ -84,6 +111,8 @@ class HuggingFaceModelSettings(Section):
 
 
 ModelSettings = Annotated[
-    Annotated[HuggingFaceModelSettings, Tag("huggingface")] | Annotated[PluginSettings, Tag(PLUGIN)],
-    by_kind("huggingface"),
+    Annotated[HuggingFaceModelSettings, Tag("huggingface")]
+    | Annotated[DecoderModelSettings, Tag("decoder")]
+    | Annotated[PluginSettings, Tag(PLUGIN)],
+    by_kind("huggingface", "decoder"),
 ]

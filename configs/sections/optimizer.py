@@ -6,18 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, ValidationInfo, field_validator
 
-from configs.sections.base import PLUGIN, Natural, Number, Positive, Section, Text, by_kind
+from configs.sections.base import PLUGIN, Flag, Number, Positive, Section, Text, by_kind
+from configs.sections.schedule import ScheduleSettings
 
+EPSILON = 1e-8
 Share = Annotated[Number, Field(ge=0, lt=1)]
-
-
-class ScheduleSettings(Section):
-    """The learning rate over a run: linear warm-up, then a half cosine."""
-
-    warmup_steps: Natural = Field(default=20, description="Steps over which the learning rate rises to its peak.")
-    floor: Annotated[Number, Field(ge=0, le=1)] = Field(
-        default=0.1, description="Learning rate at the end of the run, as a share of its peak, from 0 to 1."
-    )
 
 
 class StepSettings(Section):
@@ -41,19 +34,24 @@ class StepSettings(Section):
         return micro_batch
 
 
-class AccelerateOptimizerSettings(StepSettings):
-    """AdamW under Hugging Face Accelerate."""
+class TorchOptimizerSettings(StepSettings):
+    """An algorithm of torch or of its libraries."""
 
-    kind: Literal["accelerate"] = Field(default="accelerate", description="AdamW under Hugging Face Accelerate.")
-    weight_decay: Annotated[Number, Field(ge=0)] = Field(
-        default=0.1, description="Decoupled weight decay, as a share of the learning rate."
+    algorithm: Literal["adamw", "muon", "lion", "adamw_8bit"] = Field(
+        default="adamw",
+        description="What makes updates of gradients: AdamW; Muon for hidden matrices and AdamW for the rest; Lion; "
+        "AdamW whose state takes 8 bits a number.",
     )
+    weight_decay: Annotated[Number, Field(ge=0)] = Field(
+        default=0.1, description="Decoupled weight decay, as a share of the learning rate; norms and biases have none."
+    )
+    decay_embeddings: Flag = Field(default=True, description="Whether weight decay shrinks the embeddings too.")
     betas: tuple[Share, Share] = Field(
         default=(0.9, 0.95),
         description="Decay of the running means of the gradient and of its square, from 0 to below 1.",
     )
     epsilon: Annotated[Number, Field(gt=0)] = Field(
-        default=1e-8, description="Added to the denominator of the update, above 0."
+        default=EPSILON, description="Added to the denominator of the update, above 0; Lion has none."
     )
     clip: Annotated[Number, Field(gt=0)] = Field(
         default=1.0, description="Norm to which a larger gradient is scaled down, above 0."
@@ -65,6 +63,51 @@ class AccelerateOptimizerSettings(StepSettings):
         default="auto", description="Device to train on; auto takes an accelerator if there is one."
     )
 
+    @field_validator("epsilon")
+    @classmethod
+    def _has_a_denominator(cls, epsilon: float, info: ValidationInfo) -> float:
+        if epsilon != EPSILON and info.data.get("algorithm") == "lion":
+            msg = "has no effect, as optimizer.algorithm=lion takes the sign of the update: leave it out"
+            raise ValueError(msg)
+        return epsilon
+
+
+class AccelerateOptimizerSettings(TorchOptimizerSettings):
+    """An algorithm under Hugging Face Accelerate and torch."""
+
+    kind: Literal["accelerate"] = Field(
+        default="accelerate", description="accelerate trains under Hugging Face Accelerate and torch."
+    )
+    sharding: Literal["auto", "ddp", "fsdp2"] = Field(
+        default="auto",
+        description="What each of several processes holds: ddp the whole model, fsdp2 a part of it; auto means ddp, "
+        "or fsdp2 where the whole model does not fit on a GPU.",
+    )
+    offload: Flag = Field(
+        default=False, description="Whether the parts that fsdp2 makes lie in host memory between uses."
+    )
+
+
+class DeepspeedOptimizerSettings(TorchOptimizerSettings):
+    """An algorithm under DeepSpeed's ZeRO."""
+
+    kind: Literal["deepspeed"] = Field(default="deepspeed", description="deepspeed trains under DeepSpeed's ZeRO.")
+    stage: Literal[1, 2, 3] | None = Field(
+        default=None,
+        description="What is sharded over processes: 1 what the optimizer keeps, 2 gradients too, 3 parameters too; "
+        "null means what config says, or 2.",
+    )
+    offload: Literal["none", "cpu", "nvme"] | None = Field(
+        default=None, description="Where what the optimizer keeps lies; null means what config says, or none."
+    )
+    offload_parameters: Literal["none", "cpu", "nvme"] | None = Field(
+        default=None, description="Where parameters of stage 3 lie; null means what config says, or none."
+    )
+    config: Text | None = Field(
+        default=None,
+        description="A DeepSpeed JSON file, taken as it is: a value that the run sets otherwise is refused.",
+    )
+
 
 class PluginOptimizerSettings(StepSettings):
     """An optimizer that is not built in."""
@@ -73,6 +116,8 @@ class PluginOptimizerSettings(StepSettings):
 
 
 OptimizerSettings = Annotated[
-    Annotated[AccelerateOptimizerSettings, Tag("accelerate")] | Annotated[PluginOptimizerSettings, Tag(PLUGIN)],
-    by_kind("accelerate"),
+    Annotated[AccelerateOptimizerSettings, Tag("accelerate")]
+    | Annotated[DeepspeedOptimizerSettings, Tag("deepspeed")]
+    | Annotated[PluginOptimizerSettings, Tag(PLUGIN)],
+    by_kind("accelerate", "deepspeed"),
 ]

@@ -118,6 +118,7 @@ class OptimizerContract(UpdateContract):
         if model is None:
             pytest.skip("this optimizer's models draw nothing while they train")
         trainable = self.make_optimizer(seed=seed).prepare(model)
+        self.need_retries(trainable)
         losses = []
         for step in steps:
             with trainable.update(step=step, learning_rate=self.rate) as update:
@@ -146,6 +147,7 @@ class OptimizerContract(UpdateContract):
         if model is None:
             pytest.skip("this optimizer's models draw nothing while they train")
         trainable = self.make_optimizer().prepare(model)
+        self.need_retries(trainable)
         batch = packed_batch()
         assert float(trainable.evaluate(batch)) == float(trainable.evaluate(batch))
         losses = []

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pytest
 
 from domain.packing import ConcatPacking
 from domain.row_index import place_rows, read_rows
@@ -107,6 +108,11 @@ class OptimizerCases(ABC):
     def prepare(self, *, seed: int = 0) -> Trainable:
         """Return a fresh trainable, equal to all others of this seed."""
         return self.make_optimizer(seed=seed).prepare(self.make_model())
+
+    def need_retries(self, trainable: Trainable) -> None:
+        """Skip a test for a trainable that says that an update which was begun must be finished."""
+        if not trainable.is_retry_safe:
+            pytest.skip("this optimizer says that an update which was begun must be finished")
 
     def trained(self, steps: int) -> Trainable:
         """Return a trainable after ``steps`` steps."""

@@ -67,6 +67,7 @@ class UpdateContract(OptimizerCases):
     def test_nothing_changes_before_apply(self) -> None:
         """Gradients alone change nothing that is captured."""
         trainable = self.trained(2)
+        self.need_retries(trainable)
         before = files_of(trainable.capture())
         with trainable.update(step=3, learning_rate=self.rate) as update:
             update.accumulate(packed_batch(), weight=1.0, last=True)
@@ -75,6 +76,7 @@ class UpdateContract(OptimizerCases):
     def test_an_abandoned_update_leaves_no_trace(self) -> None:
         """Training goes on after an update without ``apply`` as if it had never begun."""
         trainable = self.trained(1)
+        self.need_retries(trainable)
         with trainable.update(step=2, learning_rate=self.rate) as update:
             update.accumulate(packed_batch(seed=9), weight=1.0, last=False)
         self.train(trainable, (2, 3))
@@ -89,6 +91,7 @@ class UpdateContract(OptimizerCases):
     def test_an_update_that_an_error_ends_leaves_no_trace(self) -> None:
         """An error in mid-step reaches the caller and the step can be taken again."""
         trainable = self.trained(1)
+        self.need_retries(trainable)
         with pytest.raises(InterruptedError):
             self.interrupt(trainable.update(step=2, learning_rate=self.rate))
         self.train(trainable, (2, 3))
@@ -111,6 +114,7 @@ class UpdateContract(OptimizerCases):
         """A part that does not fit raises ``OutOfMemory``; in smaller parts the step is taken as if never tried."""
         batch = packed_batch()
         short, ample = self.prepare_short_of_memory()[0], self.prepare()
+        self.need_retries(ample)
         with pytest.raises(OutOfMemory):
             take_step(short, batch, step=1, rate=self.rate)
         assert files_of(short.capture()) == files_of(ample.capture())
@@ -122,6 +126,7 @@ class UpdateContract(OptimizerCases):
         """``evaluate`` raises ``OutOfMemory`` as training does."""
         batch = packed_batch()
         short, _ = self.prepare_short_of_memory()
+        self.need_retries(short)
         with pytest.raises(OutOfMemory):
             short.evaluate(batch)
         assert [float(short.evaluate(row)) for row in batch.split(1)] == [
@@ -131,6 +136,7 @@ class UpdateContract(OptimizerCases):
     def test_a_shortage_holds_nothing_alive(self) -> None:
         """``OutOfMemory``, kept with its traceback, does not keep what must be freed for another try."""
         trainable, allocated = self.prepare_short_of_memory()
+        self.need_retries(trainable)
         batch = packed_batch()
         attempts: list[Callable[[], object]] = [
             lambda: take_step(trainable, batch, step=1, rate=self.rate),

@@ -67,6 +67,18 @@ class ProcessGroupContract(ABC):
         results = self.on_each_rank(agree_once, timeout_seconds=30)
         assert len(results) > 1 or results[0] == [to_json(command) for command in every_kind(0)]
 
+    def test_every_text_is_gathered(self) -> None:
+        """Each rank gets all texts by rank, of any lengths, none at all among them."""
+        results = self.on_each_rank(gather_texts, timeout_seconds=30)
+        everyones = [[text_of(rank, number) for rank in range(len(results))] for number in range(3)]
+        assert list(results) == [everyones] * len(results)
+
+    def test_numbers_are_summed(self) -> None:
+        """Each rank gets the same sums, of whole numbers without rounding."""
+        results = self.on_each_rank(sum_numbers, timeout_seconds=30)
+        size = len(results)
+        assert list(results) == [[2.0**50 * size + sum(range(size)), 0.5 * size, 0.0]] * size
+
     def test_a_barrier_waits_for_every_rank(self) -> None:
         """No rank leaves the barrier before the last one, which comes late, has come."""
         times = self.on_each_rank(pass_a_barrier, timeout_seconds=30)
@@ -140,6 +152,21 @@ def agree_on_nothing(group: ProcessGroup) -> list[Any]:
 def agree_in_many_rounds(group: ProcessGroup) -> list[Any]:
     """Return what was agreed on in many rounds."""
     return _agreed(group, [some_commands(group.rank, number) for number in range(_NUM_ROUNDS)])
+
+
+def text_of(rank: int, number: int) -> str:
+    """Return what a rank brings to a round: nothing to the first, more on later ranks."""
+    return ("\N{SNOWMAN} " + "x" * rank * 99) * number
+
+
+def gather_texts(group: ProcessGroup) -> list[list[str]]:
+    """Return what was gathered in each of three rounds."""
+    return [list(group.gather(text_of(group.rank, number))) for number in range(3)]
+
+
+def sum_numbers(group: ProcessGroup) -> list[float]:
+    """Return the sums of a large whole number, of a fraction and of nothing."""
+    return list(group.sum((2**50 + group.rank, 0.5, 0.0)))
 
 
 def pass_a_barrier(group: ProcessGroup) -> list[float]:

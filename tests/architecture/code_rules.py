@@ -17,6 +17,7 @@ LONGEST_FUNCTION = 40
 LONGEST_FILE = 250
 MOST_PARAMETERS = 8
 MAY_CATCH_ALL = {"application/prefetch.py": 1}
+MAY_TRUST_CODE = {"adapters/model_factory/huggingface.py": "self._trusts_code"}  # only where a user names the model
 
 _UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "jsonpickle", "joblib", "marshal", "shelve"}
 _UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -69,11 +70,11 @@ def _is_no_parameter(value: ast.expr | None) -> bool:
 def unsafe_code(modules: Iterable[Module]) -> Iterator[str]:
     for module in modules:
         for node in ast.walk(module.tree):
-            for name in _unsafe_in(node):
+            for name in _unsafe_in(node, trusting=MAY_TRUST_CODE.get(module.path)):
                 yield f"{module.at(node)} uses {name}"
 
 
-def _unsafe_in(node: ast.AST) -> Iterator[str]:
+def _unsafe_in(node: ast.AST, *, trusting: str | None) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
             yield from (alias.name for alias in names if alias.name.split(".")[0] in _UNSAFE_MODULES)
@@ -86,10 +87,12 @@ def _unsafe_in(node: ast.AST) -> Iterator[str]:
         case ast.Call(func=function, keywords=keywords):
             if isinstance(function, ast.Name) and function.id in _UNSAFE_CALLS:
                 yield f"{function.id}()"
-            yield from (f"{keyword.arg}=True" for keyword in keywords if _is_unsafe_option(keyword))
+            yield from (f"{keyword.arg}=True" for keyword in keywords if _is_unsafe_option(keyword, trusting))
 
 
-def _is_unsafe_option(keyword: ast.keyword) -> bool:
+def _is_unsafe_option(keyword: ast.keyword, trusting: str | None) -> bool:
+    if keyword.arg == "trust_remote_code" and ast.unparse(keyword.value) == trusting:
+        return False
     is_false = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
     return keyword.arg in _MUST_BE_FALSE and not is_false
 

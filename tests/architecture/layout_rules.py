@@ -108,7 +108,8 @@ def adapters_without_contract(modules: Sequence[Module], tests: Iterable[Module]
     by_path = {module.path: module for module in tests}
     for port in port_names(modules):
         path = f"tests/contracts/test_{port}.py"
-        suites = list(_contract_classes(by_path.get(path), f"{camel(port)}Contract"))
+        on_ranks = f"tests/contracts/{port}_on_ranks.py"  # what needs several processes
+        suites = [s for p in (path, on_ranks) for s in _contract_classes(by_path.get(p), f"{camel(port)}Contract")]
         for module, node in adapters_of(modules, port):
             if not any(_is_about(node.name, suite) for suite in suites):
                 yield f"{module.at(node)} {node.name} is run by no {camel(port)}Contract subclass in {path}"

@@ -52,6 +52,8 @@ def _statements(count: int) -> str:
         (unsafe_code, "adapters/a.py", "os.system(text)"),
         (unsafe_code, "adapters/a.py", "subprocess.run(text, shell=True)"),
         (unsafe_code, "adapters/a.py", "AutoConfig.from_pretrained(path, trust_remote_code=trust)"),
+        (unsafe_code, "adapters/a.py", "AutoConfig.from_pretrained(path, trust_remote_code=self._trusts_code)"),
+        (unsafe_code, "adapters/model_factory/huggingface.py", "AutoConfig.from_pretrained(trust_remote_code=True)"),
         (unsafe_code, "adapters/a.py", "np.load(path, allow_pickle=True)"),
         (catch_alls, "adapters/a.py", "try: f()\nexcept BaseException: pass"),
         (catch_alls, "adapters/a.py", "try: f()\nexcept: pass"),

@@ -1,6 +1,9 @@
+from typing import ClassVar
+
 import numpy as np
 import torch
 
+from adapters.model_factory.decoder import DecoderModelFactory
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.model_factory.memory import MemoryModelFactory
 from ports.testing.model_factory import ModelFactoryContract
@@ -47,3 +50,13 @@ class TestHuggingfaceModelFactory(ModelFactoryContract):
 
     def random_states(self):
         return {**super().random_states(), "torch": torch.get_rng_state().tolist()}
+
+
+class TestDecoderModelFactory(TestHuggingfaceModelFactory):
+    shape: ClassVar = {name: value for name, value in TINY.items() if name != "model_type"}
+
+    def make_factory(self):
+        return DecoderModelFactory(config=self.shape)
+
+    def make_factory_without(self, vocabulary_size):
+        return DecoderModelFactory(config=self.shape | {"vocab_size": vocabulary_size - 1})

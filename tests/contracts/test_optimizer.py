@@ -7,6 +7,7 @@ from safetensors.torch import load_file
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.model_factory.memory import MemoryModelFactory
 from adapters.optimizer.accelerate import AccelerateOptimizer
+from adapters.optimizer.algorithm import Algorithm
 from adapters.optimizer.memory import MemoryOptimizer
 from ports.testing.optimizer import OptimizerContract
 from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE
@@ -35,14 +36,14 @@ def run_short_of_memory(network):
         raise RuntimeError(msg)
 
     def after_forward(module, arguments, output):
-        if (rows := len(output.logits)) > 1:
+        if (rows := len(output.last_hidden_state)) > 1:
             memory = Allocated()
             allocated.append(ref(memory))
             if rows > 3 or not torch.is_grad_enabled():
                 fail(memory)
-            output.logits.register_hook(lambda gradient, memory=memory: fail(memory))
+            output.last_hidden_state.register_hook(lambda gradient, memory=memory: fail(memory))
 
-    network.register_forward_hook(after_forward)
+    network.base_model.register_forward_hook(after_forward)
     return allocated
 
 
@@ -75,7 +76,7 @@ class TestAccelerateOptimizer(OptimizerContract):
 
     def make_optimizer(self, *, seed=0):
         # a large epsilon keeps Adam from blowing up the rounding of gradients near zero
-        return AccelerateOptimizer(device="cpu", precision=self.precision, epsilon=1e-2, seed=seed)
+        return AccelerateOptimizer(device="cpu", precision=self.precision, algorithm=Algorithm(epsilon=1e-2), seed=seed)
 
     def make_model(self, **changes):
         factory = HuggingfaceModelFactory(config=TINY | changes)

@@ -13,6 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.optimizer.accelerate import AccelerateOptimizer
+from adapters.optimizer.algorithm import Algorithm
 from adapters.shared.device import choose_device, choose_precision, peak_flops, within_memory
 from domain.errors import ConfigurationError, OutOfMemory, StateError
 from domain.packing import ConcatPacking
@@ -57,7 +58,7 @@ def state_of(trainable, folder):
 @pytest.mark.parametrize("clip", [0.01, 1e9])
 def test_gradients_are_clipped_to_their_bound(clip, tmp_path):
     """The first moment after one step is that of gradients no longer than the bound, and the norm told is unclipped."""
-    trainable = prepare(clip=clip, betas=(0.9, 0.95))
+    trainable = prepare(clip=clip)
     norm = take_step(trainable, packed_batch(), step=1, rate=0.01)[1]
     moments = [tensor for name, tensor in state_of(trainable, tmp_path / "a")[1].items() if name.startswith("exp_avg/")]
     length = float(torch.cat([moment.flatten() for moment in moments]).norm())
@@ -67,7 +68,7 @@ def test_gradients_are_clipped_to_their_bound(clip, tmp_path):
 
 def test_matrices_decay_and_norms_do_not(tmp_path):
     """Without gradients a step shrinks matrices by rate times decay and leaves one-dimensional weights alone."""
-    trainable = prepare(weight_decay=0.5)
+    trainable = prepare(algorithm=Algorithm(weight_decay=0.5))
     before = state_of(trainable, tmp_path / "before")[0]
     with trainable.update(step=1, learning_rate=0.1) as update:
         update.accumulate(without_targets(packed_batch()), weight=1.0, last=True)

@@ -316,3 +316,29 @@ def test_a_prompt_longer_than_the_model_s_positions_loses_its_beginning():
     assert model.generate(long, sampling, end_of_text=0) == model.generate(short, sampling, end_of_text=0)
     with pytest.raises(ConfigurationError, match="16 positions"):
         model.generate(long, Sampling(max_new_tokens=16), end_of_text=0)
+
+
+@pytest.mark.parametrize("config", [{"model_type": "t5"}, {"model_type": "vit"}])
+def test_a_model_of_another_task_is_refused(config):
+    """A model that transformers has, but not as one that predicts the next token, is refused as that."""
+    with pytest.raises(ConfigurationError, match="not a causal language model"):
+        build(config=config)
+
+
+def test_attention_of_ours_stays_out_of_what_is_captured(tmp_path):
+    """What is trained with an attention that transformers does not have is loaded there as it is."""
+    folder = captured(build(config=LLAMA, attention="varlen"), tmp_path / "model")
+    network = AutoModelForCausalLM.from_pretrained(folder)
+    assert "varlen" not in (folder / "config.json").read_text()
+    assert network.config._attn_implementation == "sdpa"
+
+
+def test_varlen_attention_generates_what_others_do():
+    """A prompt is continued in the same way by every kind of attention."""
+    sampling = Sampling(max_new_tokens=8, temperature=0.0)
+    found = [
+        build(config=LLAMA, attention=name).generate([1, 2, 3], sampling, end_of_text=END_OF_TEXT)
+        for name in ("sdpa", "eager", "varlen")
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) > 0

@@ -52,7 +52,6 @@ def container_of(settings, **overrides):
     return assemble(
         settings,
         settings.run.directory,
-        {},
         {"tokenizer": MemoryTokenizer(), **overrides},
         say=lambda _: None,
         decide=lambda _name, value, _reason: value,
@@ -227,7 +226,7 @@ def test_what_never_gives_needs_no_room(tmp_path):
     for weight in (0, 1):
         settings = settings_of(tmp_path, {"a": 1, "b": weight}, "data.mode=auto", "data.cache.budget=4000")
         chosen = assemble(
-            settings, tmp_path, {}, {}, say=lambda _: None, decide=lambda name, value, _: modes.append((name, value))
+            settings, tmp_path, {}, say=lambda _: None, decide=lambda name, value, _: modes.append((name, value))
         )
         chosen.batch_stream.selector()
     assert modes == [("data.mode", "cache"), ("data.mode", "stream")]

@@ -27,7 +27,7 @@ from domain.budget import Budget
 from domain.cadence import Every
 from domain.events import MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
 from domain.holdout import Holdout
-from domain.schedule import WarmupCosine
+from domain.schedule import Span, WarmupDecay, half_cosine
 from ports.optimizer import Trainable, Update
 from ports.process_group import ProcessGroup
 from ports.testing.optimizer_cases import files_of
@@ -140,13 +140,13 @@ class Loop:
         self.trainable = FaultyTrainable(MemoryOptimizer(max_rows=self.max_rows).prepare(model))
         self.bus = MemoryEventBus()
         self.inbox = Inbox()
-        self.checkpoints = Checkpoints(self.store, self.trainable, self.bus, parts=[TOKENIZER])
+        self.checkpoints = Checkpoints(self.store, self.trainable, self.bus, self.group, parts=[TOKENIZER])
         held_out = held_out_of(self.source, self.plan, self.holdout, max_tokens=64)
         self.train = TrainRun(
-            plan=TrainPlan(self.budget, WarmupCosine(5.0, warmup_steps=3, floor=0.5, budget=self.budget)),
+            plan=TrainPlan(self.budget, WarmupDecay(5.0, Span(3), 0.5, half_cosine, self.budget)),
             feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
             engine=Engine(self.trainable, micro_batch=self.micro_batch),
-            evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes),
+            evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes, self.group),
             checkpoints=self.checkpoints,
             bus=self.bus,
             inbox=self.inbox,

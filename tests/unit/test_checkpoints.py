@@ -86,6 +86,6 @@ def test_the_tokenizer_s_files_do_not_hinder_a_restore(tmp_path):
             (folder / "note.txt").write_text("kept")
 
     loop = Loop(DiskStateStore(tmp_path, keep=1))
-    Checkpoints(loop.store, loop.trainable, loop.bus, parts=[Note()]).save(PROGRESS, SaveReason.FINAL)
+    Checkpoints(loop.store, loop.trainable, loop.bus, loop.group, parts=[Note()]).save(PROGRESS, SaveReason.FINAL)
     assert Loop(loop.store).checkpoints.restore_latest() == PROGRESS
     assert (loop.store.load().folder / "note.txt").read_text() == "kept"

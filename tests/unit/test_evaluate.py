@@ -8,6 +8,7 @@ from streams import held_out_of as held_out_by
 
 from adapters.model_factory.memory import MemoryModelFactory
 from adapters.optimizer.memory import MemoryOptimizer
+from adapters.process_group.single import SingleProcessGroup
 from adapters.tokenizer.memory import MemoryTokenizer
 from application.evaluate import Evaluator
 from domain.errors import DataError, OutOfMemory
@@ -27,7 +28,7 @@ def trainable_of(max_rows=None):
 
 
 def evaluator_of(trainable, held_out=None):
-    return Evaluator(trainable, held_out or held_out_of(), MemoryTokenizer().token_bytes)
+    return Evaluator(trainable, held_out or held_out_of(), MemoryTokenizer().token_bytes, SingleProcessGroup())
 
 
 def texts_in(held_out):

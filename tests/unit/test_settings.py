@@ -143,7 +143,7 @@ def test_one_path_is_a_list_of_one():
         ("optimizer", "schedule.warmup_steps=3"),
         ("state_store", "keep=9"),
         ("event_bus", None),
-        ("process_group", None),
+        ("distributed", None),
     ],
 )
 def test_every_port_takes_an_outside_adapter(section, common):

@@ -267,6 +267,12 @@ class LateProcessGroup(ProcessGroup):
         returned, self.late = self.late, tuple(commands)
         return returned
 
+    def gather(self, text):
+        return (text,)
+
+    def sum(self, numbers):
+        return numbers
+
     def barrier(self):
         """Wait for nobody."""
 

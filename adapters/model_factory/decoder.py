@@ -1,0 +1,161 @@
+"""A decoder of our own, from its shape or from a folder's weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from transformers import AutoConfig
+from typing_extensions import override
+
+from adapters.shared.causal_language_model import MODEL_FILE, CausalLanguageModel
+from adapters.shared.decoder.attention import choose_attention
+from adapters.shared.decoder.config import DecoderConfig
+from adapters.shared.decoder.fields import shape_of, value_of
+from adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE
+from adapters.shared.decoder.initialisation import initialise
+from adapters.shared.decoder.network import DecoderNetwork
+from adapters.shared.decoder.shape import DecoderShape, Dropout
+from adapters.shared.gradient_checkpointing import checkpoint_layers
+from adapters.shared.isolation import probe_isolation
+from adapters.shared.loss_choice import choose_loss
+from adapters.shared.state_parts import read_tensors
+from domain.errors import ConfigurationError, StateError
+from ports.model_factory import ModelFactory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+_PROBED = 48  # tokens
+
+
+@final
+class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
+    """Builds a decoder whose every part is chosen, or one that continues a model folder's weights.
+
+    ``config`` are the flat fields of ``adapters.shared.decoder.fields``; without ``vocab_size`` the model embeds the
+    tokenizer's ids. ``path`` is a folder of safetensors weights and a config.json, of Hugging Face's or of ours,
+    instead. ``dropout`` are the fields of ``Dropout``, None those of the folder or none. ``initialisation`` and
+    ``initializer_range`` say how new weights are drawn; ``sequence_length`` is the longest row that the model sees,
+    ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing``.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Mapping[str, Any] | None = None,
+        path: str | None = None,
+        dropout: Mapping[str, float] | None = None,
+        attention: str = "auto",
+        initialisation: str = "auto",
+        initializer_range: float = 0.02,
+        sequence_length: int | None = None,
+        gradient_checkpointing: str = "none",
+    ) -> None:
+        self._config = dict(config or {})
+        self._path = None if path is None else Path(path)
+        self._dropout = dropout
+        self._attention = attention
+        self._initialisation = initialisation
+        self._initializer_range = initializer_range
+        self._sequence_length = sequence_length
+        self._checkpointing = gradient_checkpointing
+
+    @override
+    def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> CausalLanguageModel:
+        shape, dropout = self._described(vocabulary_size)
+        if self._dropout is not None:
+            dropout = value_of(Dropout, self._dropout, "model.dropout")
+        self._check(shape, vocabulary_size)
+        with torch.device("meta"):  # where torch's own initialisation costs nothing and draws nothing
+            network = DecoderNetwork(DecoderConfig(shape, dropout, end_of_text), choose_attention(self._attention))
+        network.to_empty(device="cpu").tie_weights()
+        model = CausalLanguageModel(network)
+        if self._path is None:
+            initialise(network, seed=seed, scheme=self._initialisation, deviation=self._initializer_range)
+        else:
+            _load(model, self._path)
+        length = min(_PROBED, shape.positions.longest)
+        model.isolates_documents = probe_isolation(network, length=length, vocabulary=shape.vocabulary_size)
+        choose_loss(model)
+        checkpoint_layers(network, self._checkpointing)
+        return model
+
+    def _described(self, vocabulary_size: int) -> tuple[DecoderShape, Dropout]:
+        if self._path is None:
+            named = self._config.get("vocab_size")
+            fields = {**self._config, "vocab_size": vocabulary_size if named is None else named}
+            return shape_of(fields), Dropout()
+        if self._config:
+            msg = f"model.path gives the shape of {self._path}: leave out {', '.join(sorted(self._config))}"
+            raise ConfigurationError(msg)
+        return _read_folder(self._path)
+
+    def _check(self, shape: DecoderShape, vocabulary_size: int) -> None:
+        if shape.vocabulary_size < vocabulary_size:
+            msg = f"the tokenizer has {vocabulary_size} ids but the model embeds {shape.vocabulary_size}: "
+            raise ConfigurationError(msg + "raise model.vocab_size or use the model's own tokenizer")
+        longest = shape.positions.longest
+        if self._sequence_length is not None and self._sequence_length > longest:
+            msg = f"data.sequence_length is {self._sequence_length} but the model has {longest} positions: "
+            raise ConfigurationError(msg + "shorten it or raise model.max_position_embeddings")
+
+
+def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
+    config = _read_json(folder / "config.json")
+    model_type = config.get("model_type")
+    if model_type == OWN_TYPE:
+        strangers = ("model_type", "dtype", "dropout", "bos_token_id", "eos_token_id", "pad_token_id")
+        fields = {name: value for name, value in config.items() if name not in strangers}
+        return shape_of(fields), value_of(Dropout, config.get("dropout", {}), "dropout")
+    families = {family.model_type: family for family in FAMILIES}
+    if model_type not in families:
+        known = ", ".join((OWN_TYPE, *families))
+        msg = f"{folder} holds a {model_type} model, but a decoder reads only {known}: use model.kind huggingface"
+        raise ConfigurationError(msg)
+    try:
+        complete = AutoConfig.for_model(**config).to_dict()  # with transformers' defaults
+    except Exception as error:  # transformers raises whatever it likes over a configuration
+        reason = shorten(str(error), width=200)
+        msg = f"{folder / 'config.json'} describes no {model_type} model, {reason}: set model.path to another folder"
+        raise ConfigurationError(msg) from error
+    return families[model_type].read(complete)
+
+
+def _load(model: CausalLanguageModel, folder: Path) -> None:
+    tensors: dict[str, Tensor] = {}
+    try:
+        for file in _weight_files(folder):
+            tensors |= read_tensors(file)
+        model.load_weights(model.network.from_huggingface(tensors))
+    except StateError as error:
+        msg = f"the weights in {folder} cannot be used: {error}"
+        raise ConfigurationError(msg) from error
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    index = folder / f"{MODEL_FILE}.index.json"
+    if not index.is_file():
+        return [folder / MODEL_FILE]
+    files = _read_json(index).get("weight_map")
+    if not isinstance(files, dict):
+        msg = f"{index} has no weight_map: copy the model folder again"
+        raise ConfigurationError(msg)
+    return [folder / Path(str(name)).name for name in sorted(set(files.values()))]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        msg = f"{path} cannot be read, {error}: set model.path to a model folder on this machine"
+        raise ConfigurationError(msg) from error
+    if not isinstance(found, dict):
+        msg = f"{path} holds no JSON object: set model.path to a model folder on this machine"
+        raise ConfigurationError(msg)
+    return found

@@ -1,0 +1,99 @@
+"""Training with DeepSpeed's ZeRO (arXiv 1910.02054), through Accelerate's plugin."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from typing_extensions import override
+
+from adapters.optimizer.algorithm import Algorithm
+from adapters.optimizer.deepspeed_config import complete_config, read_config
+from adapters.optimizer.hardware import describe
+from adapters.optimizer.trainable import TorchTrainable
+from adapters.shared.causal_language_model import CausalLanguageModel
+from domain.errors import ConfigurationError
+from ports.optimizer import Optimizer, Trainable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from accelerate import Accelerator
+
+
+@final
+class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
+    """Prepares a model for ZeRO, each of several processes holding a part of what training needs.
+
+    ``device``, ``precision``, ``algorithm`` and ``seed`` are those of ``AccelerateOptimizer``. ``own`` are the run's
+    values by DeepSpeed's dotted keys, ``zero_optimization.stage`` and ``gradient_clipping`` among them. ``config``
+    names a DeepSpeed JSON file, taken as it is: one that contradicts them raises ``ConfigurationError``.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        precision: str,
+        own: Mapping[str, Any],
+        config: str | None = None,
+        algorithm: Algorithm | None = None,
+        seed: int = 0,
+        sequence_length: int = 0,
+    ) -> None:
+        self._device = device
+        self._precision = precision
+        self._own = {**own, "bf16.enabled": precision == "bf16"}
+        self._config = config
+        self._algorithm = algorithm or Algorithm()
+        self._seed = seed
+        self._sequence_length = sequence_length
+
+    @override
+    def prepare(self, model: CausalLanguageModel) -> Trainable:
+        config = {} if self._config is None else read_config(self._config)
+        hardware = describe(model, self._device, self._precision, self._sequence_length)
+        names = {parameter: name for name, parameter in model.network.named_parameters()}
+        with _environment_kept():
+            accelerator = self._accelerator(config)
+            optimizer = self._algorithm.over(model.network, self._device, "flat")
+            groups = [dict(group) for group in optimizer.param_groups]
+            engine, _ = accelerator.prepare(model, optimizer)
+            unset_hf_deepspeed_config()  # else transformers would shard every model that is built from now on
+        from adapters.optimizer.zero import Zero
+
+        return TorchTrainable(Zero(engine, model, groups, names, accelerator.device), hardware, seed=self._seed)
+
+    def _accelerator(self, config: Mapping[str, Any]) -> Accelerator:
+        if self._device == "cpu":
+            os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is imported
+        try:
+            import deepspeed  # noqa: F401
+        except ImportError as error:
+            msg = 'optimizer.kind is deepspeed, which needs another package: pip install "holdfast[deepspeed]"'
+            raise ConfigurationError(msg) from error
+        from accelerate import Accelerator
+        from accelerate.state import AcceleratorState
+        from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
+
+        AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  of an earlier run
+        num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        whole = complete_config(config, self._own, num_ranks=num_ranks)
+        return Accelerator(
+            deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=whole, gradient_accumulation_steps=1),
+            kwargs_handlers=[InitProcessGroupKwargs(backend="gloo" if self._device == "cpu" else "nccl")],
+        )
+
+
+@contextmanager
+def _environment_kept() -> Iterator[None]:
+    """Take back what Accelerate's plugin leaves in the environment, where a later run would find it."""
+    before = {name: value for name, value in os.environ.items() if name.startswith(("ACCELERATE_", "DS_"))}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "DS_"))]:
+            del os.environ[name]
+        os.environ.update(before)

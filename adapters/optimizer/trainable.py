@@ -1,0 +1,156 @@
+"""What the loop drives, whatever a model is wrapped in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
+
+import numpy as np
+import torch
+from torch import distributed
+from typing_extensions import override
+
+from adapters.optimizer.wrapped import num_ranks
+from adapters.shared.device import memory_bytes, within_memory
+from domain.errors import StateError
+from ports.optimizer import Trainable, Update
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from adapters.optimizer.wrapped import Wrapped
+    from domain.batch import Batch
+    from domain.sampling import Sampling
+    from ports.optimizer import Hardware
+    from ports.state_store import StatePart
+
+
+@final
+class TorchTrainable(Trainable):
+    """Trains ``wrapped``; the random state of a step follows from ``seed``, the step's number and the rank."""
+
+    def __init__(self, wrapped: Wrapped, hardware: Hardware, *, seed: int) -> None:
+        self._wrapped = wrapped
+        self._hardware = hardware
+        self._seed = seed
+
+    @property
+    @override
+    def hardware(self) -> Hardware:
+        return self._hardware
+
+    @property
+    @override
+    def is_retry_safe(self) -> bool:
+        return self._wrapped.is_retry_safe
+
+    @override
+    def memory_bytes(self) -> int:
+        return memory_bytes(self._wrapped.device.type)
+
+    @override
+    def update(self, *, step: int, learning_rate: float) -> Update:
+        place = [distributed.get_rank()] if num_ranks() > 1 else []
+        entropy = np.random.SeedSequence([self._seed % 2**64, step, *place]).generate_state(1, np.uint64)
+        torch.manual_seed(int(entropy[0]))
+        return _TorchUpdate(self, learning_rate)
+
+    @override
+    def evaluate(self, batch: Batch) -> Tensor:
+        self._wrapped.module.eval()
+        try:
+            with torch.no_grad():
+                return within_memory(self._wrapped.device.type, self._summed_loss, batch)
+        finally:
+            self._wrapped.rest()
+            self._wrapped.module.train()
+
+    @override
+    def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
+        if num_ranks() == 1:
+            return losses
+        total = torch.stack([torch.as_tensor(loss, dtype=torch.float64, device="cpu") for loss in losses]).sum()
+        total = total.to(self._wrapped.device)
+        distributed.all_reduce(total)
+        return [total]
+
+    @override
+    def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
+        try:
+            return self._wrapped.model.generate(prompt, sampling, end_of_text=end_of_text)
+        finally:
+            self._wrapped.rest()
+
+    @override
+    def capture(self) -> Sequence[StatePart]:
+        if self._wrapped.is_torn:
+            msg = "an error cut an optimizer step in two, so the parameters in memory are of no one step: not saved"
+            raise StateError(msg)
+        return self._wrapped.capture()
+
+    @override
+    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+        self._wrapped.restore(folder, weights_only=weights_only)
+        if not weights_only:
+            self._wrapped.is_torn = False
+
+    def _summed_loss(self, batch: Batch, *, last: bool = True) -> Tensor:
+        inputs = {
+            "input_ids": self._on_device(batch.input_ids),
+            "position_ids": self._on_device(batch.position_ids),
+            "loss_mask": self._on_device(batch.loss_mask),
+        }
+        return self._wrapped.summed_loss(inputs, last=last)
+
+    def _on_device(self, array: NDArray[Any]) -> Tensor:
+        tensor, device = torch.from_numpy(array), self._wrapped.device
+        # from pinned memory the copy runs beside the host; torch keeps such memory for the next one
+        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+    def accumulate(self, part: Batch, weight: float, *, last: bool) -> SupportsFloat:
+        """Add the gradient of ``part``, as ``Update`` promises."""
+        return within_memory(self._wrapped.device.type, self._backward, part, weight, last)
+
+    def _backward(self, part: Batch, weight: float, last: bool) -> SupportsFloat:  # noqa: FBT001  of within_memory
+        loss = self._summed_loss(part, last=last)
+        self._wrapped.backward(loss * weight, last=last)
+        # in host memory a tensor of one number, kept, would keep the allocator from reusing the room it lies in
+        return loss.item() if loss.device.type == "cpu" else loss.detach()
+
+    def apply(self, learning_rate: float) -> Tensor:
+        """Take the step."""
+        return self._wrapped.step(learning_rate)
+
+    def discard(self) -> None:
+        """Drop what was not applied."""
+        self._wrapped.discard()
+
+
+@final
+class _TorchUpdate(Update):
+    def __init__(self, trainable: TorchTrainable, learning_rate: float) -> None:
+        self._trainable = trainable
+        self._learning_rate = learning_rate
+
+    @override
+    def accumulate(self, part: Batch, *, weight: float, last: bool) -> SupportsFloat:
+        return self._trainable.accumulate(part, weight, last=last)
+
+    @override
+    def apply(self) -> Tensor:
+        return self._trainable.apply(self._learning_rate)
+
+    @override
+    def __enter__(self) -> Self:
+        self._trainable.discard()
+        return self
+
+    @override
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._trainable.discard()

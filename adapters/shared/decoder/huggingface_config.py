@@ -1,0 +1,224 @@
+"""Which Hugging Face model computes what a decoder computes, and how the one's configuration is the other's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+
+from adapters.shared.decoder.fields import fields_of, shape_of
+from adapters.shared.decoder.shape import DecoderShape, Dropout
+from domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OWN_TYPE = "holdfast_decoder"
+
+_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh", "relu": "relu", "silu": "silu"}
+_SAME_ACTIVATIONS = {"gelu_new": "gelu_tanh", "swish": "silu"}
+_SAME_NAMES = (
+    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "max_position_embeddings", "tie_word_embeddings"),
+)
+_SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+class Family(ABC):
+    """A model class of Hugging Face; ``fixed`` are the settings, as flat fields, that its models cannot choose."""
+
+    model_type: str
+    architecture: str
+
+    @abstractmethod
+    def fixed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields that this class fixes, given the others."""
+
+    @abstractmethod
+    def describe(self, shape: DecoderShape, dropout: Dropout) -> dict[str, Any]:
+        """Return the fields of config.json, without those that all families share."""
+
+    @abstractmethod
+    def read(self, config: Mapping[str, Any]) -> tuple[DecoderShape, Dropout]:
+        """Return what ``config``, defaults included, describes; raises ``ConfigurationError`` if a decoder cannot."""
+
+    def obstacles(self, shape: DecoderShape) -> dict[str, Any]:
+        """Return the settings in which ``shape`` differs from all models of this class, with the values these have."""
+        fields = fields_of(shape)
+        return {name: value for name, value in self.fixed(fields).items() if fields[name] != value}
+
+
+@final
+class LlamaFamily(Family):
+    """``LlamaForCausalLM``; of dropout it has only that of attention."""
+
+    model_type = "llama"
+    architecture = "LlamaForCausalLM"
+
+    @override
+    def fixed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        fixed = {"positions": "rope", "norm": "rmsnorm", "gated": True}
+        # transformers wants it even where head_dim says all
+        is_even = fields["hidden_size"] % fields["num_attention_heads"] == 0
+        return fixed if is_even else fixed | {"head_dim": "hidden_size / num_attention_heads"}
+
+    @override
+    def describe(self, shape: DecoderShape, dropout: Dropout) -> dict[str, Any]:
+        fields = fields_of(shape)
+        return {
+            **{name: fields[name] for name in (*_SAME_NAMES, "head_dim", "attention_bias", "mlp_bias")},
+            "hidden_act": _ACTIVATIONS[fields["activation"]],
+            "rms_norm_eps": fields["norm_epsilon"],
+            "rope_parameters": _rope_parameters(fields),
+            "attention_dropout": dropout.attention,
+        }
+
+    @override
+    def read(self, config: Mapping[str, Any]) -> tuple[DecoderShape, Dropout]:
+        fields = {name: config[name] for name in (*_SAME_NAMES, "head_dim", "attention_bias", "mlp_bias")}
+        fields |= {"norm": "rmsnorm", "norm_epsilon": config["rms_norm_eps"], "gated": True}
+        fields |= {"activation": _activation_of(config["hidden_act"])} | _rope_fields(config["rope_parameters"])
+        return shape_of(fields), Dropout(attention=config["attention_dropout"])
+
+
+@final
+class Starcoder2Family(Family):
+    """``Starcoder2ForCausalLM``: rotary positions with layer norms and a plain MLP."""
+
+    model_type = "starcoder2"
+    architecture = "Starcoder2ForCausalLM"
+
+    @override
+    def fixed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        fixed = {"positions": "rope", "norm": "layernorm", "gated": False}
+        return fixed | {"head_dim": _even_head_size(fields), "mlp_bias": fields["attention_bias"]}
+
+    @override
+    def describe(self, shape: DecoderShape, dropout: Dropout) -> dict[str, Any]:
+        fields = fields_of(shape)
+        return {
+            **{name: fields[name] for name in (*_SAME_NAMES, "norm_epsilon")},
+            "hidden_act": _ACTIVATIONS[fields["activation"]],
+            "use_bias": fields["attention_bias"],
+            "rope_parameters": _rope_parameters(fields),
+            "sliding_window": None,
+            "embedding_dropout": dropout.embedding,
+            "attention_dropout": dropout.attention,
+            "residual_dropout": dropout.residual,
+        }
+
+    @override
+    def read(self, config: Mapping[str, Any]) -> tuple[DecoderShape, Dropout]:
+        _refuse_other(config, {"sliding_window": None})
+        fields = {name: config[name] for name in (*_SAME_NAMES, "norm_epsilon")}
+        fields |= {"norm": "layernorm", "gated": False}
+        fields |= {"attention_bias": config["use_bias"], "mlp_bias": config["use_bias"]}
+        fields |= {"activation": _activation_of(config["hidden_act"])} | _rope_fields(config["rope_parameters"])
+        shares = {name: config[f"{name}_dropout"] for name in ("embedding", "attention", "residual")}
+        return shape_of(fields), Dropout(**shares)
+
+
+@final
+class Gpt2Family(Family):
+    """``GPT2LMHeadModel``."""
+
+    model_type = "gpt2"
+    architecture = "GPT2LMHeadModel"
+
+    @override
+    def fixed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        fixed = {"positions": "learned", "norm": "layernorm", "gated": False}
+        fixed |= {"attention_bias": True, "mlp_bias": True}
+        return fixed | {"head_dim": _even_head_size(fields), "num_key_value_heads": fields["num_attention_heads"]}
+
+    @override
+    def describe(self, shape: DecoderShape, dropout: Dropout) -> dict[str, Any]:
+        activation = shape.mlp.activation
+        return {
+            "vocab_size": shape.vocabulary_size,
+            "n_embd": shape.hidden_size,
+            "n_layer": shape.num_layers,
+            "n_head": shape.attention.num_heads,
+            "n_positions": shape.positions.longest,
+            "n_inner": shape.mlp.width,
+            "activation_function": "gelu_new" if activation == "gelu_tanh" else _ACTIVATIONS[activation],
+            "layer_norm_epsilon": shape.norm.epsilon,
+            "tie_word_embeddings": shape.tied,
+            "embd_pdrop": dropout.embedding,
+            "attn_pdrop": dropout.attention,
+            "resid_pdrop": dropout.residual,
+        }
+
+    @override
+    def read(self, config: Mapping[str, Any]) -> tuple[DecoderShape, Dropout]:
+        expected = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
+        _refuse_other(config, expected)
+        fields = {
+            "vocab_size": config["vocab_size"],
+            "hidden_size": config["n_embd"],
+            "intermediate_size": 4 * config["n_embd"] if config["n_inner"] is None else config["n_inner"],
+            "num_hidden_layers": config["n_layer"],
+            "num_attention_heads": config["n_head"],
+            "max_position_embeddings": config["n_positions"],
+            "activation": _activation_of(config["activation_function"]),
+            "norm_epsilon": config["layer_norm_epsilon"],
+            "tie_word_embeddings": config["tie_word_embeddings"],
+        }
+        fields |= {"positions": "learned", "norm": "layernorm", "gated": False}
+        fields |= {"attention_bias": True, "mlp_bias": True}
+        return shape_of(fields), Dropout(config["embd_pdrop"], config["attn_pdrop"], config["resid_pdrop"])
+
+
+FAMILIES = (LlamaFamily(), Starcoder2Family(), Gpt2Family())
+
+
+def family_of(shape: DecoderShape) -> Family | None:
+    """Return the Hugging Face class whose models compute what ``shape`` does, if there is one."""
+    return next((family for family in FAMILIES if not family.obstacles(shape)), None)
+
+
+def check_exportable(shape: DecoderShape) -> None:
+    """Raise ``ConfigurationError`` with the settings in the way if no class of Hugging Face computes ``shape``."""
+    found = [(family, family.obstacles(shape)) for family in FAMILIES]
+    nearest, obstacles = min(found, key=lambda pair: (len(pair[1]), "positions" in pair[1]))
+    if obstacles:
+        wanted = ", ".join(f"model.{name}={str(value).lower()}" for name, value in obstacles.items())
+        msg = f"transformers has no class for this decoder: the nearest, {nearest.architecture}, needs {wanted}"
+        raise ConfigurationError(msg)
+
+
+def _even_head_size(fields: Mapping[str, Any]) -> object:
+    whole, rest = divmod(fields["hidden_size"], fields["num_attention_heads"])
+    return "hidden_size / num_attention_heads" if rest else whole
+
+
+def _activation_of(name: str) -> str:
+    known = {theirs: ours for ours, theirs in _ACTIVATIONS.items()} | _SAME_ACTIVATIONS
+    if name not in known:
+        msg = f"the model folder's activation is {name}, but a decoder has only {', '.join(sorted(known))}"
+        raise ConfigurationError(msg)
+    return known[name]
+
+
+def _refuse_other(config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    for name, value in expected.items():
+        if config[name] != value:
+            msg = f"the model folder's {name} is {config[name]}, which a decoder cannot be: use model.kind huggingface"
+            raise ConfigurationError(msg)
+
+
+def _rope_parameters(fields: Mapping[str, Any]) -> dict[str, Any]:
+    scaling = fields["rope_scaling"]
+    rope = {"rope_type": "default" if scaling is None else scaling["kind"], "rope_theta": fields["rope_theta"]}
+    names = {"default": (), "linear": ("factor",), "llama3": _SCALING}[rope["rope_type"]]
+    return rope | {name: scaling[name] for name in names}
+
+
+def _rope_fields(rope: Mapping[str, Any]) -> dict[str, Any]:
+    kind = rope["rope_type"]
+    if kind not in ("default", "linear", "llama3") or rope.get("partial_rotary_factor", 1.0) != 1.0:
+        msg = f"the model folder's rope_parameters are {kind}, but a decoder has only whole default, linear or llama3"
+        raise ConfigurationError(msg)
+    scaling = {name: rope[name] for name in _SCALING if name in rope}
+    return {"rope_theta": rope["rope_theta"], "rope_scaling": None if kind == "default" else {"kind": kind, **scaling}}

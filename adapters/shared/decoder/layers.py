@@ -1,0 +1,132 @@
+"""The parts of a decoder layer, named as in a Llama of Hugging Face."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import nn
+from torch.nn import functional
+from typing_extensions import override
+
+from adapters.shared.decoder.rotation import rotate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from adapters.shared.decoder.attention import Attention
+    from adapters.shared.decoder.rotation import Rotation
+    from adapters.shared.decoder.shape import AttentionShape, DecoderShape, Dropout, MlpShape, NormShape
+
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": functional.gelu,
+    "gelu_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+    "silu": functional.silu,
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all layers of one forward pass share; no NamedTuple, or FSDP would round the rotation with its inputs."""
+
+    attention: Attention
+    documents: Any
+    rotation: Rotation | None
+
+
+@final
+class KeyValues:
+    """The keys and values of one layer that generation has computed already."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keep ``key`` and ``value`` of new tokens, and return them behind those kept before."""
+        if self._kept is not None:
+            key, value = torch.cat((self._kept[0], key), dim=2), torch.cat((self._kept[1], value), dim=2)
+        self._kept = key, value
+        return key, value
+
+
+def make_norm(shape: NormShape, size: int) -> nn.Module:
+    """Return a norm over the last ``size`` numbers."""
+    kind = nn.RMSNorm if shape.kind == "rmsnorm" else nn.LayerNorm
+    return kind(size, eps=shape.epsilon)
+
+
+@final
+class SelfAttention(nn.Module):
+    """Attention of each token to those before it in its document, in heads."""
+
+    def __init__(self, shape: AttentionShape, hidden_size: int, dropout: float) -> None:
+        super().__init__()
+        queries, shared = shape.num_heads * shape.head_size, shape.num_key_value_heads * shape.head_size
+        self.q_proj = nn.Linear(hidden_size, queries, bias=shape.bias)
+        self.k_proj = nn.Linear(hidden_size, shared, bias=shape.bias)
+        self.v_proj = nn.Linear(hidden_size, shared, bias=shape.bias)
+        self.o_proj = nn.Linear(queries, hidden_size, bias=shape.bias)
+        self.head_size = shape.head_size
+        self.dropout = dropout
+
+    @override
+    def forward(self, hidden: Tensor, context: Context, kept: KeyValues | None = None) -> Tensor:
+        """Return what ``hidden``, (rows, length, hidden size), attends to, in the same shape."""
+        query, key, value = (
+            projection(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if context.rotation is not None:
+            query, key = rotate(query, context.rotation), rotate(key, context.rotation)
+        if kept is not None:
+            key, value = kept.extend(key, value)
+        dropout = self.dropout if self.training else 0.0
+        found = context.attention.attend(query, key, value, context.documents, dropout=dropout)
+        output: Tensor = self.o_proj(found.transpose(1, 2).flatten(-2))
+        return output
+
+
+@final
+class Mlp(nn.Module):
+    """A token's own computation: ``down(activation(up(x)))``, or ``down(activation(gate(x)) * up(x))``."""
+
+    def __init__(self, shape: MlpShape, hidden_size: int) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden_size, shape.width, bias=shape.bias) if shape.gated else None
+        self.up_proj = nn.Linear(hidden_size, shape.width, bias=shape.bias)
+        self.down_proj = nn.Linear(shape.width, hidden_size, bias=shape.bias)
+        self.activation = _ACTIVATIONS[shape.activation]
+
+    @override
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the result for ``hidden``, (rows, length, hidden size), in the same shape."""
+        up = self.up_proj(hidden)
+        inner = self.activation(up) if self.gate_proj is None else self.activation(self.gate_proj(hidden)) * up
+        output: Tensor = self.down_proj(inner)
+        return output
+
+
+@final
+class DecoderLayer(nn.Module):
+    """Attention, then the MLP, each behind a norm and added to what came in."""
+
+    def __init__(self, shape: DecoderShape, dropout: Dropout) -> None:
+        super().__init__()
+        self.input_layernorm = make_norm(shape.norm, shape.hidden_size)
+        self.self_attn = SelfAttention(shape.attention, shape.hidden_size, dropout.attention)
+        self.post_attention_layernorm = make_norm(shape.norm, shape.hidden_size)
+        self.mlp = Mlp(shape.mlp, shape.hidden_size)
+        self.dropout = nn.Dropout(dropout.residual)
+
+    @override
+    def forward(self, hidden: Tensor, context: Context, kept: KeyValues | None = None) -> Tensor:
+        """Return the next ``hidden``, (rows, length, hidden size)."""
+        hidden = hidden + self.dropout(self.self_attn(self.input_layernorm(hidden), context, kept))
+        output: Tensor = hidden + self.dropout(self.mlp(self.post_attention_layernorm(hidden)))
+        return output

@@ -1,0 +1,163 @@
+"""The decoder itself, with the interface that causal models of Hugging Face have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from typing_extensions import override
+
+from adapters.shared.decoder.attention import Attention, SdpaAttention
+from adapters.shared.decoder.generation import generate
+from adapters.shared.decoder.huggingface_names import from_huggingface, to_huggingface
+from adapters.shared.decoder.layers import Context, DecoderLayer, KeyValues, make_norm
+from adapters.shared.decoder.rotation import rotation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from adapters.shared.decoder.config import DecoderConfig
+    from adapters.shared.decoder.shape import DecoderShape, Dropout
+
+
+class Hidden(NamedTuple):
+    """What ``DecoderModel`` returns: (rows, length, hidden size), and each layer's keys and values if asked for."""
+
+    last_hidden_state: Tensor
+    past_key_values: Sequence[KeyValues] | None
+
+
+class Logits(NamedTuple):
+    """What ``DecoderNetwork`` returns: (rows, length, vocabulary), and each layer's keys and values if asked for."""
+
+    logits: Tensor
+    past_key_values: Sequence[KeyValues] | None
+
+
+@final
+class DecoderModel(nn.Module):
+    """Embeddings, layers and the last norm.
+
+    In training each ``gradient_checkpointing_every``-th layer, from the first on, is computed again in the backward
+    pass and keeps only its input until then; 0 keeps everything.
+    """
+
+    def __init__(self, shape: DecoderShape, dropout: Dropout, attention: Attention) -> None:
+        super().__init__()
+        is_learned = shape.positions.kind == "learned"
+        self.embed_tokens = nn.Embedding(shape.vocabulary_size, shape.hidden_size)
+        self.embed_positions = nn.Embedding(shape.positions.longest, shape.hidden_size) if is_learned else None
+        self.dropout = nn.Dropout(dropout.embedding)
+        self.layers = nn.ModuleList(DecoderLayer(shape, dropout) for _ in range(shape.num_layers))
+        self.norm = make_norm(shape.norm, shape.hidden_size)
+        self.gradient_checkpointing_every = 0
+        self._shape = shape
+        self._attention = attention
+
+    @override
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        *,
+        use_cache: bool = False,
+        past_key_values: Sequence[KeyValues] | None = None,
+        is_packed: bool | None = None,
+    ) -> Hidden:
+        """Return the hidden states of ``input_ids``; both ids int64 (rows, length), positions 0 where documents begin.
+
+        ``is_packed`` says whether any row holds several documents, for those who know it: on an accelerator None
+        assumes it. With ``use_cache`` rows are one document, and ``past_key_values`` are those of its earlier tokens.
+        """
+        kept = (past_key_values or [KeyValues() for _ in self.layers]) if use_cache else None
+        context = self._context(position_ids, is_packed=is_packed, keeps=use_cache)
+        hidden = self.embed_tokens(input_ids)
+        if self.embed_positions is not None:
+            hidden = hidden + self.embed_positions(position_ids)
+        hidden = self.dropout(hidden)
+        every = self.gradient_checkpointing_every if self.training and kept is None else 0
+        for number, layer in enumerate(self.layers):
+            if every and number % every == 0:
+                hidden = checkpoint(layer, hidden, context, use_reentrant=False)
+            else:
+                hidden = layer(hidden, context, kept[number] if kept else None)
+        return Hidden(self.norm(hidden), kept)
+
+    def _context(self, position_ids: Tensor, *, is_packed: bool | None, keeps: bool) -> Context:
+        # other implementations need not know queries that are fewer than keys
+        attention = SdpaAttention() if keeps else self._attention
+        documents = attention.separate(position_ids, is_packed=False if keeps else is_packed)
+        turned = None
+        if self.embed_positions is None:
+            turned = rotation(position_ids, self._shape.positions, self._shape.attention.head_size)
+        return Context(attention, documents, turned)
+
+
+@final
+class DecoderNetwork(nn.Module):
+    """A causal language model: ``DecoderModel`` and the matrix that turns hidden states into logits."""
+
+    generation_config = None
+
+    def __init__(self, config: DecoderConfig, attention: Attention) -> None:
+        super().__init__()
+        shape = config.shape
+        self.config = config
+        self.model = DecoderModel(shape, config.dropout, attention)
+        self.lm_head = nn.Linear(shape.hidden_size, shape.vocabulary_size, bias=False)
+        self.tie_weights()
+
+    @override
+    def forward(self, input_ids: Tensor, position_ids: Tensor, **options: Any) -> Logits:
+        """Return the logits of the next tokens; arguments are those of ``DecoderModel``."""
+        hidden, kept = self.model(input_ids, position_ids, **options)
+        return Logits(self.lm_head(hidden), kept)
+
+    def tie_weights(self) -> None:
+        """Make embedding and prediction one matrix where the shape says so; call it when tensors were replaced."""
+        if self.config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    @property
+    def base_model(self) -> DecoderModel:
+        """Return the model without the matrix that predicts."""
+        return self.model
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the weights lie."""
+        return self.model.embed_tokens.weight.device
+
+    @property
+    def gradient_checkpointing_every(self) -> int:
+        """Return which layers are computed again in the backward pass: each n-th, or none if 0."""
+        return self.model.gradient_checkpointing_every
+
+    @gradient_checkpointing_every.setter
+    def gradient_checkpointing_every(self, every: int) -> None:
+        self.model.gradient_checkpointing_every = every
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of tokens."""
+        return self.model.embed_tokens
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """Return the matrix that predicts."""
+        return self.lm_head
+
+    def generate(self, input_ids: Tensor, **options: Any) -> Tensor:
+        """Return ``input_ids`` and new tokens behind them; options are those of ``generation.generate``."""
+        return generate(self, input_ids, **options)
+
+    def to_huggingface(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return this network's ``tensors`` as those of the Hugging Face model that ``config`` names."""
+        return to_huggingface(self.config.model_type, tensors)
+
+    def from_huggingface(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the ``tensors`` of the Hugging Face model that ``config`` names as this network's."""
+        ours = from_huggingface(self.config.model_type, tensors)
+        if self.config.tie_word_embeddings:
+            ours.pop("lm_head.weight", None)  # some files hold the one matrix twice
+        return ours

@@ -1,0 +1,76 @@
+"""Several processes on this machine, where no launcher started them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bootstrap.lazy import lazy
+from configs.sections.distributed import AutoDistributedSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from configs.settings import TrainSettings
+    from ports.process_group import ProcessGroup
+
+_SECOND_GPU = Path("/dev/nvidia1")
+
+
+def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a launcher such as torchrun started this process as one of several."""
+    return int(environment.get("WORLD_SIZE") or 1) > 1
+
+
+def open_group(timeout_seconds: float) -> ProcessGroup:
+    """Return the group of the processes that a launcher started, or of this one alone."""
+    if is_launched():
+        group: ProcessGroup = lazy("adapters.process_group.torch:TorchProcessGroup")(timeout_seconds)
+    else:
+        group = lazy("adapters.process_group.single:SingleProcessGroup")()
+    return group
+
+
+def processes_to_start(settings: TrainSettings) -> int:
+    """Return how many processes this command is to start; 1 if it trains itself."""
+    distributed = settings.distributed
+    if not isinstance(distributed, AutoDistributedSettings) or is_launched():
+        return 1
+    if distributed.processes != "auto":
+        return distributed.processes
+    if getattr(settings.optimizer, "device", None) not in ("auto", "cuda") or not _SECOND_GPU.exists():
+        return 1
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def launch(arguments: Sequence[str], num_processes: int) -> int:
+    """Run this program with ``arguments`` in ``num_processes`` processes through torchrun; return the exit code."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process tells its own error
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id=f"holdfast-{os.getpid()}",
+        max_restarts=0,
+        monitor_interval=0.2,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", "application", *arguments)
+    except ChildFailedError as error:
+        codes = [failure.exitcode for failure in error.failures.values()]
+        return next((code if code > 0 else 128 - code for code in codes if code), 1)
+    except SignalException as stop:
+        return 128 + int(stop.sigval)
+    return 0

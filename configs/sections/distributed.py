@@ -1,0 +1,49 @@
+"""Which processes train together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, Tag
+
+from configs.sections.base import PLUGIN, PluginSettings, Positive, Section, by_kind
+
+
+class SingleSettings(Section):
+    """One process."""
+
+    kind: Literal["single"] = Field(default="single", description="This process alone.")
+
+
+class _SeveralSettings(Section):
+    timeout_seconds: Positive = Field(
+        default=1800, description="Seconds after which a silent process is given up; more than a save or evaluation."
+    )
+
+
+class AutoDistributedSettings(_SeveralSettings):
+    """The processes that a launcher started, or that this command starts itself."""
+
+    kind: Literal["auto"] = Field(
+        default="auto", description="The processes that a launcher such as torchrun started; without one, processes."
+    )
+    processes: Positive | Literal["auto"] = Field(
+        default="auto",
+        description="How many processes this command starts on this machine, where no launcher did; auto starts one "
+        "for each GPU.",
+    )
+
+
+class TorchDistributedSettings(_SeveralSettings):
+    """The processes that torchrun started."""
+
+    kind: Literal["torch"] = Field(default="torch", description="The processes that torchrun started, and no others.")
+
+
+DistributedSettings = Annotated[
+    Annotated[AutoDistributedSettings, Tag("auto")]
+    | Annotated[SingleSettings, Tag("single")]
+    | Annotated[TorchDistributedSettings, Tag("torch")]
+    | Annotated[PluginSettings, Tag(PLUGIN)],
+    by_kind("auto", "single", "torch"),
+]

@@ -1,0 +1,88 @@
+"""The learning rate over a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from configs.sections.base import Natural, Number, Positive, Section
+
+Shape = Literal["linear", "1-sqrt"]
+
+FLOOR = 0.1
+SHAPE: Shape = "1-sqrt"
+
+
+class ScheduleSettings(Section):
+    """The learning rate over a run: linear warm-up, then what ``kind`` says."""
+
+    kind: Literal["cosine", "linear", "constant", "wsd"] = Field(
+        default="cosine",
+        description="What follows warm-up: cosine and linear decay at once; constant stays at the peak; wsd stays "
+        "there until the last stretch of the run, in which it decays.",
+    )
+    warmup_steps: Natural | None = Field(
+        default=20,
+        description="Steps over which the learning rate rises to its peak; null where warmup_tokens says it.",
+    )
+    warmup_tokens: Positive | None = Field(
+        default=None, description="Tokens over which the learning rate rises to its peak, in place of warmup_steps."
+    )
+    decay_steps: Positive | None = Field(
+        default=None,
+        description="Steps over which it decays: of cosine and linear from the end of warm-up, of wsd up to the end of "
+        "the run; null means until the end of the run, and of wsd its last tenth.",
+    )
+    decay_tokens: Positive | None = Field(
+        default=None, description="Tokens over which it decays, in place of decay_steps."
+    )
+    decay_shape: Shape = Field(default=SHAPE, description="Form of the decay of wsd; 1-sqrt falls faster at first.")
+    floor: Annotated[Number, Field(ge=0, le=1)] = Field(
+        default=FLOOR, description="Learning rate at the end of the decay, as a share of its peak, from 0 to 1."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_default_steps(cls, schedule: Any) -> Any:
+        is_in_tokens = isinstance(schedule, Mapping) and schedule.get("warmup_tokens") is not None
+        return {"warmup_steps": None, **schedule} if is_in_tokens else schedule
+
+    @field_validator("warmup_tokens", "decay_tokens")
+    @classmethod
+    def _is_the_only_unit(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+        steps = str(info.field_name).replace("tokens", "steps")
+        if tokens is not None and info.data.get(steps) is not None:
+            msg = f"stands beside optimizer.schedule.{steps}, which is {info.data[steps]}: set one of the two to null"
+            raise ValueError(msg)
+        return tokens
+
+    @field_validator("decay_steps", "decay_tokens")
+    @classmethod
+    def _can_decay(cls, length: int | None, info: ValidationInfo) -> int | None:
+        if length is not None and info.data.get("kind") == "constant":
+            msg = (
+                "has no effect, as optimizer.schedule.kind=constant does not decay: leave it out or choose another kind"
+            )
+            raise ValueError(msg)
+        return length
+
+    @field_validator("decay_shape")
+    @classmethod
+    def _has_a_choice(cls, shape: str, info: ValidationInfo) -> str:
+        kind = info.data.get("kind", "wsd")
+        if shape != SHAPE and kind != "wsd":
+            msg = f"belongs to optimizer.schedule.kind=wsd, but optimizer.schedule.kind is {kind}: change either"
+            raise ValueError(msg)
+        return shape
+
+    @field_validator("floor")
+    @classmethod
+    def _is_reached(cls, floor: float, info: ValidationInfo) -> float:
+        if floor != FLOOR and info.data.get("kind") == "constant":
+            msg = (
+                "has no effect, as optimizer.schedule.kind=constant does not decay: leave it out or choose another kind"
+            )
+            raise ValueError(msg)
+        return floor

@@ -1,0 +1,61 @@
+"""Optimizers keep their promises on two ranks as well."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from process_group_ranks import free_port
+
+HERE = Path(__file__).parent
+SUITE = HERE / "optimizer_on_ranks.py"
+
+
+def run_on_two_ranks(engine, tmp_path):
+    """Run the suite on both ranks at the same time, in the same order; return what each printed and ended with."""
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    pytest_call = [
+        sys.executable,
+        "-m",
+        "pytest",
+        str(SUITE),
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+    ]
+    if engine.startswith("zero"):  # DeepSpeed's own code is full of them
+        pytest_call += ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning", "-W", "ignore::UserWarning"]
+    ranks = [
+        subprocess.Popen(
+            [*pytest_call, f"--basetemp={tmp_path / str(rank)}", "--timeout=240"],
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "HOLDFAST_TEST_ENGINE": engine},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    return [(rank.communicate(timeout=280)[0], rank.returncode) for rank in ranks]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "ddp",
+        "fsdp2",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("zero1", "zero2", "zero3", "zero2-offload")),
+    ],
+)
+def test_every_promise_holds_on_two_ranks(engine, tmp_path):
+    """The contract suite passes on both of two ranks that train one model together."""
+    for output, code in run_on_two_ranks(engine, tmp_path):
+        assert code == 0, output[-6000:]
+        assert " passed" in output
