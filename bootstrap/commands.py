@@ -6,10 +6,11 @@ import os
 import shlex
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bootstrap.environment import set_library_defaults
-from bootstrap.launch import launch, processes_to_start
+from bootstrap.launch import is_first_rank, launch, processes_to_start
 from bootstrap.logging import configure_logging
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
@@ -40,6 +41,8 @@ def train(options: argparse.Namespace) -> int:
     """Train, or go on training, and show what came of it."""
     configure_logging()
     set_library_defaults()
+    if not is_first_rank():
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  what there is to say is said once
     settings = load_settings(options.config, options.settings, os.environ).settings
     run = build(settings)
     if options.fresh and (target := set_aside(run.directory)) is not None:
@@ -102,6 +105,17 @@ def generate(options: argparse.Namespace) -> int:
     return 0
 
 
+def export(options: argparse.Namespace) -> int:
+    """Write a trained model as a folder of Hugging Face."""
+    configure_logging()
+    set_library_defaults()
+    from bootstrap.export import export as write_model
+
+    location = write_model(options.run, options.folder, merged=options.merged)
+    print(f"{location} is in {options.folder}, as transformers loads it")
+    return 0
+
+
 def evaluate(options: argparse.Namespace) -> int:
     """Print a trained model's figures on its held-out documents."""
     configure_logging()
@@ -150,7 +164,8 @@ class _Report:
         sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
         print(f"\nsample:\n{_indented(self._run.sample(chosen.prompt, sampling))}\n")
         if (checkpoint := self._run.newest_checkpoint()) is not None:
-            print(f"checkpoint: {checkpoint}  (transformers loads it as it is)")
+            reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
+            print(f"checkpoint: {checkpoint}  ({reader} loads it as it is)")
         print(f"try next:   python -m application generate {folder} --prompt {chosen.prompt!r}")
         print(f"            python -m application evaluate {folder}")
 

@@ -25,6 +25,11 @@ def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
     return int(environment.get("WORLD_SIZE") or 1) > 1
 
 
+def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process speaks for all that a launcher started."""
+    return not is_launched(environment) or int(environment.get("RANK") or 0) == 0
+
+
 def open_group(timeout_seconds: float) -> ProcessGroup:
     """Return the group of the processes that a launcher started, or of this one alone."""
     if is_launched():

@@ -141,6 +141,7 @@ class Run:
         folder.begin(dump_settings(self.settings))
         monitors = self._open_monitors(stack, is_first=group.rank == 0)
         container.rejections.override(providers.Object(self._open_rejections(stack, group.rank)))
+        container.chosen(), container.batch_stream.selector()  # decided together, so not within anybody's turn
         self._check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))
         in_turns(group, container.batch_stream)

@@ -1,0 +1,110 @@
+"""Several processes train one model, as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+from command_line import corpus, environment, losses, run, start, tiny, wait_for_step
+
+TWO = "distributed.processes=2"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Return a folder with a corpus, and what one process made of it."""
+    home = tmp_path_factory.mktemp("ranks")
+    outcome = run("train", *tiny(corpus(home), "run.name=one"), cwd=home)
+    assert outcome.returncode == 0, outcome.stderr
+    return home
+
+
+def settings(home, name, *more):
+    return tiny(home / "corpus.jsonl", f"run.name={name}", *more)
+
+
+def assert_same_losses(home, name):
+    """Compare every step's loss with that of one process."""
+    expected, found = losses(home / "runs/one"), losses(home / "runs" / name)
+    assert found.keys() == expected.keys()
+    for step, loss in expected.items():
+        assert found[step] == pytest.approx(loss, rel=5e-6), step
+
+
+def test_one_command_starts_two_processes(home):
+    """distributed.processes starts them itself: the losses are those of one process, and what is said is said once."""
+    outcome = run("train", *settings(home, "ddp", TWO), cwd=home)
+    assert outcome.returncode == 0, outcome.stderr
+    assert_same_losses(home, "ddp")
+    assert outcome.stdout.count("finished 30 steps") == outcome.stdout.count("sample:") == 1
+    assert outcome.stderr.count("step 30 · checkpoint") == 1
+
+
+def test_a_stopped_run_of_two_goes_on_alone(home):
+    """SIGTERM saves on all ranks together and ends with its code; one process goes on and takes the same steps."""
+    process = start("train", *settings(home, "stopped", TWO), cwd=home)
+    wait_for_step(home / "runs/stopped", 7, process)
+    process.send_signal(signal.SIGTERM)
+    output, errors = process.communicate(timeout=50)
+    assert process.returncode == 143, output + errors
+    outcome = run("train", *settings(home, "stopped"), cwd=home)
+    assert outcome.returncode == 0, outcome.stderr
+    assert_same_losses(home, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "code", "named"),
+    [("optimizer.batch_size=3", 2, "a batch of 3 samples"), ("data.path=nowhere.jsonl", 3, "nowhere.jsonl")],
+)
+def test_a_mistake_ends_all_with_its_code(home, mistake, code, named):
+    """A user's mistake is one sentence of each process that sees it, and the command's code is that of the mistake."""
+    outcome = run("train", *settings(home, "mistaken", TWO, mistake), cwd=home)
+    assert outcome.returncode == code, outcome.stderr
+    assert named in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("name", "launcher"),
+    [
+        ("torchrun", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]),
+        ("accelerate", ["-m", "accelerate.commands.launch", "--cpu", "--num_processes=2", "--num_machines=1"]),
+    ],
+)
+def test_launchers_start_it(home, name, launcher):
+    """Torchrun and accelerate launch start the same run."""
+    module = ["-m", "application"] if name == "torchrun" else ["--module", "application"]
+    command = [sys.executable, *launcher, *module, "train", *settings(home, name)]
+    outcome = subprocess.run(
+        command, cwd=home, env=environment(), text=True, capture_output=True, timeout=150, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    assert_same_losses(home, name)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "engine",
+    [
+        ["optimizer.sharding=fsdp2"],
+        ["optimizer.kind=deepspeed", "optimizer.stage=2"],
+        ["optimizer.kind=deepspeed", "optimizer.stage=3"],
+    ],
+)
+def test_a_sharded_run_is_evaluated_by_one_process(home, engine):
+    """A run whose state is sharded has the losses of one process, and its checkpoint is of no number of processes."""
+    name = engine[-1].replace("=", "-")
+    outcome = run("train", *settings(home, name, TWO, *engine), cwd=home, timeout=280)
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    assert_same_losses(home, name)
+    told = [json.loads(line) for line in (home / "runs" / name / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [record["eval_loss"] for record in told if "eval_loss" in record][-1]
+    measured = run("evaluate", f"runs/{name}", cwd=home)
+    assert measured.returncode == 0, measured.stderr
+    assert float(measured.stdout.split("per byte · ")[1].split()[0]) == pytest.approx(evaluated, abs=1e-3)

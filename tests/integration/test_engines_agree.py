@@ -1,0 +1,64 @@
+"""However a model is spread over processes, it learns the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LARGEST = 5e-6  # relative difference of a step's loss
+SHARDED_BY_DEEPSPEED = ["zero1", "zero2", "zero3", "zero2-offload"]
+
+
+def losses_of(engine, num_ranks):
+    """Run the script in ``num_ranks`` processes; return its losses, by what was run."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if num_ranks > 1:
+        environment |= {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "engine_ranks.py"), engine],
+            env={**environment, **({"RANK": str(rank), "LOCAL_RANK": str(rank)} if num_ranks > 1 else {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(num_ranks)
+    ]
+    outputs = [rank.communicate(timeout=280) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * num_ranks, outputs[0][1][-3000:]
+    return json.loads(outputs[0][0].strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Return the losses of one process."""
+    losses = losses_of("ddp", 1)["1"]
+    assert losses[0] - losses[-1] >= 1.0, "a run that learns nothing would prove nothing"
+    return losses
+
+
+def difference(losses, expected):
+    return max(abs(loss / other - 1) for loss, other in zip(losses, expected, strict=True))
+
+
+@pytest.mark.timeout(290)
+@pytest.mark.parametrize(
+    "engine", ["ddp", "fsdp2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SHARDED_BY_DEEPSPEED)]
+)
+def test_two_ranks_learn_as_one_process_does(engine, alone):
+    """With uneven numbers of tokens a rank and a part, in one part or four, each of 30 losses is that of one process."""
+    found = losses_of(engine, 2)
+    for accumulation in ("1", "4"):
+        assert difference(found[accumulation], alone) <= LARGEST, (engine, accumulation)
+    if "per rank" in found:
+        assert difference(found["per rank"], alone) > 100 * LARGEST, "weighing ranks alike was not noticed"
