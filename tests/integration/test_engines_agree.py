@@ -43,7 +43,7 @@ def losses_of(engine, num_ranks):
 def alone():
     """Return the losses of one process."""
     losses = losses_of("ddp", 1)["1"]
-    assert losses[0] - losses[-1] >= 1.0, "a run that learns nothing would prove nothing"
+    assert losses[0] - losses[-1] >= 1, "a run that learns nothing would prove nothing"
     return losses
 
 
@@ -56,7 +56,7 @@ def difference(losses, expected):
     "engine", ["ddp", "fsdp2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SHARDED_BY_DEEPSPEED)]
 )
 def test_two_ranks_learn_as_one_process_does(engine, alone):
-    """With uneven numbers of tokens a rank and a part, in one part or four, each of 30 losses is that of one process."""
+    """With uneven numbers of tokens a rank and a part, in one part or four, each loss is that of one process."""
     found = losses_of(engine, 2)
     for accumulation in ("1", "4"):
         assert difference(found[accumulation], alone) <= LARGEST, (engine, accumulation)
