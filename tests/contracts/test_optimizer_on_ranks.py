@@ -50,8 +50,7 @@ def run_on_two_ranks(engine, tmp_path):
     "engine",
     [
         "ddp",
-        "fsdp2",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("zero1", "zero2", "zero3", "zero2-offload")),
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fsdp2", "zero1", "zero2", "zero3", "zero2-offload")),
     ],
 )
 def test_every_promise_holds_on_two_ranks(engine, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -57,7 +58,10 @@ def test_a_stopped_run_of_two_goes_on_alone(home):
 
 @pytest.mark.parametrize(
     ("mistake", "code", "named"),
-    [("optimizer.batch_size=3", 2, "a batch of 3 samples"), ("data.path=nowhere.jsonl", 3, "nowhere.jsonl")],
+    [
+        ("optimizer.batch_size=3", 2, "a batch of 3 samples"),
+        pytest.param("data.path=nowhere.jsonl", 3, "nowhere.jsonl", marks=pytest.mark.slow),
+    ],
 )
 def test_a_mistake_ends_all_with_its_code(home, mistake, code, named):
     """A user's mistake is one sentence of each process that sees it, and the command's code is that of the mistake."""
@@ -108,3 +112,57 @@ def test_a_sharded_run_is_evaluated_by_one_process(home, engine):
     measured = run("evaluate", f"runs/{name}", cwd=home)
     assert measured.returncode == 0, measured.stderr
     assert float(measured.stdout.split("per byte · ")[1].split()[0]) == pytest.approx(evaluated, abs=1e-3)
+
+
+@pytest.fixture
+def two_hosts():
+    """Return two network namespaces with an address each, joined by a cable; skipped where that is not allowed."""
+    names, wires = (
+        [f"holdfast-{os.getpid()}-{side}" for side in "ab"],
+        [f"hf{os.getpid() % 10**6}{side}" for side in "ab"],
+    )
+    addresses = ["10.77.0.1", "10.77.0.2"]
+
+    def ip(*arguments):
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", wires[0], "netns", names[0], "type", "veth", "peer", "name", wires[1], "netns", names[1])
+        for name, wire, address in zip(names, wires, addresses, strict=True):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", wire)
+            ip("-n", name, "link", "set", wire, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"this machine makes no network namespaces: {error}")
+    try:
+        yield list(zip(names, wires, addresses, strict=True))
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_two_hosts_train_together(home, two_hosts):
+    """Two machines that see each other by their network alone train as one process does."""
+    nodes = []
+    for name, wire, address in two_hosts:
+        launcher = ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", "--rdzv-id=test", "--max-restarts=0"]
+        meeting = [f"--rdzv-endpoint={two_hosts[0][2]}:29400", f"--local-addr={address}"]
+        meeting.append(f"--rdzv-conf=is_host={int(name == two_hosts[0][0])}")  # by its name it could not tell
+        command = [sys.executable, "-m", "torch.distributed.run", *launcher, *meeting, "-m", "application", "train"]
+        nodes.append(
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, *command, *settings(home, "hosts")],
+                cwd=home,
+                env=environment() | {"GLOO_SOCKET_IFNAME": wire, "OMP_NUM_THREADS": "1"},
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+    outputs = [node.communicate(timeout=150) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs[0][1][-2000:] + outputs[1][1][-2000:]
+    assert_same_losses(home, "hosts")

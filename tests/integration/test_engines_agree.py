@@ -53,7 +53,7 @@ def difference(losses, expected):
 
 @pytest.mark.timeout(290)
 @pytest.mark.parametrize(
-    "engine", ["ddp", "fsdp2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SHARDED_BY_DEEPSPEED)]
+    "engine", ["ddp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fsdp2", *SHARDED_BY_DEEPSPEED))]
 )
 def test_two_ranks_learn_as_one_process_does(engine, alone):
     """With uneven numbers of tokens a rank and a part, in one part or four, each loss is that of one process."""
