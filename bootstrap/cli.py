@@ -46,6 +46,15 @@ examples:
       tokenizer.path=./gpt2 data.cache.dir=/scratch/tokens
 """
 
+_EXPORT_HELP = """\
+Takes the newest valid checkpoint. The adapters of a run with model.lora are written as PEFT loads them, or with
+--merged as a whole model, which needs no PEFT.
+
+examples:
+  %(prog)s runs/default ./model
+  %(prog)s runs/tuned ./model --merged
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code. A user's mistake is one sentence on standard error, never a traceback."""
@@ -94,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_config(commands)
     _add_generate(commands)
     _add_evaluate(commands)
+    _add_export(commands)
     return parser
 
 
@@ -131,6 +141,13 @@ def _add_generate(commands: argparse._SubParsersAction[argparse.ArgumentParser])
 def _add_evaluate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     text = "Measures the newest valid checkpoint on the documents that its run held out, as the run itself does."
     _add_run(_add(commands, "evaluate", "measure a trained model on its held-out documents", text))
+
+
+def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    export = _add(commands, "export", "write a trained model as a folder of Hugging Face", _EXPORT_HELP)
+    _add_run(export)
+    export.add_argument("folder", type=Path, metavar="FOLDER", help="where to write: a new folder, or an empty one")
+    export.add_argument("--merged", action="store_true", help="add a run's adapters to their model: a whole one")
 
 
 def _add(

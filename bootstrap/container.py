@@ -143,8 +143,9 @@ class Container(containers.DeclarativeContainer):
         ),
         tokens=providers.List(token_files),
     )
+    mode = providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, decide)
     batch_stream = providers.Selector(
-        providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, decide),
+        mode,
         cache=providers.Singleton(
             data.cached_batches, tokens, mixture, packing, holdout, share, epochs=settings.provided.data.epochs
         ),

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 from application.handlers.announce import Announce
 from application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from application.handlers.halve_micro_batch import HalveMicroBatch
+from application.handlers.profile_steps import ProfileSteps
 from application.handlers.record_events import RecordEvents
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from application.handlers.watch_compilation import WatchCompilation
+from bootstrap.lazy import lazy
 from bootstrap.plugins import check_options, load_plugin
 from domain.cadence import Every
 from domain.events import (
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from application.handlers.record_metrics import RecordMetrics
+    from application.handlers.watch_compilation import Compilations
     from bootstrap.container import Container
 
 Reaction = tuple[type[Event], "Callable[[Any], object]"]
@@ -39,6 +43,7 @@ def reactions(
     *,
     write: Callable[[Mapping[str, Any]], object],
     say: Callable[[str], object],
+    compilations: Compilations | None = None,
 ) -> list[Reaction]:
     """Return each event with its handler, in the order of their subscription: an evaluation comes before a save."""
     settings, inbox, budget = container.settings(), container.inbox(), container.budget()
@@ -51,6 +56,7 @@ def reactions(
     # one of several ranks cannot save by itself: the others may stand anywhere
     is_alone = container.process_group().size == 1
     failures = [(RunFailed, SaveOnFailure(container.checkpoints()))] if is_alone else []
+    watch = [] if compilations is None else [(StepCompleted, WatchCompilation(compilations, say))]
     return [
         (Event, RecordEvents(write)),
         (Event, Announce(say)),
@@ -62,8 +68,21 @@ def reactions(
         (StepCompleted, SaveOnCadence(Every(settings.state_store.every), budget, inbox)),
         (MemoryExhausted, HalveMicroBatch(inbox)),
         (StopRequested, SaveOnStop(inbox)),
+        *watch,
         *failures,
+        *_profile(container, say),
     ]
+
+
+def _profile(container: Container, say: Callable[[str], object]) -> list[Reaction]:
+    settings = container.settings().profile
+    if settings.bounds is None:
+        return []
+    folder = container.directory() / "profile" if settings.dir is None else settings.dir.expanduser()
+    profiler = lazy("adapters.shared.profiling:TorchProfiler")(folder)
+    profile = ProfileSteps(profiler, *settings.bounds, say)
+    ends = [(kind, profile.on_end) for kind in (RunFinished, RunFailed)]
+    return [(RunStarted, profile.on_start), (StepCompleted, profile.on_step), *ends]
 
 
 def subscribe_outside_handlers(container: Container) -> None:

@@ -15,6 +15,7 @@ from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
 from application.rejections import Rejections
 from bootstrap.assemble import PORTS, assemble
+from bootstrap.compiling import compile_model
 from bootstrap.hardware import torch_state
 from bootstrap.monitors import build_monitors
 from bootstrap.ranks import SharedRunFolder, in_turns
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from application.handlers.watch_compilation import Compilations
     from application.train import TrainRun
     from bootstrap.container import Container
     from configs.settings import TrainSettings
@@ -141,13 +143,15 @@ class Run:
         folder.begin(dump_settings(self.settings))
         monitors = self._open_monitors(stack, is_first=group.rank == 0)
         container.rejections.override(providers.Object(self._open_rejections(stack, group.rank)))
-        container.chosen(), container.batch_stream.selector()  # decided together, so not within anybody's turn
+        container.chosen()  # decided together, so not within anybody's turn
+        container.mode()
         self._check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))
         in_turns(group, container.batch_stream)
-        record = stack.enter_context(closing(RecordMetrics(monitors, container.trainable())))
+        compilations = compile_model(container, stack, say=self._tell)
+        record = stack.enter_context(closing(RecordMetrics(monitors, container.trainable(), compilations)))
         if group.rank == 0:  # commands come from there alone, and figures and events are the same on all ranks
-            self._subscribe(container, record, stack)
+            self._subscribe(container, record, stack, compilations)
         for kind, handler in self._subscriptions:
             stack.callback(container.event_bus().subscribe(kind, handler))
         train_run: TrainRun = container.train_run()
@@ -175,11 +179,13 @@ class Run:
             self.settings.data.on_error, lambda record: rejected.append(mask(record)), known=rejected.read()
         )
 
-    def _subscribe(self, container: Container, record: RecordMetrics, stack: ExitStack) -> None:
+    def _subscribe(
+        self, container: Container, record: RecordMetrics, stack: ExitStack, compilations: Compilations | None
+    ) -> None:
         bus = container.event_bus()
         events = stack.enter_context(closing(JsonLines(self.directory / "events.jsonl")))
         write, say = (lambda event: events.append(mask(event))), self._tell
-        for kind, handler in reactions(container, record, write=write, say=say):
+        for kind, handler in reactions(container, record, write=write, say=say, compilations=compilations):
             stack.callback(bus.subscribe(kind, handler))  # ended with the run: a host's own bus may serve another one
         subscribe_outside_handlers(container)
 

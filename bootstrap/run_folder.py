@@ -23,6 +23,7 @@ _IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind")
 _FREE = (
     *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error"),
     "tokenizer.backend",  # all backends give the same ids
+    "model.compile",  # compiled layers train the same model
 )
 _SOURCE_RETRY = re.compile(r"data\.sources\..*\.retry\..*")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, final
 
 from application.generate import generate
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from domain.batch import Batch
     from domain.outcome import Evaluation
     from domain.sampling import Sampling
+    from ports.tokenizer import Tokenizer
 
 
 @final
@@ -33,6 +35,19 @@ class Trained:
         self._container = container
         self._data = data
         self.location = location
+
+    @property
+    def model(self) -> object:
+        """Return the model itself, as its optimizer has it."""
+        self._container.trainable()
+        model: object = self._container.model()
+        return model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the run."""
+        tokenizer: Tokenizer = self._container.tokenizer()
+        return tokenizer
 
     def generate(self, prompt: str, sampling: Sampling) -> str:
         """Return ``prompt`` and its continuation."""
@@ -89,13 +104,24 @@ def _on_any_device(settings: TrainSettings) -> TrainSettings:
 def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
     """Take tokenizer and model from the checkpoint itself: what they were made from may be gone."""
     tree = dump_settings(settings)
-    if isinstance(settings.model, HuggingFaceModelSettings):
+    if getattr(settings.model, "lora", None) is not None:
+        pass  # the checkpoint holds adapters only: their model is made as the run made it
+    elif isinstance(settings.model, HuggingFaceModelSettings):
         tree["model"] = {"kind": "huggingface", "path": str(folder), "attention": settings.model.attention}
-    if isinstance(settings.model, DecoderModelSettings):
+    elif isinstance(settings.model, DecoderModelSettings):
         tree["model"] = {"kind": "decoder", "path": str(folder), "attention": settings.model.attention}
     if settings.tokenizer.kind in ("huggingface", "train"):
-        tree["tokenizer"] = {"kind": "huggingface", "path": str(folder)}
+        tree["tokenizer"] = {"kind": "huggingface", "path": str(_tokenizer_in(folder))}
     return restore_settings(tree)
+
+
+def _tokenizer_in(folder: Path) -> Path:
+    """Return where the tokenizer is: transformers refuses a folder whose config.json is of none of its types."""
+    from adapters.shared.decoder.huggingface_config import OWN_TYPE
+
+    config = folder / "config.json"
+    is_own = config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("model_type") == OWN_TYPE
+    return folder / "tokenizer.json" if is_own else folder
 
 
 def _say_nothing(_: str) -> None:

@@ -44,6 +44,7 @@ def build_model(
     """Return the model of a run, with its loss; what it cannot do is said, or refused with ``ConfigurationError``."""
     seed = settings.run.seed
     model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
+    add_adapters(model, settings)
     if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and hasattr(model, "network"):
         from adapters.shared.loss_choice import BUILT_IN_LOSSES, choose_loss
 
@@ -57,6 +58,28 @@ def build_model(
     for note in getattr(model, "notes", ()):
         say(note)
     return model
+
+
+def add_adapters(model: object, settings: TrainSettings) -> None:
+    """Give ``model`` the adapters that the settings ask for; raises ``ConfigurationError`` if that cannot be."""
+    chosen = getattr(settings.model, "lora", None)
+    if chosen is None:
+        return
+    if not hasattr(model, "network"):
+        msg = f"model.lora is set, but a {type(model).__name__} has no network that could get adapters: set it to null"
+        raise ConfigurationError(msg)
+    if settings.optimizer.kind == "deepspeed":
+        msg = "model.lora does not work with optimizer.kind=deepspeed: use accelerate"
+        raise ConfigurationError(msg)
+    if chosen.quantize != "none" and getattr(settings.optimizer, "sharding", None) == "fsdp2":
+        msg = "model.lora.quantize is 4bit, whose weights fsdp2 cannot shard: set optimizer.sharding=ddp"
+        raise ConfigurationError(msg)
+    from adapters.shared.lora import LoraPlan, add_lora
+
+    targets = None if chosen.target_modules == "auto" else chosen.target_modules
+    plan = LoraPlan(chosen.rank, chosen.alpha, chosen.dropout, targets, chosen.quantize)
+    path, revision = settings.model.path, getattr(settings.model, "revision", None)  # type: ignore[union-attr]
+    add_lora(model, plan, seed=settings.run.seed, path=path, revision=revision)  # type: ignore[arg-type]
 
 
 def held_out_packing(model: object, length: int) -> Packing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
@@ -15,6 +15,7 @@ from configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
 from configs.sections.model import HuggingFaceModelSettings, ModelSettings
 from configs.sections.monitors import ConsoleMonitorSettings, HandlerSettings, JsonlMonitorSettings, MonitorSettings
 from configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
+from configs.sections.profile import ProfileSettings
 from configs.sections.run import RunSettings
 from configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
 from configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings
@@ -78,6 +79,7 @@ class TrainSettings(BaseSettings):
     distributed: DistributedSettings = Field(
         default_factory=AutoDistributedSettings, description="Which processes train together."
     )
+    profile: ProfileSettings = Field(default_factory=ProfileSettings, description="A close look at some steps.")
     sample: SampleSettings = Field(
         default_factory=SampleSettings, description="The text that the model writes at the end of a run."
     )
@@ -89,6 +91,15 @@ class TrainSettings(BaseSettings):
             msg = "names one monitor twice"
             raise ValueError(msg)
         return monitors
+
+    @field_validator("profile")
+    @classmethod
+    def _begins_within_the_run(cls, profile: ProfileSettings, info: ValidationInfo) -> ProfileSettings:
+        steps = info.data["run"].budget.steps if "run" in info.data else None
+        if profile.bounds is not None and steps is not None and profile.bounds[0] > steps:
+            msg = f"has steps {profile.steps}, but run.budget.steps ends the run at step {steps}: choose earlier steps"
+            raise ValueError(msg)
+        return profile
 
     @classmethod
     @override

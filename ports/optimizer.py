@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Hardware:
     """Where and how a model trains: for people, and for the share of the device's peak that is used (MFU).
 
-    ``flops_per_token`` counts forward and backward; ``peak_flops`` is None where the device's peak is not known.
+    ``flops_per_token`` counts forward and backward; ``peak_flops`` is that of all ranks' devices together,
+    None where it is not known.
     """
 
     device: str

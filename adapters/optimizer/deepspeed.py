@@ -10,6 +10,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from typing_extensions import override
 
 from adapters.optimizer.algorithm import Algorithm
+from adapters.optimizer.build_locks import announce_builds
 from adapters.optimizer.deepspeed_config import complete_config, read_config
 from adapters.optimizer.hardware import describe
 from adapters.optimizer.trainable import TorchTrainable
@@ -45,9 +46,9 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
     ) -> None:
         self._device = device
         self._precision = precision
-        self._own = {**own, "bf16.enabled": precision == "bf16"}
-        self._config = config
         self._algorithm = algorithm or Algorithm()
+        self._own = {**own, "bf16.enabled": precision == "bf16", "optimizer.algorithm": self._algorithm.name}
+        self._config = config
         self._seed = seed
         self._sequence_length = sequence_length
 
@@ -79,12 +80,18 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         from accelerate.utils import DeepSpeedPlugin, InitProcessGroupKwargs
 
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  of an earlier run
-        num_ranks = int(os.environ.get("WORLD_SIZE", "1"))
-        whole = complete_config(config, self._own, num_ranks=num_ranks)
+        whole = complete_config(config, self._own, num_ranks=int(os.environ.get("WORLD_SIZE", "1")))
+        self._announce_builds(whole["zero_optimization"])
         return Accelerator(
             deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=whole, gradient_accumulation_steps=1),
             kwargs_handlers=[InitProcessGroupKwargs(backend="gloo" if self._device == "cpu" else "nccl")],
         )
+
+    def _announce_builds(self, zero: Mapping[str, Any]) -> None:
+        devices = {(zero.get(part) or {}).get("device") for part in ("offload_optimizer", "offload_param")}
+        needed = ["deepspeed_shm_comm"] if self._device == "cpu" else []
+        needed += ["async_io"] if "nvme" in devices else []
+        announce_builds(needed if os.environ.get("LOCAL_RANK", "0") == "0" else ())
 
 
 @contextmanager

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_ADAMS = {"adam", "adamw"}
+    from collections.abc import Mapping, Sequence
 
 
 def read_config(path: str) -> dict[str, Any]:
     """Return the JSON of a DeepSpeed configuration; raises ``ConfigurationError`` if it is none."""
     try:
-        config = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_twins)
+    except (OSError, ValueError, RecursionError) as error:
         msg = f"optimizer.config, {path}, cannot be read as DeepSpeed's JSON ({error})"
         raise ConfigurationError(msg) from error
     if not isinstance(config, dict):
@@ -30,24 +29,28 @@ def read_config(path: str) -> dict[str, Any]:
 def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ranks: int) -> dict[str, Any]:
     """Return ``config`` for the engine of a run whose values are ``own``, by dotted key of DeepSpeed.
 
-    A value that is "auto" or absent is the run's; one that contradicts the run raises ``ConfigurationError``. Batches
-    are cut by Holdfast, so the engine is told of one sample at a time; optimizer and schedule are Holdfast's.
+    A value that is "auto" or absent is the run's, or else DeepSpeed's default; one that the run leaves open (None) is
+    the file's; one that contradicts the run raises ``ConfigurationError``. Keys that Holdfast knows nothing of go
+    through as they are. Batches are cut by Holdfast, so the engine is told of one sample at a time; optimizer and
+    schedule are Holdfast's.
     """
+    for name in _SECTIONS:
+        if not isinstance(config.get(name, {}), dict):
+            _refuse(f"{name} is {config[name]!r}, which is no JSON object: see DeepSpeed's documentation")
     for key, value in own.items():
         _refuse_other(key, _value_at(config, key), value)
-    _refuse_uneven_batch(config, own, num_ranks)
-    if str(_value_at(config, "optimizer.type") or "adamw").lower() not in _ADAMS:
-        kind = config["optimizer"]["type"]
-        msg = f"the DeepSpeed file's optimizer.type is {kind}, but optimizer.algorithm says what trains: leave it out"
-        raise ConfigurationError(msg)
+    _refuse_other_precision(config, own)
+    _refuse_other_batch(config, own, num_ranks)
+    _refuse_other_algorithm(config, own)
     if config.get("scheduler"):
-        msg = "the DeepSpeed file has a scheduler, but optimizer.schedule sets the learning rate: leave scheduler out"
-        raise ConfigurationError(msg)
-    kept = {name: value for name, value in config.items() if name not in _OURS}
+        _refuse("scheduler stands beside optimizer.schedule, which sets the learning rate: leave scheduler out")
+    kept = _without_auto({name: value for name, value in config.items() if name not in _OURS})
+    zero = _with_run(kept.get("zero_optimization", {}), own)
+    _refuse_impossible(zero)
     return {
         **kept,
-        "zero_optimization": _zero_of(config, own),
-        "bf16": {**_section(config, "bf16"), "enabled": own["bf16.enabled"], "check_grad_overflow": True},
+        "zero_optimization": zero,
+        "bf16": {**kept.get("bf16", {}), "enabled": own["bf16.enabled"], "check_grad_overflow": True},
         "gradient_clipping": own["gradient_clipping"],
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -56,63 +59,124 @@ def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ra
     }
 
 
-_OURS = {"optimizer", "fp16", "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}
+_SECTIONS = ("zero_optimization", "bf16", "bfloat16", "fp16", "amp", "torch_autocast", "optimizer")
+_OURS = {
+    *("optimizer", "scheduler", "fp16", "bfloat16", "amp", "torch_autocast"),
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+}
+_SETTING = MappingProxyType(
+    {
+        "zero_optimization.stage": "optimizer.stage",
+        "zero_optimization.offload_optimizer.device": "optimizer.offload",
+        "zero_optimization.offload_param.device": "optimizer.offload_parameters",
+        "bf16.enabled": "optimizer.precision for bf16",
+        "gradient_clipping": "optimizer.clip",
+        "train_batch_size": "optimizer.batch_size",
+        "train_micro_batch_size_per_gpu": "optimizer.micro_batch",
+        "optimizer.params.lr": "optimizer.learning_rate",
+        "optimizer.params.betas": "optimizer.betas",
+        "optimizer.params.eps": "optimizer.epsilon",
+        "optimizer.params.weight_decay": "optimizer.weight_decay",
+    }
+)
 
 
-def _zero_of(config: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    zero = {name: value for name, value in _section(config, "zero_optimization").items() if value != "auto"}
-    zero["stage"] = own.get("zero_optimization.stage") or zero.get("stage", 2)
-    for part in ("optimizer", "param"):
-        device = own.get(f"zero_optimization.offload_{part}.device")
+def _with_run(zero: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    whole = {**zero, "stage": own.get("zero_optimization.stage") or zero.get("stage", 2)}
+    for part in ("offload_optimizer", "offload_param"):
+        device = own.get(f"zero_optimization.{part}.device")
         if device is not None and device != "none":
-            zero[f"offload_{part}"] = {**_section(zero, f"offload_{part}"), "device": device}
-    return zero
+            whole[part] = {**(zero.get(part) or {}), "device": device}
+    return whole
 
 
 def _refuse_other(key: str, theirs: object, ours: object) -> None:
     if ours is None or theirs is None or theirs in ("auto", ours):
         return
-    if isinstance(theirs, list) and tuple(theirs) == ours:
+    if isinstance(theirs, list) and isinstance(ours, tuple) and tuple(theirs) == ours:
         return
     if isinstance(theirs, (int, float)) and isinstance(ours, (int, float)) and float(theirs) == float(ours):
         return
-    msg = (
-        f"the DeepSpeed file's {key} is {theirs!r}, but the run's {_SETTING.get(key, 'settings')} is {ours!r}: "
-        'make them equal, or write "auto" in the file'
+    _refuse(
+        f"{key} is {theirs!r}, but the run's {_SETTING.get(key, 'settings')} is {_plain(ours)!r}: make them equal, or "
+        'write "auto" in the file'
     )
-    raise ConfigurationError(msg)
 
 
-_SETTING = {
-    "zero_optimization.stage": "optimizer.stage",
-    "zero_optimization.offload_optimizer.device": "optimizer.offload",
-    "zero_optimization.offload_param.device": "optimizer.offload_parameters",
-    "bf16.enabled": "optimizer.precision for bf16",
-    "gradient_clipping": "optimizer.clip",
-    "train_batch_size": "optimizer.batch_size",
-    "train_micro_batch_size_per_gpu": "optimizer.micro_batch",
-    "optimizer.params.lr": "optimizer.learning_rate",
-    "optimizer.params.betas": "optimizer.betas",
-    "optimizer.params.eps": "optimizer.epsilon",
-    "optimizer.params.weight_decay": "optimizer.weight_decay",
-}
+def _refuse_other_precision(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    _refuse_other("bf16.enabled", _value_at(config, "bfloat16.enabled"), own["bf16.enabled"])
+    precision = "bf16" if own["bf16.enabled"] else "fp32"
+    for name in ("fp16", "amp", "torch_autocast"):
+        if _value_at(config, f"{name}.enabled") is True:
+            _refuse(f"{name}.enabled is true, but the run's optimizer.precision is {precision}: leave {name} out")
 
 
-def _refuse_uneven_batch(config: Mapping[str, Any], own: Mapping[str, Any], num_ranks: int) -> None:
-    micro, steps = (config.get(name) for name in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"))
+def _refuse_other_batch(config: Mapping[str, Any], own: Mapping[str, Any], num_ranks: int) -> None:
     whole = own.get("train_batch_size")
-    if isinstance(micro, int) and isinstance(steps, int) and whole is not None and micro * steps * num_ranks != whole:
-        msg = (
-            f"the DeepSpeed file's micro-batches of {micro}, {steps} times on {num_ranks} processes, are "
-            f"{micro * steps * num_ranks} sequences, but optimizer.batch_size is {whole}: make them equal, or write "
-            '"auto" in the file'
+    if whole is None:
+        return
+    at_once = own.get("train_micro_batch_size_per_gpu") or -(-whole // num_ranks)
+    micro, steps = config.get("train_micro_batch_size_per_gpu"), config.get("gradient_accumulation_steps")
+    if isinstance(steps, int):
+        rows = micro if isinstance(micro, int) else at_once
+        if rows * steps * num_ranks != whole:
+            _refuse(
+                f"micro-batches of {rows}, {steps} times on {num_ranks} processes, are {rows * steps * num_ranks} "
+                f'sequences, but optimizer.batch_size is {whole}: make them equal, or write "auto" in the file'
+            )
+    if isinstance(micro, int) and micro != at_once:
+        _refuse(
+            f"train_micro_batch_size_per_gpu is {micro}, but without optimizer.micro_batch a process takes all its "
+            f"{at_once} sequences at once: set optimizer.micro_batch={micro}"
         )
-        raise ConfigurationError(msg)
 
 
-def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = config.get(name)
-    return section if isinstance(section, dict) else {}
+def _refuse_other_algorithm(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    kind, ours = _value_at(config, "optimizer.type"), own.get("optimizer.algorithm", "adamw")
+    if kind in (None, "auto") or str(kind).lower() == ours:
+        return
+    # DeepSpeed's Adam is AdamW unless it is told otherwise
+    decays_apart = _value_at(config, "optimizer.params.adam_w_mode") is not False
+    if str(kind).lower() == "adam" and ours == "adamw" and decays_apart:
+        return
+    _refuse(f"optimizer.type is {kind}, but the run's optimizer.algorithm is {ours}: leave optimizer out of the file")
+
+
+def _refuse_impossible(zero: Mapping[str, Any]) -> None:
+    if zero["stage"] not in (1, 2, 3):
+        _refuse(f"zero_optimization.stage is {zero['stage']!r}: it must be 1, 2 or 3")
+    for part, setting in (
+        ("offload_optimizer", "optimizer.offload"),
+        ("offload_param", "optimizer.offload_parameters"),
+    ):
+        offload = zero.get(part) or {}
+        device = offload.get("device", "none")
+        if part == "offload_param" and device != "none" and zero["stage"] != 3:
+            msg = f"{setting} is {device}, but stage {zero['stage']} keeps all parameters on the device: set stage 3"
+            raise ConfigurationError(msg)
+        if device == "nvme" and not offload.get("nvme_path"):
+            msg = (
+                f"{setting} is nvme, but nothing says where: write zero_optimization.{part}.nvme_path into a DeepSpeed "
+                "file and name it in optimizer.config"
+            )
+            raise ConfigurationError(msg)
+
+
+def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        msg = f"{next(name for name in names if names.count(name) > 1)} stands there twice"
+        raise ValueError(msg)
+    return found
+
+
+def _without_auto(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_auto(value) if isinstance(value, dict) else value
+        for name, value in section.items()
+        if value != "auto"
+    }
 
 
 def _value_at(config: Mapping[str, Any], key: str) -> Any:
@@ -120,3 +184,12 @@ def _value_at(config: Mapping[str, Any], key: str) -> Any:
     for name in key.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _refuse(fault: str) -> NoReturn:
+    msg = f"the DeepSpeed file's {fault}"
+    raise ConfigurationError(msg)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from adapters.optimizer.wrapped import num_ranks
 from adapters.shared.device import peak_flops
 from ports.optimizer import Hardware
 
@@ -14,13 +15,14 @@ if TYPE_CHECKING:
 
 
 def describe(model: CausalLanguageModel, device: str, precision: str, sequence_length: int) -> Hardware:
-    """Return the hardware as this rank sees it, for a ``model`` that is not sharded yet."""
+    """Return the hardware of this rank, with the peak of all ranks' devices, for a ``model`` not sharded yet."""
+    peak = peak_flops(device)
     return Hardware(
         device=torch.cuda.get_device_name() if device == "cuda" else device,
         precision=precision,
         num_parameters=sum(p.numel() for p in model.parameters()),
         flops_per_token=_flops_per_token(model, sequence_length),
-        peak_flops=peak_flops(device),
+        peak_flops=None if peak is None else peak * num_ranks(),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
 import torch
 from torch import nn
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
 MODEL_FILE = "model.safetensors"
 
 
+class Adapters(Protocol):
+    """What trains and is saved in place of all weights."""
+
+    def tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return what trains in ``network``, by the names that it is saved under."""
+
+    def parts(self, tensors: Mapping[str, Tensor]) -> Sequence[StatePart]:
+        """Return the files that ``tensors``, by value, make up, ``MODEL_FILE`` among them."""
+
+    def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what stands in ``MODEL_FILE`` by the names of ``tensors``; ``StateError`` if of another base."""
+
+
 @final
 class CausalLanguageModel(nn.Module):
     """A causal model, of Hugging Face or with the same face, whose forward is the summed loss of a packed batch.
@@ -46,7 +59,7 @@ class CausalLanguageModel(nn.Module):
     training minimizes in its place: it takes fp32 logits (tokens, vocabulary) and labels int64 (tokens,), -100 for
     those that count for nothing, and returns the sum over tokens, each by itself; evaluation stays cross-entropy.
     ``isolates_documents`` tells whether rows may hold several documents, and ``notes`` what a person should read
-    about the choices that were made, a line each.
+    about the choices that were made, a line each. ``adapters``, if there are any, are all that is captured and loaded.
     """
 
     def __init__(self, network: PreTrainedModel) -> None:
@@ -56,6 +69,7 @@ class CausalLanguageModel(nn.Module):
         self.own_loss: OwnLoss | None = None
         self.isolates_documents = True
         self.notes: tuple[str, ...] = ()
+        self.adapters: Adapters | None = None
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, loss_mask: Tensor) -> Tensor:
         """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length)."""
@@ -102,6 +116,8 @@ class CausalLanguageModel(nn.Module):
         weights = host_copies(self._own_tensors())
         if not is_first_rank():
             return ()
+        if self.adapters is not None:
+            return self.adapters.parts(weights)
         named = getattr(self.network, "to_huggingface", dict)(weights)
         weights = {name: tensor.contiguous() for name, tensor in named.items()}
         config = self.network.config
@@ -143,7 +159,8 @@ class CausalLanguageModel(nn.Module):
         return int(positions) - max_new_tokens
 
     def _fitting(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        own, tensors = self._own_tensors(), getattr(self.network, "from_huggingface", dict)(tensors)
+        read = getattr(self.network, "from_huggingface", dict) if self.adapters is None else self.adapters.read
+        own, tensors = self._own_tensors(), read(tensors)
         if own.keys() != tensors.keys():
             differing = sorted(own.keys() ^ tensors.keys())
             msg = f"the checkpoint's weights are of another model: {differing[0]} and {len(differing) - 1} more differ"
@@ -157,6 +174,8 @@ class CausalLanguageModel(nn.Module):
 
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return each tensor once: tied weights stand under their first name, as Hugging Face saves them."""
+        if self.adapters is not None:
+            return self.adapters.tensors(self.network)
         tensors: dict[int, tuple[str, Tensor]] = {}
         for name, tensor in self.network.state_dict(keep_vars=True).items():
             tensors.setdefault(id(tensor), (name, tensor))

@@ -12,6 +12,7 @@ from domain.errors import TrainingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from application.handlers.watch_compilation import Compilations
     from domain.events import EvaluationCompleted, Event, RunStarted, StepCompleted
     from ports.monitor import Monitor
     from ports.optimizer import Trainable
@@ -32,10 +33,17 @@ class RecordMetrics:
     """
 
     def __init__(
-        self, monitors: Sequence[Monitor], trainable: Trainable, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        monitors: Sequence[Monitor],
+        trainable: Trainable,
+        compilations: Compilations | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._monitors = monitors
         self._trainable = trainable
+        self._compilations = compilations
+        self._compile_seconds = 0.0
         self._clock = clock
         self._thread = Background("monitors")
         self._ready = -math.inf
@@ -53,7 +61,8 @@ class RecordMetrics:
         """Have a step recorded."""
         completed = self._clock()
         if self._thread.waiting < _MOST_WAITING:
-            self._thread.submit(lambda: self._record_step(event, completed))
+            compiling = self._compiling()
+            self._thread.submit(lambda: self._record_step(event, completed, compiling))
         else:
             self._drop()
         self._thread.raise_errors()
@@ -74,7 +83,7 @@ class RecordMetrics:
         """End the thread once the monitors have everything."""
         self._thread.close(_PATIENCE_SECONDS)
 
-    def _record_step(self, event: StepCompleted, completed: float) -> None:
+    def _record_step(self, event: StepCompleted, completed: float, compiling: Mapping[str, float]) -> None:
         outcome, hardware = event.outcome, self._trainable.hardware
         supply = outcome.supply
         loss, grad_norm = outcome.loss, float(outcome.grad_norm)
@@ -95,10 +104,18 @@ class RecordMetrics:
             "rejected": supply.rejected,
             "memory_bytes": self._sampled_memory(),
             "micro_batch": outcome.micro_batch,
+            **compiling,
         }
         if hardware.peak_flops is not None:
             metrics["mfu"] = tokens_per_second * hardware.flops_per_token / hardware.peak_flops
         self._record(event.progress.step, metrics)
+
+    def _compiling(self) -> Mapping[str, float]:
+        """Return what the step compiled: asked for in the loop, as the next step may compile again."""
+        if (found := self._compilations) is None:
+            return {}
+        before, self._compile_seconds = self._compile_seconds, found.seconds
+        return {"compile_seconds": found.seconds - before, "recompiles": found.recompiles}
 
     def _record_evaluation(self, event: EvaluationCompleted) -> None:
         evaluation = event.evaluation

@@ -7,13 +7,18 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from configs.sections.base import Flag, Number, Positive, Section, Text
+from configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
+from configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
 from configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
 
 Share = Annotated[Number, Field(ge=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]
 
 _NO_SHAPE = frozenset(
-    {"kind", "path", "dropout", "attention", "initialisation", "initializer_range", "loss", "gradient_checkpointing"}
+    {
+        *("kind", "path", "dropout", "attention", "initialisation", "initializer_range", "loss"),
+        *("gradient_checkpointing", "compile", "lora"),
+    }
 )
 
 
@@ -112,6 +117,13 @@ class DecoderModelSettings(Section):
     gradient_checkpointing: GradientCheckpointing = Field(
         default="none",
         description="Layers that are computed again in the backward to save memory: none, full, or every:N.",
+    )
+    compile: Compile = Field(
+        default="none",
+        description="Mode of torch.compile for the layers in training: none, default, reduce-overhead, max-autotune.",
+    )
+    lora: LoraSettings | None = Field(
+        default=None, description="Adapters that train in place of the model's own weights; null trains all of them."
     )
 
     @model_validator(mode="after")

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
+from configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
 from configs.sections.decoder import DecoderModelSettings
+from configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
 from configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
 
 SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
@@ -60,6 +62,13 @@ class HuggingFaceModelSettings(Section):
     gradient_checkpointing: GradientCheckpointing = Field(
         default="none",
         description="Layers that are computed again in the backward to save memory: none, full, or every:N.",
+    )
+    compile: Compile = Field(
+        default="none",
+        description="Mode of torch.compile for the layers in training: none, default, reduce-overhead, max-autotune.",
+    )
+    lora: LoraSettings | None = Field(
+        default=None, description="Adapters that train in place of the model's own weights; null trains all of them."
     )
 
     @model_validator(mode="before")

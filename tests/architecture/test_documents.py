@@ -13,7 +13,17 @@ from source_tree import ROOT, Module, camel, last_name, project, refuse
 _BLOCK = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
 _PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
-_OF_A_RUN = ("checkpoints/", "quarantine/", "tensorboard/", ".tmp/", ".trash/", "holdfast/", "runs/", "text/")
+_OF_A_RUN = (
+    "checkpoints/",
+    "quarantine/",
+    "tensorboard/",
+    "profile/",
+    ".tmp/",
+    ".trash/",
+    "holdfast/",
+    "runs/",
+    "text/",
+)
 
 
 def _documents():

@@ -228,7 +228,7 @@ def test_what_never_gives_needs_no_room(tmp_path):
         chosen = assemble(
             settings, tmp_path, {}, say=lambda _: None, decide=lambda name, value, _: modes.append((name, value))
         )
-        chosen.batch_stream.selector()
+        chosen.mode()
     assert modes == [("data.mode", "cache"), ("data.mode", "stream")]
 
 

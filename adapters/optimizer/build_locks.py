@@ -1,0 +1,79 @@
+"""The locks of native code that DeepSpeed builds on first use."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch.utils.cpp_extension import get_default_build_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_log = logging.getLogger(__name__)
+
+LOCK = "lock"
+SECONDS_OF_SILENCE = 600.0  # a compiler writes something sooner
+
+
+def announce_builds(needed: Sequence[str] = (), *, seconds_of_silence: float = SECONDS_OF_SILENCE) -> None:
+    """Log what will keep the start waiting: extensions ``needed`` that are still to be built, and locks of builds.
+
+    torch waits without end, and without a word, for a lock to vanish that a killed build leaves in its folder (under
+    TORCH_EXTENSIONS_DIR, or torch's own). So a lock is removed if no process of this machine has it open and nothing in
+    its folder has changed for ``seconds_of_silence``: another machine may build in a shared folder. Each process calls
+    it before it builds, so none begins to wait for a lock that another one then removes.
+    """
+    folders = list(_build_folders())
+    for name in needed:
+        if not any(folder.name == name and any(folder.glob("*.so")) for folder in folders):
+            _log.warning("DeepSpeed builds %s from source before the first step, once: that takes up to minutes", name)
+    for lock in sorted(folder / LOCK for folder in folders if (folder / LOCK).exists()):
+        if _has_builder(lock):
+            _log.info("another process builds in %s: waiting for it", lock.parent)
+        elif _seconds_unchanged(lock.parent) <= seconds_of_silence:
+            _log.warning("waiting until %s is gone: if no other machine builds there, delete it", lock)
+        elif not _has_builder(lock):  # asked again: by now another process of this run may have begun to build
+            lock.unlink(missing_ok=True)
+            _log.warning("removed %s, which a build that was killed has left behind", lock)
+
+
+def _build_folders() -> Iterator[Path]:
+    """Yield the folders of extensions, as ``torch.utils.cpp_extension`` lays them out."""
+    own = os.environ.get("TORCH_EXTENSIONS_DIR")
+    return Path(own).glob("*/") if own else Path(get_default_build_root()).glob("*/*/")
+
+
+def _has_builder(lock: Path) -> bool:
+    """Return whether a process of this machine holds ``lock`` open, as torch does while it builds."""
+    if not Path("/proc/self/fd").exists():
+        return False
+    return any(_is_same(opened, lock) for opened in _opened_files())
+
+
+def _opened_files() -> Iterator[Path]:
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        try:
+            yield from folder.iterdir()
+        except OSError:  # it has ended, or is another user's
+            continue
+
+
+def _is_same(opened: Path, lock: Path) -> bool:
+    try:
+        return opened.samefile(lock)
+    except OSError:
+        return False
+
+
+def _seconds_unchanged(folder: Path) -> float:
+    times = [folder.stat().st_mtime]
+    for path in folder.iterdir():
+        try:
+            times.append(path.stat().st_mtime)
+        except OSError:  # gone since
+            continue
+    return time.time() - max(times)

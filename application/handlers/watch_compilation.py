@@ -1,0 +1,57 @@
+"""What compiling a model takes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from domain.events import StepCompleted
+
+
+class Compilations(Protocol):
+    """What this process has compiled so far: pieces of code, those that were compiled again, and the time it took."""
+
+    @property
+    def graphs(self) -> int:
+        """Return how many pieces of code were compiled, each time counted."""
+
+    @property
+    def recompiles(self) -> int:
+        """Return how many of them had been compiled before, for other shapes or values."""
+
+    @property
+    def seconds(self) -> float:
+        """Return how long compiling took."""
+
+
+@final
+class WatchCompilation:
+    """Says what compiling took once a step needs none, and warns once if later steps compile again."""
+
+    def __init__(self, compilations: Compilations, say: Callable[[str], object]) -> None:
+        self._compilations = compilations
+        self._say = say
+        self._graphs = self._warm_up = 0
+        self._is_warm = self._has_warned = False
+
+    def __call__(self, event: StepCompleted) -> None:
+        """Compare what is compiled with what was after the step before."""
+        found, step = self._compilations, event.progress.step
+        grew, self._graphs = found.graphs > self._graphs, found.graphs
+        if not self._is_warm and grew:
+            self._warm_up += 1
+        elif not self._is_warm:
+            self._is_warm = True
+            self._say(
+                f"step {step} · warm-up is over: {found.graphs} graphs were compiled in {found.seconds:.1f} s, "
+                f"within {self._warm_up} steps"
+            )
+        elif grew and not self._has_warned:
+            self._has_warned = True
+            self._say(
+                f"step {step} · layers were compiled again ({found.recompiles} times so far), as a batch has another "
+                "shape: make optimizer.batch_size a multiple of optimizer.micro_batch, or, if the metric recompiles "
+                "keeps growing, set model.compile=none"
+            )

@@ -1,0 +1,1 @@
+"""How fast one GPU trains, and in how much memory: Holdfast against a bare PyTorch loop and Hugging Face Trainer."""

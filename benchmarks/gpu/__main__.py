@@ -1,0 +1,183 @@
+"""How fast one GPU trains, and in how much memory: Holdfast against a bare PyTorch loop and Hugging Face Trainer."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from adapters.shared.device import peak_flops
+from benchmarks.gpu.sizes import SIZES, TINY
+from benchmarks.report import Figure, main
+from benchmarks.train.material import prepare
+from benchmarks.train.speed import RUN, furthest
+from benchmarks.train.turns import Way, WayEndedError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.gpu.sizes import Size
+    from benchmarks.train.material import Material
+    from benchmarks.train.turns import Turn
+
+NAMES = ("holdfast", "bare", "trainer")
+NOT_MEASURED = "not measured"
+
+_LIMIT = 450.0  # seconds after which no further model is begun
+_SAME, _MFU, _TIMES = 2e-2, 0.5, 1.2
+_GOALS_OF = "1B"  # on one H200
+
+DESCRIPTION = (
+    "Llamas made from scratch with the same weights for all, in bf16, on one GPU, rows of 2048 tokens that one "
+    "document fills, batches by the GPU's memory. Each way is a process of its own, one after another: Holdfast as "
+    "`python -m application train` runs it with `run.deterministic=false` and no evaluation; a hand-written PyTorch "
+    "loop with the same switches (attention, autocast, fused AdamW, the chunked loss); Hugging Face Trainer at its "
+    "defaults, but for bf16, Holdfast's numbers for AdamW, no saving and rows in order. Median of 3 turns of 10 steps "
+    "behind one that warms up. MFU counts six FLOPs a weight and attention (PaLM, appendix B) against the data sheet's "
+    "dense peak; memory is torch's highest allocation. The loss of each step is compared before a time counts."
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """Where and how long each way trains."""
+
+    device: str
+    turns: int
+    a_turn: int
+    memory: int
+
+    @property
+    def steps(self) -> int:
+        return self.turns * self.a_turn
+
+
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
+    """Return the figures; without a GPU the rows of the table without them."""
+    if options.tiny:
+        if options.write:
+            message = "--write puts down figures of a GPU, so it does not take --tiny"
+            raise SystemExit(message)
+        return _measure_all((TINY,), _Course("cpu", turns=2, a_turn=1, memory=140 << 30))
+    if not torch.cuda.is_available():
+        print("This machine has no CUDA GPU, so nothing is measured: run this where there is one.", file=sys.stderr)
+        return [figure for size in SIZES for figure in _rows(size, {}, None)]
+    name = torch.cuda.get_device_name()
+    memory = torch.cuda.get_device_properties(0).total_memory
+    figures = _measure_all(SIZES, _Course("cuda", turns=4, a_turn=10, memory=memory))
+    return [Figure("GPU", f"{name}, {memory / 2**30:.0f} GiB"), *figures]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Let all be tried without a GPU."""
+    parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, few steps: does it work")
+
+
+def _measure_all(sizes: Sequence[Size], course: _Course) -> Sequence[Figure]:
+    figures: list[Figure] = []
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
+        rows = max(size.rows_within(course.memory) for size in sizes) * course.steps
+        length = sizes[0].length
+        material = prepare(Path(folder), vocabulary=min(sizes[0].vocabulary, 8192), length=length, rows=rows)
+        for size in sizes:
+            found: dict[str, list[Turn] | str] = {}
+            for name in NAMES:
+                if time.monotonic() - began < _LIMIT:
+                    print(f"measuring {size.name} by {name}", file=sys.stderr)
+                    found[name] = _train(name, size, material, course)
+            figures += _rows(size, found, peak_flops(course.device))
+    return figures
+
+
+def _train(name: str, size: Size, material: Material, course: _Course) -> list[Turn] | str:
+    overrides = [
+        *material.full_rows,
+        *RUN,
+        *(f"model.config.{field}={str(value).lower()}" for field, value in size.fields.items()),
+        f"optimizer.batch_size={size.rows_within(course.memory)}",
+        f"optimizer.device={course.device}",
+        "optimizer.precision=bf16",
+        "run.deterministic=false",
+        f"run.dir={material.folder / size.name / name}",
+        f"run.budget.steps={course.steps}",
+    ]
+    try:
+        with Way(name, overrides, steps=course.steps, a_turn=course.a_turn, has_gpu=course.device == "cuda") as way:
+            return [way.turn() for _ in range(course.turns)]
+    except WayEndedError as error:
+        if "memory" in str(error).lower():
+            return "does not fit"
+        raise SystemExit(str(error)) from error
+
+
+def _rows(size: Size, found: Mapping[str, list[Turn] | str], peak: float | None) -> Sequence[Figure]:
+    turns = {name: each for name, each in found.items() if isinstance(each, list)}
+    _check_same(size, turns)
+    has_goal = size.name == _GOALS_OF and (not torch.cuda.is_available() or "H200" in torch.cuda.get_device_name())
+    rates = {name: statistics.median(turn.tokens / turn.seconds for turn in each[1:]) for name, each in turns.items()}
+    used = {} if peak is None else {name: size.flops_per_token() * rate / peak for name, rate in rates.items()}
+
+    def shown(values: Mapping[str, float], form: str) -> str:
+        missing = {name: found[name] for name in NAMES if isinstance(found.get(name), str)}
+        if not values and not missing:
+            return NOT_MEASURED
+        return " / ".join(
+            form.format(values[name]) if name in values else str(missing.get(name, NOT_MEASURED)) for name in NAMES
+        )
+
+    def times(other: str) -> float | None:
+        return rates["holdfast"] / rates[other] if {"holdfast", other} <= rates.keys() else None
+
+    peaks = {name: max(turn.memory_bytes for turn in each) / 2**30 for name, each in turns.items()}
+    ways = " / ".join(NAMES)
+    trainer, bare, mfu = times("trainer"), times("bare"), used.get("holdfast")
+    return [
+        Figure(f"{size.name}: tokens/s, {ways}", shown(rates, "{:,.0f}")),
+        Figure(f"{size.name}: holdfast / bare loop", _text(bare, "{:.3f}x")),
+        Figure(
+            f"{size.name}: holdfast / Trainer",
+            _text(trainer, "{:.2f}x"),
+            f">= {_TIMES}x on an H200" if has_goal else "",
+            None if trainer is None or not has_goal else trainer >= _TIMES,
+        ),
+        Figure(
+            f"{size.name}: MFU, {ways}",
+            shown(used, "{:.1%}"),
+            f">= {_MFU:.0%} on an H200" if has_goal else "",
+            None if mfu is None or not has_goal else mfu >= _MFU,
+        ),
+        Figure(f"{size.name}: peak memory, {ways}", shown(peaks, "{:.1f} GiB")),
+        Figure(f"{size.name}: largest relative difference of a loss, holdfast / others", _differences(turns)),
+    ]
+
+
+def _check_same(size: Size, turns: Mapping[str, list[Turn]]) -> None:
+    for name in turns.keys() - {"holdfast"}:
+        if "holdfast" in turns and (far := furthest(turns["holdfast"], turns[name])) > _SAME:
+            message = (
+                f"{size.name}: {name} does not learn the same, so times do not compare: losses differ by {far:.1e}"
+            )
+            raise SystemExit(message)
+
+
+def _differences(turns: Mapping[str, list[Turn]]) -> str:
+    others = [name for name in NAMES[1:] if {"holdfast", name} <= turns.keys()]
+    found = [f"{name} {furthest(turns['holdfast'], turns[name]):.0e}" for name in others]
+    return ", ".join(found) or NOT_MEASURED
+
+
+def _text(value: float | None, form: str) -> str:
+    return NOT_MEASURED if value is None else form.format(value)
+
+
+if __name__ == "__main__":
+    main("gpu", DESCRIPTION, measure, ("torch", "transformers", "accelerate"), add_options=add_options)

@@ -1,0 +1,1 @@
+"""How fast a model trains, and in how much memory: Holdfast against a bare PyTorch loop and Hugging Face Trainer."""

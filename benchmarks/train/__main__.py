@@ -1,0 +1,101 @@
+"""How fast a model trains on a CPU, and what its loss takes: against a bare PyTorch loop and Hugging Face Trainer."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adapters.shared.device import choose_precision
+from benchmarks.memory_of_loss import peak_of_loss
+from benchmarks.report import Figure, main
+from benchmarks.train.material import prepare
+from benchmarks.train.speed import WARM_UP, Contest, measure_documents, measure_speed
+from benchmarks.train.turns import WayEndedError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    pairs: int
+    vocabulary: int
+    length: int
+    rows: int
+    width: int
+    layers: int
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        fields = {
+            "hidden_size": self.width,
+            "intermediate_size": self.width * 8 // 3,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.width // 64,
+            "num_key_value_heads": self.width // 192,
+        }
+        shape = (f"model.config.{name}={value}" for name, value in fields.items())
+        return *shape, f"optimizer.batch_size={self.rows}"
+
+
+_WHOLE = _Scale(pairs=25, vocabulary=8192, length=512, rows=8, width=384, layers=6)
+_QUICK = _Scale(pairs=2, vocabulary=512, length=64, rows=2, width=192, layers=1)
+_LOSS = {"vocabulary": 128_000, "width": 256, "tokens": 4096}
+
+DESCRIPTION = (
+    f"A Llama of width {_WHOLE.width} with {_WHOLE.layers} layers and {_WHOLE.vocabulary} ids, made from scratch with "
+    f"the same weights for all, on batches of {_WHOLE.rows} rows of {_WHOLE.length} tokens, on a CPU in the precision "
+    "that Holdfast chooses there. Each way is a process of its own, stopped while others take their step: Holdfast as "
+    "`python -m application train` runs it with its default handlers and monitors, but no evaluation; a hand-written "
+    "PyTorch loop with the same switches (autocast, fused AdamW, the chunked loss, what the process sets for its "
+    "libraries); Hugging Face Trainer at its defaults, but for bf16, Holdfast's numbers for AdamW, no saving and rows "
+    "in order. A document fills a row exactly, so that no way packs or pads. On documents, the files of Python's "
+    "library, Trainer cuts each to a row's length and pads it to the longest of its batch, and Holdfast packs them. "
+    "The memory is that of one forward and backward of a model of one layer, in fp32."
+)
+
+
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
+    """Return the figures."""
+    if options.write and options.quick:
+        message = "--write puts down the whole table, so it does not take --quick"
+        raise SystemExit(message)
+    scale = _QUICK if options.quick else _WHOLE
+    precision, _ = choose_precision("auto", "cpu")
+    with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
+        rows = scale.rows * (WARM_UP + scale.pairs)
+        material = prepare(Path(folder), vocabulary=scale.vocabulary, length=scale.length, rows=rows)
+        contest = Contest(material, scale.overrides, pairs=scale.pairs, precision=precision)
+        try:
+            print("measuring rows", file=sys.stderr)
+            figures = [*measure_speed(contest)]
+            print("measuring documents", file=sys.stderr)
+            figures += measure_documents(contest)
+        except WayEndedError as error:
+            raise SystemExit(str(error)) from error
+    if not options.quick:
+        print("measuring memory", file=sys.stderr)
+        figures += _measure_memory()
+    return figures
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Let all be tried quickly."""
+    parser.add_argument("--quick", action="store_true", help="a tiny model, few rounds, no memory: does it work")
+
+
+def _measure_memory() -> Sequence[Figure]:
+    ours, theirs = (peak_of_loss(way, **_LOSS) for way in ("chunked", "huggingface"))
+    share = ours / theirs
+    name = (
+        f"peak memory of logits and loss, {_LOSS['vocabulary']} ids, {_LOSS['tokens']} tokens, holdfast / transformers"
+    )
+    return [Figure(name, f"{share:.3f} ({ours >> 20:,} / {theirs >> 20:,} MiB)", "<= 0.5x", share <= 0.5)]
+
+
+if __name__ == "__main__":
+    main("train", DESCRIPTION, measure, ("torch", "transformers", "accelerate", "numpy"), add_options=add_options)

@@ -1,0 +1,127 @@
+"""What trains in a process of its own: Holdfast, the bare loop, Hugging Face Trainer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+import torch
+
+from adapters.shared.device import memory_bytes
+from benchmarks.train.bare import BareLoop
+from benchmarks.train.turns import Turns
+from bootstrap.assemble import assemble
+from bootstrap.run import build
+from configs.layers import load_settings
+from domain.events import RunStarted, StepCompleted
+from ports.data_source import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from bootstrap.container import Container
+    from configs.settings import TrainSettings
+    from domain.batch import Batch
+    from domain.outcome import StepOutcome
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """A step's loss, read from the device only when the turn is over."""
+
+    outcome: StepOutcome
+
+    def __float__(self) -> float:
+        return self.outcome.loss
+
+
+def train_holdfast(plan: Mapping[str, Any], settings: TrainSettings) -> None:
+    """Train as the command line does; the clock stops behind the run's own handlers and monitors."""
+    run = build(settings, say=lambda _: None)
+    turns = _turns(plan)
+    run.subscribe(RunStarted, lambda _: turns.begin())
+    run.subscribe(StepCompleted, lambda event: turns.step_ends(_Loss(event.outcome), event.outcome.num_tokens))
+    run.run()
+
+
+def train_bare(plan: Mapping[str, Any], settings: TrainSettings) -> None:
+    """Train on the same batches by hand."""
+    container = _container(settings)
+    chosen = container.chosen()
+    loop = BareLoop(
+        container.model().network,
+        settings.optimizer,
+        device=chosen["optimizer.device"],
+        precision=chosen["optimizer.precision"],
+    )
+    batches = _batches(container, plan["steps"])
+    turns = _turns(plan)
+    turns.begin()
+    for batch in batches:
+        loss = loop.step(batch)
+        turns.step_ends(loss, batch.num_tokens)
+
+
+def train_trainer(plan: Mapping[str, Any], settings: TrainSettings) -> None:
+    """Train by Hugging Face Trainer: on the same rows, or on documents that it cuts and pads (``documents``)."""
+    from benchmarks.train.trainer import train_watched
+
+    container = _container(settings)
+    network = container.model().network
+    network.set_attn_implementation("sdpa")  # what transformers takes where nobody chooses
+    precision = container.chosen()["optimizer.precision"]
+    collate = None
+    if plan["documents"]:
+        examples, collate = _documents(container, settings, settings.optimizer.batch_size * plan["steps"])
+    else:
+        ids = [torch.from_numpy(row) for batch in _batches(container, plan["steps"]) for row in batch.input_ids]
+        examples = [{"input_ids": row, "labels": row} for row in ids]
+    train_watched(network, examples, _turns(plan), chosen=settings.optimizer, precision=precision, collate=collate)
+
+
+def _documents(container: Container, settings: TrainSettings, count: int) -> tuple[list[dict[str, Any]], Any]:
+    from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
+
+    end = "<|endoftext|>"
+    path = str(settings.tokenizer.path)  # type: ignore[union-attr]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=path, eos_token=end, pad_token=end)
+    source = container.data_source()
+    units = np.random.default_rng(0).permutation(np.asarray(source.units(), object))
+    texts = (part.text for unit in units for part in source.read(unit) if isinstance(part, Document))
+    length = settings.data.sequence_length
+    encoded = tokenizer([text + end for text in islice(texts, count)], truncation=True, max_length=length)
+    examples = [{"input_ids": ids} for ids in encoded["input_ids"]]
+    return examples, DataCollatorForLanguageModeling(tokenizer, mlm=False)
+
+
+def _container(settings: TrainSettings) -> Container:
+    return assemble(
+        settings, settings.run.directory, {}, say=lambda _: None, decide=lambda _name, value, _reason: value
+    )
+
+
+def _batches(container: Container, count: int) -> list[Batch]:
+    feed = container.feed()
+    found = list(islice(_endless(feed), count))
+    feed.close()
+    return found
+
+
+def _endless(feed: Any) -> Iterator[Batch]:
+    while (batch := feed.next()) is not None:
+        yield batch
+
+
+def _turns(plan: Mapping[str, Any]) -> Turns:
+    has_gpu = torch.cuda.is_available()
+    finish = torch.cuda.synchronize if has_gpu else (lambda: None)
+    return Turns(plan["a_turn"], finish=finish, memory=lambda: memory_bytes("cuda" if has_gpu else "cpu"))
+
+
+def train(name: str, plan: Mapping[str, Any]) -> None:
+    """Train as ``plan`` says, the way called ``name``: holdfast, bare or trainer."""
+    ways = {"holdfast": train_holdfast, "bare": train_bare, "trainer": train_trainer}
+    ways[name](plan, load_settings([], plan["overrides"], {}).settings)

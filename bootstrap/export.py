@@ -1,0 +1,97 @@
+"""A trained model as a folder that Hugging Face tools load."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from bootstrap.trained import open_trained
+from domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from adapters.shared.causal_language_model import CausalLanguageModel
+    from ports.state_store import StatePart
+
+
+def export(run: Path, folder: Path, *, merged: bool) -> str:
+    """Write the newest valid checkpoint of ``run`` as a model folder, tokenizer included; return which one it was.
+
+    For a run with adapters that is the adapters alone, as PEFT loads them, or with ``merged`` a whole model that needs
+    no PEFT. ``folder`` must be new or empty, and is there whole or not at all. Raises ``ConfigurationError`` if the
+    model has no form that transformers loads, and ``StateError`` if there is no checkpoint or the disk refuses.
+    """
+    _check_room(folder)
+    trained = open_trained(run)
+    parts = (*_model_parts(trained.model, run, merged=merged), trained.tokenizer)
+    draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    try:
+        draft.mkdir(parents=True)
+        for part in parts:
+            part.write(draft)
+        draft.replace(folder)  # an empty folder makes room
+    except OSError as error:
+        msg = f"{folder} cannot be written: {error.strerror or error}"
+        raise StateError(msg) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return trained.location
+
+
+def _check_room(folder: Path) -> None:
+    try:
+        is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        msg = f"{folder} cannot be read: {error.strerror}"
+        raise StateError(msg) from error
+    if is_taken:
+        msg = f"{folder} is there already: name a new folder, or an empty one"
+        raise ConfigurationError(msg)
+
+
+def _model_parts(model: object, run: Path, *, merged: bool) -> Sequence[StatePart]:
+    from adapters.shared.causal_language_model import CausalLanguageModel
+
+    if not isinstance(model, CausalLanguageModel):
+        msg = f"{run} trained a {type(model).__name__}, which has no form that transformers loads"
+        raise ConfigurationError(msg)
+    if merged and model.adapters is None:
+        msg = f"{run} trained no adapters, so there is nothing to merge: leave --merged out"
+        raise ConfigurationError(msg)
+    if model.adapters is not None and not merged:
+        return _adapter_parts(model, run)
+    _check_decoder(model)
+    if merged:
+        from adapters.shared.lora import merge_lora
+
+        merge_lora(model)
+    return model.capture()
+
+
+def _adapter_parts(model: CausalLanguageModel, run: Path) -> Sequence[StatePart]:
+    from adapters.shared.lora import LoraAdapters
+
+    assert isinstance(model.adapters, LoraAdapters)
+    if model.adapters.base_path is None:
+        msg = f"the base of {run}'s adapters was drawn by a seed and stands in no folder: add --merged"
+        raise ConfigurationError(msg)
+    if _is_decoder(model) and model.network.config.model_type != "llama":
+        msg = f"the names of {run}'s adapters are not those that its base has in transformers: add --merged"
+        raise ConfigurationError(msg)
+    return model.adapters.exported(model.adapters.tensors(model.network))
+
+
+def _check_decoder(model: CausalLanguageModel) -> None:
+    if _is_decoder(model):
+        from adapters.shared.decoder.huggingface_config import check_exportable
+
+        check_exportable(model.network.config.shape)
+
+
+def _is_decoder(model: CausalLanguageModel) -> bool:
+    from adapters.shared.decoder.network import DecoderNetwork
+
+    return isinstance(model.network, DecoderNetwork)

@@ -1,0 +1,7 @@
+"""Whether a model's layers are compiled."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]

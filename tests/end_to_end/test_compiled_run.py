@@ -1,0 +1,38 @@
+import json
+
+import pytest
+from command_line import corpus, losses, run, tiny
+
+
+def figures(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_profiled_run_says_where_the_profile_is(tmp_path):
+    """profile.steps leaves a trace and a table in the run folder, and one line tells where."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=6", "profile.steps=3:5")
+    outcome = run("train", *settings, cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    folder = tmp_path / "runs" / "default" / "profile"
+    assert sorted(path.name for path in folder.iterdir()) == ["steps-3-4.trace.json.gz", "steps-3-4.txt"]
+    assert "profile of steps 3 to 4 in runs/default/profile/steps-3-4.txt" in outcome.stderr
+    assert "Optimizer.step" in (folder / "steps-3-4.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_compiled_run_that_is_resumed_repeats_itself(tmp_path):
+    """A compiled run that another process goes on with takes the very steps of one that was not interrupted."""
+    settings = tiny(corpus(tmp_path), "model.compile=default", "optimizer.schedule.kind=constant", "evaluation.every=0")
+    for name, steps in (("whole", 6), ("resumed", 3), ("resumed", 6)):
+        outcome = run("train", *settings, f"run.name={name}", f"run.budget.steps={steps}", cwd=tmp_path, timeout=130)
+        assert outcome.returncode == 0, outcome.stderr
+    assert "warm-up is over" in outcome.stderr
+    assert losses(tmp_path / "runs" / "resumed") == losses(tmp_path / "runs" / "whole")
+    whole, resumed = (
+        tmp_path / "runs" / name / "checkpoints" / "checkpoint-6" / "model.safetensors" for name in ("whole", "resumed")
+    )
+    assert whole.read_bytes() == resumed.read_bytes()
+    steps = [record for record in figures(tmp_path / "runs" / "whole") if "loss" in record]
+    assert steps[0]["compile_seconds"] > 0
+    assert steps[-1]["compile_seconds"] == 0

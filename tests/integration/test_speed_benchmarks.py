@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu.sizes import SIZES
+from benchmarks.train.turns import Turn, Way, WayEndedError
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_without_a_gpu_nothing_is_claimed(monkeypatch, capsys):
+    """Where there is no CUDA device, every row says so and no goal counts as met or missed."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    figures = gpu.measure(Namespace(tiny=False, write=True))
+    assert {figure.value for figure in figures} == {gpu.NOT_MEASURED}
+    assert {figure.is_met for figure in figures} == {None}
+    assert all(any(size.name in figure.name for figure in figures) for size in SIZES)
+    assert "has no CUDA GPU" in capsys.readouterr().err
+
+
+def test_times_of_loops_that_learn_otherwise_do_not_count():
+    """A way whose losses are not Holdfast's ends the benchmark."""
+    turns = {"holdfast": [Turn(1.0, 8, (2.0,))] * 2, "bare": [Turn(1.0, 8, (2.1,))] * 2}
+    with pytest.raises(SystemExit, match="bare does not learn the same"):
+        gpu._rows(SIZES[0], turns, None)
+
+
+def test_figures_follow_from_the_turns_behind_the_first():
+    """Rates are medians without the turn that warms up, and MFU is the rate times a token's FLOPs over the peak."""
+    turns = {
+        name: [Turn(9.0, 1000, (2.0,)), Turn(seconds, 1000, (2.0,), memory_bytes=1 << 30)]
+        for name, seconds in (("holdfast", 1.0), ("bare", 1.0), ("trainer", 2.0))
+    }
+    size = SIZES[1]
+    values = {figure.name: figure.value for figure in gpu._rows(size, turns, peak=size.flops_per_token() * 2000)}
+    assert values["1B: tokens/s, holdfast / bare / trainer"] == "1,000 / 1,000 / 500"
+    assert values["1B: holdfast / Trainer"] == "2.00x"
+    assert values["1B: MFU, holdfast / bare / trainer"] == "50.0% / 50.0% / 25.0%"
+
+
+def test_a_model_that_does_not_fit_is_said_not_to():
+    """A way that runs out of memory leaves the others' figures, and its own cell says why it is empty."""
+    measured = [Turn(1.0, 8, (2.0,))] * 2
+    values = [figure.value for figure in gpu._rows(SIZES[2], {"holdfast": measured, "trainer": "does not fit"}, None)]
+    assert "8 / not measured / does not fit" in values
+
+
+@pytest.mark.slow
+def test_a_way_that_fails_says_what_it_wrote_last():
+    """The error of a process that trains reaches the one that measures."""
+    with pytest.raises(WayEndedError, match="no_such_section"):
+        Way("bare", ["no_such_section.value=1"], steps=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("command", [("gpu", "--tiny"), ("train", "--quick")])
+def test_a_tiny_model_goes_the_whole_way_on_a_cpu(command):
+    """All ways train, their losses agree and the table is printed."""
+    module, option = command
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", option],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"## {module}" in done.stdout
+    assert done.stdout.count("holdfast / ") >= 3
