@@ -92,6 +92,7 @@ class Duel:
             "evaluation.at_start=false",
             "optimizer.device=cpu",
             f"optimizer.precision={precision}",
+            "model.loss=plain",  # as the other loop has it
         ]
         self.settings = load_settings([], overrides, {}).settings
         self.ours: list[float] = []

@@ -74,8 +74,9 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", "application", *arguments)
     except ChildFailedError as error:
-        codes = [failure.exitcode for failure in error.failures.values()]
-        return next((code if code > 0 else 128 - code for code in codes if code), 1)
+        codes = [failure.exitcode for failure in error.failures.values() if failure.exitcode]
+        told = [code for code in codes if code > 1]  # what a user's mistake ends with says more than its followers' 1
+        return next((code if code > 0 else 128 - code for code in (*told, *codes)), 1)
     except SignalException as stop:
         return 128 + int(stop.sigval)
     return 0

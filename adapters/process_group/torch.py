@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, final
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from domain.commands import Command
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_COURTESY_SECONDS = 2.0  # so that the rank that failed first also ends first: a launcher goes by its exit code
 _group_numbers = itertools.count()
 
 
@@ -104,6 +106,7 @@ class TorchProcessGroup(ProcessGroup):
             self._group.allgather([everyone], [mine]).wait()
         except RuntimeError as error:
             self.close()
+            time.sleep(_COURTESY_SECONDS)
             msg = f"rank {self._rank} of {self._size} lost the others; look there for the first error and start again"
             raise TrainingError(msg) from error
         return everyone

@@ -265,6 +265,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_sharded_matrices_are_stepped_as_whole_ones(tmp_path):
     """Two ranks with FSDP2 take the step of one process: exactly, and with Muon as near as its bf16 arithmetic is."""
     command = [sys.executable, "-W", "ignore", "-c", _RANK]

@@ -151,6 +151,7 @@ def test_a_chunk_s_logits_take_64_mib():
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.slow
 def test_all_logits_are_never_there():
     """A step with the chunked loss takes half the memory of the Hugging Face model's own loss, or less."""
     sizes = {"vocabulary": 50_000, "width": 32, "tokens": 2048}

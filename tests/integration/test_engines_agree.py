@@ -51,10 +51,9 @@ def difference(losses, expected):
     return max(abs(loss / other - 1) for loss, other in zip(losses, expected, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(290)
-@pytest.mark.parametrize(
-    "engine", ["ddp", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fsdp2", *SHARDED_BY_DEEPSPEED))]
-)
+@pytest.mark.parametrize("engine", ["ddp", "fsdp2", *SHARDED_BY_DEEPSPEED])
 def test_two_ranks_learn_as_one_process_does(engine, alone):
     """With uneven numbers of tokens a rank and a part, in one part or four, each loss is that of one process."""
     found = losses_of(engine, 2)

@@ -125,6 +125,7 @@ def test_only_the_environment_s_token_is_sent(hub):
     assert {token for _, token in hub.asked} == {None}
 
 
+@pytest.mark.slow
 def test_what_the_hub_refuses_is_said_in_one_line(hub):
     """A model that is not there, not open, or not kept while offline is refused in a sentence that says which."""
     unknown, closed = build(hub, {"path": "no/model"}, {"path": "closed/model"})
@@ -141,6 +142,7 @@ def test_a_hub_out_of_reach_is_said_in_one_line(hub):
     assert "the hub cannot be reached" in line
 
 
+@pytest.mark.slow
 def test_code_runs_only_if_the_model_is_named(hub, tmp_path):
     """Code beside the weights runs if ``runs_code_of`` is the model's own path, and for no other value."""
     folder, sentinel = tmp_path / "model", tmp_path / "sentinel"
