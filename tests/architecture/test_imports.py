@@ -25,7 +25,7 @@ def _python(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=110,
     )
 
 

@@ -34,7 +34,7 @@ def run_on_two_ranks(engine, tmp_path):
         pytest_call += ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning", "-W", "ignore::UserWarning"]
     ranks = [
         subprocess.Popen(
-            [*pytest_call, f"--basetemp={tmp_path / str(rank)}", "--timeout=240"],
+            [*pytest_call, f"--basetemp={tmp_path / str(rank)}", "--timeout=800"],
             env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "HOLDFAST_TEST_ENGINE": engine},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -42,10 +42,10 @@ def run_on_two_ranks(engine, tmp_path):
         )
         for rank in range(2)
     ]
-    return [(rank.communicate(timeout=280)[0], rank.returncode) for rank in ranks]
+    return [(rank.communicate(timeout=850)[0], rank.returncode) for rank in ranks]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "engine",
     [

@@ -27,7 +27,7 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-def run(*arguments: str, cwd: Path, timeout: float = 55) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path, timeout: float = 110) -> subprocess.CompletedProcess[str]:
     """Run ``python -m application`` to its end."""
     command = [sys.executable, "-m", "application", *arguments]
     return subprocess.run(
@@ -87,7 +87,7 @@ def losses(run_folder: Path) -> dict[int, float]:
 
 def wait_for_step(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Return once ``metrics.jsonl`` holds ``step``."""
-    deadline = time.monotonic() + 50
+    deadline = time.monotonic() + 100
     while time.monotonic() < deadline and process.poll() is None:
         path = run_folder / "metrics.jsonl"
         if path.exists() and f'"step": {step},' in path.read_text():

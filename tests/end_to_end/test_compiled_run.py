@@ -20,12 +20,12 @@ def test_a_profiled_run_says_where_the_profile_is(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 def test_a_compiled_run_that_is_resumed_repeats_itself(tmp_path):
     """A compiled run that another process goes on with takes the very steps of one that was not interrupted."""
     settings = tiny(corpus(tmp_path), "model.compile=default", "optimizer.schedule.kind=constant", "evaluation.every=0")
     for name, steps in (("whole", 6), ("resumed", 3), ("resumed", 6)):
-        outcome = run("train", *settings, f"run.name={name}", f"run.budget.steps={steps}", cwd=tmp_path, timeout=130)
+        outcome = run("train", *settings, f"run.name={name}", f"run.budget.steps={steps}", cwd=tmp_path, timeout=380)
         assert outcome.returncode == 0, outcome.stderr
     assert "warm-up is over" in outcome.stderr
     assert losses(tmp_path / "runs" / "resumed") == losses(tmp_path / "runs" / "whole")

@@ -14,11 +14,11 @@ def train(tmp_path, name, *more):
         *("optimizer.kind=deepspeed", f"optimizer.config={ROOT / 'configs' / name}", "distributed.processes=2"),
         *("run.name=shipped", "run.budget.steps=2", "state_store.every=2", "evaluation.at_start=false"),
     ]
-    return run("train", *tiny(corpus(tmp_path), *settings, *more), cwd=tmp_path, timeout=200)
+    return run("train", *tiny(corpus(tmp_path), *settings, *more), cwd=tmp_path, timeout=850)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["ds_prototype.json", "ds_production.json"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_shipped_file_trains_two_steps_on_two_ranks(tmp_path, name, precision):
@@ -32,7 +32,7 @@ def test_a_shipped_file_trains_two_steps_on_two_ranks(tmp_path, name, precision)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_run_that_contradicts_its_file_is_refused_before_training(tmp_path):
     """A clip that the file sets otherwise ends the command with a user's code and one sentence that names both."""
     outcome = train(tmp_path, "ds_prototype.json", "optimizer.clip=0.5")

@@ -106,7 +106,7 @@ def test_streams_do_not_end_a_command(tmp_path, command, code):
         cwd=tmp_path,
         env=environment() | {"PYTHONIOENCODING": "ascii"},
         capture_output=True,
-        timeout=55,
+        timeout=110,
         check=False,
     )
     assert process.returncode == code, process.stderr

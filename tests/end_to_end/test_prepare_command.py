@@ -140,7 +140,7 @@ def test_a_full_disk_is_told_and_room_mends_it(tmp_path):
         env=environment(),
         text=True,
         capture_output=True,
-        timeout=50,
+        timeout=110,
         check=False,
         preexec_fn=limit,
     )

@@ -57,7 +57,7 @@ def test_a_signal_saves_and_stops(tmp_path, number, code):
     process = start("train", *settings, cwd=tmp_path)
     wait_for_step(tmp_path / FOLDER, 3, process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=90)
     assert process.returncode == code, errors
     last = max(losses(tmp_path / FOLDER))
     assert (tmp_path / FOLDER / f"checkpoints/checkpoint-{last}/COMMIT").exists()

@@ -51,7 +51,7 @@ def train(trainable, steps):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["huggingface", "decoder"])
 @pytest.mark.parametrize("policy", ["none", "full"])
 def test_compiled_layers_train_as_they_did(kind, policy, tmp_path):
@@ -73,7 +73,7 @@ def test_compiled_layers_train_as_they_did(kind, policy, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_another_shape_is_counted():
     """A batch of fewer rows compiles again, which the count tells; evaluation and generation compile nothing."""
     model = build("decoder")

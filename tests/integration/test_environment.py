@@ -41,7 +41,7 @@ def heaps(folder, *command, **environ):
     told = folder / "malloc_info.xml"
     known = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
     child = [sys.executable, "-c", CHILD, str(told), *command]
-    subprocess.run(child, cwd=folder, env=known | {"PYTHONPATH": str(ROOT)} | environ, check=True, timeout=50)
+    subprocess.run(child, cwd=folder, env=known | {"PYTHONPATH": str(ROOT)} | environ, check=True, timeout=110)
     return told.read_text().count("<heap nr=")
 
 

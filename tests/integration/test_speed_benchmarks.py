@@ -60,7 +60,7 @@ def test_a_way_that_fails_says_what_it_wrote_last():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("command", [("gpu", "--tiny"), ("train", "--quick")])
 def test_a_tiny_model_goes_the_whole_way_on_a_cpu(command):
     """All ways train, their losses agree and the table is printed."""
