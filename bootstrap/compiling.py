@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
-from configs.sections.optimizer import DeepspeedOptimizerSettings
+from configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
     from adapters.shared.compiling import CompiledLayers
     from bootstrap.container import Container
+    from configs.settings import TrainSettings
+
+_WORTH = 3e14  # floating-point operations: some twenty minutes of two cores, where a cold warm-up takes one
+_TRIED = frozenset({"holdfast_decoder", "llama", "mistral", "nemotron", "qwen2", "qwen3"})
 
 
 def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str], object]) -> CompiledLayers | None:
@@ -23,6 +28,10 @@ def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str]
     """
     settings = container.settings()
     mode = getattr(settings.model, "compile", "none")
+    if mode == "auto":
+        mode = container.decide()("model.compile", *_weigh(container))
+        if mode != "none":
+            say("compiling the layers, as this run is long: its first steps take longer (model.compile=none does not)")
     if mode == "none":
         return None
     if _gathers_in_layers(settings.optimizer):
@@ -40,6 +49,46 @@ def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str]
     elif mode == "max-autotune":
         say("max-autotune chooses kernels by their time: another process may round otherwise after a resume")
     return compiled
+
+
+def _weigh(container: Container) -> tuple[str, str]:
+    """Return the mode that ``auto`` means for a run that begins, and why."""
+    if untried := _untried(container):
+        return "none", untried
+    work = 6.0 * _parameters(container.model()) * _tokens(container.settings())
+    if work < _WORTH:
+        return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
+    try:
+        lazy("adapters.shared.compiling:check_tools")("cpu")
+    except ConfigurationError as error:
+        return "none", str(error)
+    return "default", f"about {work:.0e} floating-point operations repay the warm-up"
+
+
+def _untried(container: Container) -> str:
+    """Return why nobody knows what compiling brings to this run, or nothing."""
+    settings = container.settings()
+    if not isinstance(settings.optimizer, AccelerateOptimizerSettings) or not settings.run.deterministic:
+        return "only deterministic runs by Accelerate are compiled unasked"
+    if container.chosen()["optimizer.device"] != "cpu":
+        return "only on a CPU was it measured what compiling brings"
+    if getattr(settings.model, "lora", None) is not None:
+        return "adapters are not compiled unasked"
+    network = getattr(container.model(), "network", None)
+    if getattr(getattr(network, "config", None), "model_type", None) not in _TRIED:
+        return f"only models of {', '.join(sorted(_TRIED))} are compiled unasked"
+    return ""
+
+
+def _parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.network.parameters())
+
+
+def _tokens(settings: TrainSettings) -> float:
+    budget = settings.run.budget
+    a_step = settings.optimizer.batch_size * settings.data.sequence_length
+    limits = [budget.tokens or math.inf, (budget.steps or math.inf) * a_step]
+    return min(limits)
 
 
 def _gathers_in_layers(optimizer: object) -> bool:

@@ -14,19 +14,25 @@ _DEFAULTS = {
     "GOMP_SPINCOUNT": "10000000",
 }
 
-_M_ARENA_MAX = -8  # of glibc's malloc.h
+# of glibc's malloc.h
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+_LARGEST_KEPT = 256 << 20
 
 
 def set_library_defaults() -> None:
     """Set what the user has not set; only the command line calls this: an embedding host keeps its own environment."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    if "MALLOC_ARENA_MAX" not in os.environ:
-        _limit_arenas()
-
-
-def _limit_arenas() -> None:
-    # glibc gives threads eight heaps a core, each of which keeps what it once held: memory that creeps for hours
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
+    if mallopt is None:
+        return
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        # glibc gives threads eight heaps a core, each of which keeps what it once held: memory that creeps for hours
         mallopt(_M_ARENA_MAX, max(2, os.cpu_count() or 1))
+    if not {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys():
+        # else the tensors of a step on a CPU go back to the system, which maps and clears them again at the next
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+        mallopt(_M_TRIM_THRESHOLD, 4 * _LARGEST_KEPT)

@@ -30,6 +30,7 @@ class CompiledLayers:
 
     Each layer's forward is compiled by itself (regional compilation): layers of one kind share their code, so that
     warm-up does not grow with their number, and hooks, gradient checkpointing, the head and the loss stay outside.
+    Each shape gets code of its own, which depends on no shape seen before: so a resumed run rounds as before.
     Names of parameters do not change. In evaluation and generation, where shapes differ from call to call, layers run
     as they were. ``mode`` is default, reduce-overhead or max-autotune of ``torch.compile``; ``device`` a device type.
     ``graphs``, ``recompiles`` (code that was compiled again for other shapes or values) and ``seconds`` are those of
@@ -47,7 +48,7 @@ class CompiledLayers:
         self.seconds = 0.0
         self._began = 0.0
         layers = _layers(network)
-        _check_tools(device)
+        check_tools(device)
         torch.compiler.reset()
         for layer in layers:
             _compile(layer, mode)
@@ -73,7 +74,7 @@ class CompiledLayers:
 
 def _compile(layer: nn.Module, mode: str) -> None:
     eager = layer.forward
-    compiled = torch.compile(_beneath_checkpointing(layer), mode=mode)
+    compiled = torch.compile(_beneath_checkpointing(layer), mode=mode, dynamic=False)
 
     @wraps(eager)
     def forward(*arguments: Any, **options: Any) -> Any:
@@ -108,7 +109,7 @@ def _size(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _check_tools(device: str) -> None:
+def check_tools(device: str) -> None:
     """Raise ``ConfigurationError`` if torch would find nothing to compile for ``device`` with."""
     if device == "cpu":
         named = [name for name in inductor.cpp.cxx if name]

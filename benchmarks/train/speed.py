@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.train.turns import Turn
 
 WARM_UP = 3
+_LONG = 20_000  # steps of the run whose first ones are timed: long enough for what Holdfast does in long runs
 _SAME = 1e-6  # a step's loss of a bare loop and of Holdfast, relative, in fp32
 _ROUNDED = 1e-2  # a loss of Trainer and of Holdfast, relative, in bf16
 
@@ -58,7 +59,7 @@ class Contest:
     def _way(self, name: str, data: Sequence[str], precision: str, *, steps: int, documents: bool) -> Way:
         folder: Path = self.material.folder / f"{name}-{precision}-{documents}"
         overrides = [*self._overrides, *data, f"optimizer.precision={precision}"]
-        overrides += [f"run.dir={folder}", f"run.budget.steps={steps}"]
+        overrides += [f"run.dir={folder}", f"run.budget.steps={steps if precision == 'fp32' else _LONG}"]
         return Way(name, overrides, steps=steps, documents=documents)
 
 

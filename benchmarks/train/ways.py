@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, final
@@ -13,6 +14,7 @@ from adapters.shared.device import memory_bytes
 from benchmarks.train.bare import BareLoop
 from benchmarks.train.turns import Turns
 from bootstrap.assemble import assemble
+from bootstrap.compiling import compile_model
 from bootstrap.run import build
 from configs.layers import load_settings
 from domain.events import RunStarted, StepCompleted
@@ -59,10 +61,12 @@ def train_bare(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     )
     batches = _batches(container, plan["steps"])
     turns = _turns(plan)
-    turns.begin()
-    for batch in batches:
-        loss = loop.step(batch)
-        turns.step_ends(loss, batch.num_tokens)
+    with ExitStack() as stack:
+        compile_model(container, stack, say=lambda _: None)
+        turns.begin()
+        for batch in batches:
+            loss = loop.step(batch)
+            turns.step_ends(loss, batch.num_tokens)
 
 
 def train_trainer(plan: Mapping[str, Any], settings: TrainSettings) -> None:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from typing import Literal
 
-Compile = Literal["none", "default", "reduce-overhead", "max-autotune"]
+Compile = Literal["auto", "none", "default", "reduce-overhead", "max-autotune"]

@@ -64,8 +64,9 @@ class HuggingFaceModelSettings(Section):
         description="Layers that are computed again in the backward to save memory: none, full, or every:N.",
     )
     compile: Compile = Field(
-        default="none",
-        description="Mode of torch.compile for the layers in training: none, default, reduce-overhead, max-autotune.",
+        default="auto",
+        description="Mode of torch.compile for the layers in training: none, default, reduce-overhead, max-autotune; "
+        "auto means default where a long run on a CPU repays the warm-up.",
     )
     lora: LoraSettings | None = Field(
         default=None, description="Adapters that train in place of the model's own weights; null trains all of them."

@@ -21,10 +21,11 @@ def test_a_profiled_run_says_where_the_profile_is(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_compiled_run_that_is_resumed_repeats_itself(tmp_path):
-    """A compiled run that another process goes on with takes the very steps of one that was not interrupted."""
+def test_a_compiled_run_that_is_resumed_repeats_itself(tmp_path, monkeypatch):
+    """A compiled run that processes with no shared cache of code go on with takes the steps of an undisturbed one."""
     settings = tiny(corpus(tmp_path), "model.compile=default", "optimizer.schedule.kind=constant", "evaluation.every=0")
-    for name, steps in (("whole", 6), ("resumed", 3), ("resumed", 6)):
+    for process, (name, steps) in enumerate((("whole", 6), ("resumed", 3), ("resumed", 6))):
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / f"code-{process}"))
         outcome = run("train", *settings, f"run.name={name}", f"run.budget.steps={steps}", cwd=tmp_path, timeout=380)
         assert outcome.returncode == 0, outcome.stderr
     assert "warm-up is over" in outcome.stderr

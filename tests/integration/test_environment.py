@@ -31,6 +31,19 @@ file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
 libc.malloc_info(0, file)
 libc.fclose(file)
 """
+KEPT = """
+import ctypes, sys
+from bootstrap.cli import main
+assert main(["evaluate", "nowhere"]) != 0
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks u f k".split()]
+libc.mallinfo2.restype = Info
+before = libc.mallinfo2()
+libc.free(ctypes.c_void_p(libc.malloc(100 << 20)))
+print(libc.mallinfo2().arena - before.arena >= 90 << 20)
+"""
 
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the limit is of glibc's allocator")
@@ -55,3 +68,19 @@ def test_the_heaps_are_as_many_as_the_user_says(tmp_path):
     """Another number in the environment stays, and a process that runs no command has the C library's own limit."""
     assert heaps(tmp_path, "evaluate", "nowhere", MALLOC_ARENA_MAX=str(CORES + 2)) == CORES + 2
     assert heaps(tmp_path) > CORES + 2
+
+
+@pytest.mark.parametrize(("environ", "stays"), [({}, "True"), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, "False")])
+def test_freed_tensors_stay_mapped(environ, stays):
+    """A block of 100 MiB that is freed stays the process's for the next step, unless the environment says otherwise."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
+    command = [sys.executable, "-c", KEPT]
+    child = subprocess.run(
+        command,
+        env=known | {"PYTHONPATH": str(ROOT)} | environ,
+        check=True,
+        timeout=110,
+        capture_output=True,
+        text=True,
+    )
+    assert child.stdout.split()[-1] == stays

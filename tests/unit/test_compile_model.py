@@ -2,6 +2,7 @@ import json
 from contextlib import ExitStack, closing
 
 import pytest
+import torch
 
 from bootstrap.assemble import assemble
 from bootstrap.compiling import compile_model
@@ -9,22 +10,93 @@ from bootstrap.run_folder import RunFolder
 from configs.settings import TrainSettings
 from domain.errors import ConfigurationError
 
+PARAMETERS = 1000
 
-def compiled(folder, **sections):
+
+class LanguageModel:
+    """A model as far as whoever weighs it looks."""
+
+    model_type = "llama"
+
+    def __init__(self, parameters):
+        self.network = torch.nn.Embedding(parameters, 1)
+        self.network.config = self
+
+
+def compiled(folder, *, decide=lambda _, value, __: value, overrides=None, **sections):
     container = assemble(
         TrainSettings(data={"kind": "python_library"}, **sections),
         folder,
-        {},
+        overrides or {},
         say=lambda _: None,
-        decide=lambda _, value, __: value,
+        decide=decide,
     )
     with ExitStack() as stack:
         return compile_model(container, stack, say=lambda _: None)
 
 
+def reason(folder, **sections):
+    """Return what ``auto`` is decided to be and why, or None where it is not asked; nothing is compiled."""
+    asked = []
+
+    def decide(name, value, reason):
+        if name == "model.compile":
+            asked.append((value, reason))
+            return "none"
+        return value
+
+    sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}} | sections
+    compiled(folder, decide=decide, overrides={"model": LanguageModel(PARAMETERS)}, **sections)
+    return asked[0]
+
+
 def test_a_run_that_is_not_told_to_compiles_nothing(tmp_path):
     """Without model.compile nothing is compiled, and nothing is imported for it."""
     assert compiled(tmp_path) is None
+
+
+def test_a_long_run_on_a_cpu_is_compiled_unasked(tmp_path):
+    """With auto a run is compiled from 3e14 operations on, counted as 6 x parameters x tokens."""
+    tokens = 3 * 10**14 // (6 * PARAMETERS)
+    for budget, mode in (({"tokens": tokens + 1}, "default"), ({"tokens": tokens - 1}, "none"), ({"steps": 1}, "none")):
+        assert reason(tmp_path, run={"budget": budget})[0] == mode
+
+
+@pytest.mark.parametrize(
+    ("sections", "why"),
+    [
+        ({"run": {"budget": {"steps": 10**9}, "deterministic": False}}, "deterministic"),
+        ({"optimizer": {"kind": "deepspeed", "stage": 2, "device": "cpu"}}, "Accelerate"),
+        ({"model": {"kind": "decoder", "lora": {"rank": 2}}}, "adapters"),
+    ],
+)
+def test_what_was_never_tried_is_not_compiled_unasked(tmp_path, sections, why):
+    """Runs that promise no equal bits, other engines and adapters are left as they are."""
+    mode, because = reason(tmp_path, **sections)
+    assert mode == "none"
+    assert why in because
+
+
+def test_a_kind_of_model_that_was_never_tried_is_not_compiled_unasked(tmp_path, monkeypatch):
+    """A model of another type is left as it is."""
+    monkeypatch.setattr(LanguageModel, "model_type", "mamba")
+    mode, because = reason(tmp_path)
+    assert mode == "none"
+    assert "models of" in because
+
+
+def test_a_machine_without_a_compiler_compiles_nothing_unasked(tmp_path, monkeypatch):
+    """Where torch would find no C++ compiler, auto means none, with the reason."""
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    mode, because = reason(tmp_path)
+    assert mode == "none"
+    assert "no-such-compiler" in because
+
+
+def test_what_was_decided_once_stays(tmp_path):
+    """A run keeps to what auto meant when it began."""
+    sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}}
+    assert compiled(tmp_path, decide=lambda *_: "none", overrides={"model": LanguageModel(9)}, **sections) is None
 
 
 def test_parameters_gathered_within_a_layer_are_refused(tmp_path):

@@ -33,8 +33,8 @@ def test_steps_behind_the_end_of_the_run_are_refused():
     [(HuggingFaceModelSettings, {"config": {"model_type": "llama"}}), (DecoderModelSettings, {})],
 )
 def test_a_mode_of_compiling_is_one_of_torch_s(kind, options):
-    """model.compile is none or a mode of torch.compile, for both kinds of model; another is refused."""
-    for mode in ("none", "default", "reduce-overhead", "max-autotune"):
+    """model.compile is auto, none or a mode of torch.compile, for both kinds of model; another is refused."""
+    for mode in ("auto", "none", "default", "reduce-overhead", "max-autotune"):
         assert kind(**options, compile=mode).compile == mode
     with pytest.raises(ValidationError, match="max-autotune"):
         kind(**options, compile="fast")
