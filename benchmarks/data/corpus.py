@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from adapters.data_source.formats.compression import unpacked
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -119,10 +121,8 @@ def _documents() -> Iterator[str]:
             if text and not text.isspace():
                 yield text
     if (peps := SHARED / "peps.jsonl.zst").exists():
-        import zstandard
-
-        with peps.open("rb") as packed, zstandard.ZstdDecompressor().stream_reader(packed) as stream:
-            for line in io.TextIOWrapper(stream, encoding="utf-8"):
+        with peps.open("rb") as packed:
+            for line in io.TextIOWrapper(unpacked(packed, "zst"), encoding="utf-8"):
                 yield json.loads(line)["text"]
 
 
