@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
@@ -56,15 +57,20 @@ class Checkpoints:
         self._durable_step = loaded.info.progress.step
         return loaded.info.progress
 
-    def save(self, progress: Progress, reason: SaveReason) -> None:
-        """Make ``progress`` durable, unless it is already or nothing was trained yet."""
+    def save(self, progress: Progress, reason: SaveReason, *, evaluation_loss: float | None = None) -> None:
+        """Make ``progress`` durable, unless it is already or nothing was trained yet.
+
+        ``evaluation_loss`` is what was measured at this step; one that is not finite counts as none.
+        """
         if progress.step == self._durable_step:
             return
         self._bus.publish(CheckpointStarted(progress, reason))
         started = time.perf_counter()
         records = self._group.gather(json.dumps(progress.cursor.to_json()))
         cursor = Cursor.join([Cursor.from_json(json.loads(record)) for record in records])
-        snapshot = Snapshot(replace(progress, cursor=cursor), reason, (*self._trainable.capture(), *self._parts))
+        parts = (*self._trainable.capture(), *self._parts)
+        loss = evaluation_loss if evaluation_loss is not None and math.isfinite(evaluation_loss) else None
+        snapshot = Snapshot(replace(progress, cursor=cursor), reason, parts, loss)
         location = self._store.save(snapshot).location if self._group.rank == 0 else ""
         location = self._group.gather(location)[0]
         self._durable_step = progress.step

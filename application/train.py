@@ -75,6 +75,7 @@ class TrainRun:
         self._inbox = inbox
         self._group = group
         self._has_begun = False
+        self._measured = -1, 0.0
         self.stopped_by: StopRun | None = None
 
     def run(self) -> Progress:
@@ -152,9 +153,11 @@ class TrainRun:
             case Evaluate():
                 evaluation = self._evaluator.run(should_stop=lambda: self._inbox.stop_requested)
                 if evaluation is not None:
+                    self._measured = progress.step, evaluation.loss
                     self._bus.publish(EvaluationCompleted(progress, evaluation))
             case SaveCheckpoint(reason):
-                self._checkpoints.save(progress, reason)
+                step, loss = self._measured
+                self._checkpoints.save(progress, reason, evaluation_loss=loss if step == progress.step else None)
             case StopRun(reason, signal):
                 self.stopped_by = command
                 self._bus.publish(StopRequested(progress, reason, signal))

@@ -91,9 +91,14 @@ class Container(containers.DeclarativeContainer):
             lazy("adapters.state_store.disk:DiskStateStore"),
             directory,
             keep=settings.provided.state_store.keep,
+            keep_every=settings.provided.state_store.keep_every,
+            keep_best=settings.provided.state_store.keep_best,
         ),
         memory=providers.Singleton(
-            lazy("adapters.state_store.memory:MemoryStateStore"), keep=settings.provided.state_store.keep
+            lazy("adapters.state_store.memory:MemoryStateStore"),
+            keep=settings.provided.state_store.keep,
+            keep_every=settings.provided.state_store.keep_every,
+            keep_best=settings.provided.state_store.keep_best,
         ),
     )
 

@@ -92,6 +92,16 @@ class TrainSettings(BaseSettings):
             raise ValueError(msg)
         return monitors
 
+    @field_validator("evaluation")
+    @classmethod
+    def _can_tell_the_best(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
+        if "state_store" in info.data and info.data["state_store"].keep_best and not evaluation.every:
+            msg = (
+                "has every=0, so state_store.keep_best could not tell which checkpoints are best: set it to some steps"
+            )
+            raise ValueError(msg)
+        return evaluation
+
     @field_validator("profile")
     @classmethod
     def _begins_within_the_run(cls, profile: ProfileSettings, info: ValidationInfo) -> ProfileSettings:

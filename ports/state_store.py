@@ -26,11 +26,15 @@ class StatePart(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a run needs to go on from ``progress``, captured by value."""
+    """All that a run needs to go on from ``progress``, captured by value.
+
+    ``evaluation_loss`` is that of the held-out documents at this very step, in nats a token, None if nobody measured.
+    """
 
     progress: Progress
     reason: str
     parts: Sequence[StatePart]
+    evaluation_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class CheckpointInfo:
     reason: str
     location: str
     num_bytes: int
+    evaluation_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

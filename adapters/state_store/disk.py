@@ -12,10 +12,10 @@ from typing_extensions import override
 from adapters.shared.file_operations import FileOperations, explain
 from adapters.state_store.defect import Defect
 from adapters.state_store.draft import write_draft
-from adapters.state_store.retention import check_keep, doomed
 from adapters.state_store.store_folder import StoreFolder, is_there
 from adapters.state_store.verification import read_manifest, verify
 from domain.errors import StateError
+from domain.retention import Retention
 from ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 @final
 class DiskStateStore(StateStore):
-    """Keeps the ``keep`` newest checkpoints under ``root``, which one process at a time may write to.
+    """Keeps checkpoints under ``root``, as ``Retention`` says; one process at a time may write to it.
 
         checkpoints/checkpoint-N/   the parts' files, MANIFEST.json (their sizes and hashes), COMMIT (its hash)
         quarantine/                 what failed verification, named after its defect
@@ -40,8 +40,16 @@ class DiskStateStore(StateStore):
     again by the next save.
     """
 
-    def __init__(self, root: Path, *, keep: int, files: FileOperations | None = None) -> None:
-        self._keep = check_keep(keep)
+    def __init__(
+        self,
+        root: Path,
+        *,
+        keep: int,
+        keep_every: int = 0,
+        keep_best: int = 0,
+        files: FileOperations | None = None,
+    ) -> None:
+        self._retention = Retention(keep, keep_every, keep_best)
         self._files = files or FileOperations()
         self._folder = StoreFolder(root.absolute(), self._files)
         self._lock = RLock()
@@ -125,8 +133,9 @@ class DiskStateStore(StateStore):
 
     def _retire(self, *, saved: int) -> None:
         with self._put_off():
-            stored = {manifest.progress.step: folder for folder, manifest in self._complete()}
-            self._folder.retire([stored[step] for step in doomed(stored, keep=self._keep, saved=saved)])
+            stored = {manifest.progress.step: (folder, manifest) for folder, manifest in self._complete()}
+            losses = {step: manifest.evaluation_loss for step, (_, manifest) in stored.items()}
+            self._folder.retire([stored[step][0] for step in self._retention.doomed(losses, saved=saved)])
 
     @contextlib.contextmanager
     def _put_off(self) -> Iterator[None]:
@@ -147,4 +156,5 @@ def _reading(root: Path) -> Iterator[None]:
 
 
 def _info(folder: Path, manifest: Manifest) -> CheckpointInfo:
-    return CheckpointInfo(manifest.progress, manifest.reason, str(folder), manifest.num_bytes)
+    loss = manifest.evaluation_loss
+    return CheckpointInfo(manifest.progress, manifest.reason, str(folder), manifest.num_bytes, loss)

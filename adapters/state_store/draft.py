@@ -46,7 +46,7 @@ def _describe(files: FileOperations, snapshot: Snapshot, folder: Path, tree: Tre
     for path, size in sorted(tree.files.items()):
         stored.append(StoredFile(path, size, hash_file(files, folder / path)))
         files.sync_file(folder / path)
-    return Manifest(uuid4().hex, generation, snapshot.progress, snapshot.reason, stored)
+    return Manifest(uuid4().hex, generation, snapshot.progress, snapshot.reason, stored, snapshot.evaluation_loss)
 
 
 def _write_durably(files: FileOperations, path: Path, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -40,13 +41,17 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The snapshot that a checkpoint is, and the closed list of its files; ``generation`` counts a store's saves."""
+    """The snapshot that a checkpoint is, and the closed list of its files; ``generation`` counts a store's saves.
+
+    ``evaluation_loss`` is None where nobody measured, and in manifests of before it was written.
+    """
 
     save_id: str
     generation: int
     progress: Progress
     reason: str
     files: Sequence[StoredFile]
+    evaluation_loss: float | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -62,6 +67,7 @@ class Manifest:
             "step": self.progress.step,
             "progress": self.progress.to_json(),
             "reason": self.reason,
+            "evaluation_loss": self.evaluation_loss,
             "files": [{"path": file.path, "size": file.size, "hash": file.hash} for file in self.files],
         }
         return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -80,6 +86,7 @@ class Manifest:
             progress=_progress(_mapping(record.get("progress"), "progress")),
             reason=_text(record, "reason"),
             files=_files(record.get("files")),
+            evaluation_loss=_loss(record.get("evaluation_loss")),
         )
         if manifest.progress.step != _count(record, "step"):
             raise Defect(Flaw.BAD_MANIFEST, "step and progress disagree")
@@ -121,6 +128,12 @@ def _text(record: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise Defect(Flaw.BAD_MANIFEST, f"{name} is not a text")
     return value
+
+
+def _loss(value: object) -> float | None:
+    if value is None or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise Defect(Flaw.BAD_MANIFEST, "evaluation_loss is not a finite number")
 
 
 def _progress(record: Mapping[str, Any]) -> Progress:

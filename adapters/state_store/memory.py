@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from adapters.shared.file_operations import explain
 from adapters.state_store.defect import Defect
-from adapters.state_store.retention import check_keep, doomed
 from adapters.state_store.store_folder import folder_name
 from adapters.state_store.tree import read_tree
 from domain.errors import StateError
+from domain.retention import Retention
 from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @final
 class MemoryStateStore(StateStore):
-    """Keeps the ``keep`` newest snapshots as bytes; nothing survives the process, and nothing is ever rejected.
+    """Keeps snapshots as bytes, as ``Retention`` says; nothing survives the process, and nothing is ever rejected.
 
     Parts write into, and ``load`` returns, folders in the system's temporary one, deleted with the store.
     """
 
-    def __init__(self, *, keep: int) -> None:
-        self._keep = check_keep(keep)
+    def __init__(self, *, keep: int, keep_every: int = 0, keep_best: int = 0) -> None:
+        self._retention = Retention(keep, keep_every, keep_best)
         self._stored: dict[int, tuple[CheckpointInfo, Mapping[str, bytes]]] = {}
         self._lock = RLock()
         self._scratch: Path | None = None
@@ -45,9 +45,11 @@ class MemoryStateStore(StateStore):
                 raise StateError(msg)
             files = self._bytes_of(snapshot)
             num_bytes = sum(map(len, files.values()))
-            info = CheckpointInfo(snapshot.progress, snapshot.reason, f"memory:{folder_name(step)}", num_bytes)
+            location, loss = f"memory:{folder_name(step)}", snapshot.evaluation_loss
+            info = CheckpointInfo(snapshot.progress, snapshot.reason, location, num_bytes, loss)
             self._stored[step] = (info, files)
-            for old in doomed(self._stored, keep=self._keep, saved=step):
+            losses = {stored: info.evaluation_loss for stored, (info, _) in self._stored.items()}
+            for old in self._retention.doomed(losses, saved=step):
                 del self._stored[old]
         return info
 

@@ -17,6 +17,12 @@ class RetentionSettings(Section):
         default=100, description="Steps between two checkpoints; 0 saves only when the run ends or is asked to."
     )
     keep: Positive = Field(default=3, description="Newest checkpoints that are kept, at least 1.")
+    keep_every: Natural = Field(
+        default=0, description="Steps of which checkpoints at each multiple are kept for ever; 0 keeps none for that."
+    )
+    keep_best: Natural = Field(
+        default=0, description="Checkpoints with the lowest evaluation loss that are kept too; 0 keeps none for that."
+    )
 
 
 class DiskStateStoreSettings(RetentionSettings):

@@ -4,73 +4,21 @@ from __future__ import annotations
 
 import errno
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 from threading import Event, Thread
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.cursor import Cursor, Lane
 from domain.errors import StateError
 from domain.progress import Progress
-from ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart, StateStore
+from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
+from ports.testing.snapshots import BytesPart, FailingPart, WaitingPart, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class BytesPart(StatePart):
-    """A part that is one file, ``name``, which may name folders before it."""
-
-    name: str
-    data: bytes | bytearray
-
-    def write(self, folder: Path) -> None:
-        """Write the file."""
-        path = folder / self.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(self.data)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FailingPart(StatePart):
-    """A part that raises ``error`` after half its file."""
-
-    error: BaseException
-
-    def write(self, folder: Path) -> None:
-        """Write half a file and raise."""
-        (folder / "half").write_bytes(b"half of what was to be written")
-        raise self.error
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class WaitingPart(StatePart):
-    """A part that says when it is being written and takes until it is allowed to finish."""
-
-    begun: Event
-    may_finish: Event
-
-    def write(self, folder: Path) -> None:
-        """Write a file once allowed."""
-        self.begun.set()
-        assert self.may_finish.wait(timeout=30)
-        (folder / "waited").write_bytes(b"done")
-
-
-def snapshot_of(step: int, files: Mapping[str, bytes], *, reason: str = "periodic") -> Snapshot:
-    """Return a snapshot after ``step`` steps that consists of ``files``."""
-    progress = Progress(
-        step, tokens=1000 * step, cursor=Cursor(4 * step, (Lane(epoch=1, unit=2, position=3, taken=step), Lane()))
-    )
-    return Snapshot(progress, reason, [BytesPart(name, data) for name, data in files.items()])
 
 
 _NAMES = st.sampled_from(["model", "optimizer.json", "rng/rank-00000", "rng/rank-00001", "a/b/c"])
@@ -205,6 +153,15 @@ class StateStoreContract:
         """``list`` names what ``save`` returned, in the order of steps, not of names or saves."""
         saved = [store.save(snapshot_of(step, {"model": b"x" * step})) for step in (9, 100, 20)]
         assert list(reopen(store).list()) == [saved[0], saved[2], saved[1]]
+
+    def test_what_was_measured_is_kept(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
+        """``save``, ``list`` and ``load`` tell the evaluation loss of a snapshot, to the last bit, or that none was."""
+        for step, loss in ((1, 0.1 + 0.2), (2, None)):
+            assert store.save(replace(snapshot_of(step, {}), evaluation_loss=loss)).evaluation_loss == loss
+        assert [info.evaluation_loss for info in reopen(store).list()] == [0.1 + 0.2, None][-self.keep :]
+        newest = store.load().info
+        assert newest is not None
+        assert newest.evaluation_loss is None
 
     def test_retention_keeps_the_newest(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
         """The newest ``keep`` checkpoints stay, and no fewer at any time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +13,12 @@ import pytest
 from blake3 import blake3
 
 from adapters.state_store.disk import DiskStateStore
+from adapters.state_store.manifest import commit_of
 from adapters.state_store.memory import MemoryStateStore
 from domain.errors import ConfigurationError, StateError
 from domain.progress import Progress
 from ports.state_store import Snapshot, StatePart
-from ports.testing.state_store import BytesPart, snapshot_of
+from ports.testing.snapshots import BytesPart, snapshot_of
 
 
 def filled(root: Path, *steps: int, keep: int = 5) -> DiskStateStore:
@@ -48,6 +49,7 @@ def test_a_checkpoint_is_a_folder_that_describes_itself(tmp_path):
     assert record.pop("save_id")
     assert record == {
         "schema": 2,
+        "evaluation_loss": None,
         "generation": 1,
         "step": 7,
         "progress": snapshot_of(7, {}).progress.to_json(),
@@ -239,6 +241,27 @@ def test_the_run_folder_may_be_a_link_and_relative(tmp_path, monkeypatch):
     store.save(snapshot_of(2, {}))
     assert store.load().info.progress.step == 2
     assert names_in(tmp_path / "disk/checkpoints") == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_milestones_and_the_best_stay(tmp_path):
+    """Beside the newest checkpoint a store keeps those of every N steps and those of the lowest evaluation loss."""
+    losses = {1: 3.0, 2: 1.0, 3: None, 4: 2.0, 5: 2.5, 6: 1.5, 7: None}
+    for kind in (partial(DiskStateStore, tmp_path), MemoryStateStore):
+        store = kind(keep=1, keep_every=3, keep_best=2)
+        for step, loss in losses.items():
+            store.save(replace(snapshot_of(step, {}), evaluation_loss=loss))
+        assert {info.progress.step: info.evaluation_loss for info in store.list()} == {2: 1.0, 3: None, 6: 1.5, 7: None}
+
+
+def test_a_checkpoint_of_before_losses_were_kept_is_read(tmp_path):
+    """A manifest without an evaluation loss is of an earlier program, and verifies."""
+    store = filled(tmp_path, 1)
+    manifest = tmp_path / "checkpoints/checkpoint-1/MANIFEST.json"
+    record = json.loads(manifest.read_text())
+    del record["evaluation_loss"]
+    manifest.write_text(json.dumps(record))
+    (manifest.parent / "COMMIT").write_bytes(commit_of(manifest.read_bytes()))
+    assert store.load().info.evaluation_loss is None
 
 
 @pytest.mark.parametrize("keep", [0, -1])

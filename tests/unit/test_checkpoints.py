@@ -6,7 +6,7 @@ from application.checkpoints import Checkpoints
 from domain.commands import SaveReason
 from domain.cursor import Cursor, Lane
 from domain.errors import StateError
-from domain.events import CheckpointRejected, CheckpointSaved
+from domain.events import CheckpointRejected, CheckpointSaved, EvaluationCompleted
 from domain.progress import Progress
 
 PROGRESS = Progress(3, 96, Cursor(12, (Lane(1, 2, 3, 4), Lane())))
@@ -61,6 +61,24 @@ def test_a_save_that_failed_is_tried_again():
     loop.trainable.capture = capture
     loop.checkpoints.save(PROGRESS, SaveReason.EXCEPTION)
     assert [info.progress for info in loop.store.list()] == [PROGRESS]
+
+
+def test_a_checkpoint_tells_the_evaluation_of_its_step():
+    """The loss of an evaluation at the very step is kept with the checkpoint; an older one is not."""
+    loop = Loop(save_every=2, evaluate_every=4)
+    loop.run()
+    measured = {event.progress.step: event.evaluation.loss for event in loop.published(EvaluationCompleted)}
+    assert {4, 8} <= measured.keys()
+    assert {info.progress.step: info.evaluation_loss for info in loop.store.list()} == {
+        step: measured.get(step) for step in (2, 4, 6, 8)
+    }
+
+
+def test_a_loss_that_is_no_number_counts_as_none():
+    """An evaluation that overflowed neither hinders a save nor makes its checkpoint the best."""
+    loop = Loop()
+    loop.checkpoints.save(PROGRESS, SaveReason.PERIODIC, evaluation_loss=float("nan"))
+    assert [info.evaluation_loss for info in loop.store.list()] == [None]
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(tmp_path):

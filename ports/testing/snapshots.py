@@ -1,0 +1,66 @@
+"""Snapshots to save, made of parts that write, fail or wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from domain.cursor import Cursor, Lane
+from domain.progress import Progress
+from ports.state_store import Snapshot, StatePart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from threading import Event
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BytesPart(StatePart):
+    """A part that is one file, ``name``, which may name folders before it."""
+
+    name: str
+    data: bytes | bytearray
+
+    def write(self, folder: Path) -> None:
+        """Write the file."""
+        path = folder / self.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.data)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FailingPart(StatePart):
+    """A part that raises ``error`` after half its file."""
+
+    error: BaseException
+
+    def write(self, folder: Path) -> None:
+        """Write half a file and raise."""
+        (folder / "half").write_bytes(b"half of what was to be written")
+        raise self.error
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WaitingPart(StatePart):
+    """A part that says when it is being written and takes until it is allowed to finish."""
+
+    begun: Event
+    may_finish: Event
+
+    def write(self, folder: Path) -> None:
+        """Write a file once allowed."""
+        self.begun.set()
+        assert self.may_finish.wait(timeout=30)
+        (folder / "waited").write_bytes(b"done")
+
+
+def snapshot_of(step: int, files: Mapping[str, bytes], *, reason: str = "periodic") -> Snapshot:
+    """Return a snapshot after ``step`` steps that consists of ``files``."""
+    progress = Progress(
+        step, tokens=1000 * step, cursor=Cursor(4 * step, (Lane(epoch=1, unit=2, position=3, taken=step), Lane()))
+    )
+    return Snapshot(progress, reason, [BytesPart(name, data) for name, data in files.items()])
