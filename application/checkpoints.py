@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from domain.cursor import Cursor
+from domain.errors import StateError
 from domain.events import CheckpointRejected, CheckpointSaved, CheckpointStarted
 from domain.progress import Progress
 from ports.state_store import Snapshot
@@ -47,8 +48,15 @@ class Checkpoints:
         self._durable_step = 0
 
     def restore_latest(self) -> Progress:
-        """Restore the newest valid checkpoint; return its progress, that of a new run if there is none."""
+        """Restore the newest valid checkpoint; return its progress, that of a new run if there is none.
+
+        Raises ``StateError`` if another rank finds a checkpoint of another step.
+        """
         loaded = self._load()
+        steps = self._group.gather(str(0 if loaded.info is None else loaded.info.progress.step))
+        if len(set(steps)) > 1:
+            msg = f"the ranks found checkpoints of steps {', '.join(steps)}: run.dir must be one folder of all hosts"
+            raise StateError(msg)
         for rejected in loaded.rejected:
             self._bus.publish(CheckpointRejected(rejected.name, rejected.reason, rejected.location))
         if loaded.info is None or loaded.folder is None:

@@ -30,6 +30,9 @@ def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str]
     mode = getattr(settings.model, "compile", "none")
     if mode == "auto":
         mode = container.decide()("model.compile", *_weigh(container))
+        if mode != "none" and (hindrance := _hindrance(container)):
+            say(f"not compiled here, although the run began so, and so not bit for bit what it would be: {hindrance}")
+            mode = "none"
         if mode != "none":
             say("compiling the layers, as this run is long: its first steps take longer (model.compile=none does not)")
     if mode == "none":
@@ -58,11 +61,20 @@ def _weigh(container: Container) -> tuple[str, str]:
     work = 6.0 * _parameters(container.model()) * _tokens(container.settings())
     if work < _WORTH:
         return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
+    if hindrance := _hindrance(container):
+        return "none", hindrance
+    return "default", f"about {work:.0e} floating-point operations repay the warm-up"
+
+
+def _hindrance(container: Container) -> str:
+    """Return why this machine does not compile unasked, whatever another one did, or nothing."""
+    if container.chosen()["optimizer.device"] != "cpu":
+        return "only on a CPU was it measured what compiling brings"
     try:
         lazy("adapters.shared.compiling:check_tools")("cpu")
     except ConfigurationError as error:
-        return "none", str(error)
-    return "default", f"about {work:.0e} floating-point operations repay the warm-up"
+        return str(error)
+    return ""
 
 
 def _untried(container: Container) -> str:
@@ -70,8 +82,6 @@ def _untried(container: Container) -> str:
     settings = container.settings()
     if not isinstance(settings.optimizer, AccelerateOptimizerSettings) or not settings.run.deterministic:
         return "only deterministic runs by Accelerate are compiled unasked"
-    if container.chosen()["optimizer.device"] != "cpu":
-        return "only on a CPU was it measured what compiling brings"
     if getattr(settings.model, "lora", None) is not None:
         return "adapters are not compiled unasked"
     network = getattr(container.model(), "network", None)

@@ -32,7 +32,9 @@ def set_library_defaults() -> None:
     if "MALLOC_ARENA_MAX" not in os.environ:
         # glibc gives threads eight heaps a core, each of which keeps what it once held: memory that creeps for hours
         mallopt(_M_ARENA_MAX, max(2, os.cpu_count() or 1))
-    if not {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys():
-        # else the tensors of a step on a CPU go back to the system, which maps and clears them again at the next
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT)
+    if {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys():
+        return
+    # else the tensors of a step on a CPU go back to the system, which maps and clears them again at the next; glibc
+    # below 2.35 takes no more than 32 MiB, and setting the second alone would make it worse
+    if mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT) or mallopt(_M_MMAP_THRESHOLD, 32 << 20):
         mallopt(_M_TRIM_THRESHOLD, 4 * _LARGEST_KEPT)

@@ -24,8 +24,9 @@ def export(run: Path, folder: Path, *, merged: bool) -> str:
     no PEFT. ``folder`` must be new or empty, and is there whole or not at all. Raises ``ConfigurationError`` if the
     model has no form that transformers loads, and ``StateError`` if there is no checkpoint or the disk refuses.
     """
+    folder = folder.resolve()  # . and .. have no name of their own
     _check_room(folder)
-    trained = open_trained(run)
+    trained = open_trained(run, device="cpu")  # what is only copied needs no GPU, which it might not fit
     parts = (*_model_parts(trained.model, run, merged=merged), trained.tokenizer)
     draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:

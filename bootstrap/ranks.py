@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ports.process_group import ProcessGroup
 
 T = TypeVar("T")
+
+_EVERYONES = ("model", "optimizer", "data", "tokenizer", "evaluation", "state_store")
 
 
 @final
@@ -30,9 +33,15 @@ class SharedRunFolder:
         self._own = RunFolder(path) if group.rank == 0 else None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Take ``settings``, as ``RunFolder.begin`` does."""
+        """Take ``settings``, as ``RunFolder.begin`` does; raises ``StateError`` if the ranks have different ones."""
         if self._own is not None:
             self._own.begin(settings)
+        everyones = self._group.gather(json.dumps({name: settings.get(name) for name in _EVERYONES}, default=str))
+        first = json.loads(everyones[0])
+        for rank, theirs in enumerate(map(json.loads, everyones)):
+            if others := [name for name in _EVERYONES if theirs[name] != first[name]]:
+                msg = f"the settings of {others[0]} of rank {rank} are not those of rank 0: give all processes the same"
+                raise StateError(msg)
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what the first rank has decided for the ``auto`` setting ``name``."""

@@ -72,10 +72,10 @@ class Trained:
         return evaluation
 
 
-def open_trained(path: Path) -> Trained:
+def open_trained(path: Path, *, device: str = "auto") -> Trained:
     """Return the newest valid checkpoint below the run folder ``path``; raises ``StateError`` if there is none."""
     record = read_record(path)
-    settings = _on_any_device(restore_settings(record["settings"]))
+    settings = _on_any_device(restore_settings(record["settings"]), device)
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
 
     def decide(name: str, value: str, _: str) -> str:
@@ -91,13 +91,13 @@ def open_trained(path: Path) -> Trained:
     return Trained(container, loaded.info.location, record["facts"].get("data"))
 
 
-def _on_any_device(settings: TrainSettings) -> TrainSettings:
+def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:
     """Let the model be asked on another machine than the one that trained it."""
     tree = dump_settings(settings)
     tree["distributed"] = {"kind": "single"}
     if isinstance(settings.optimizer, TorchOptimizerSettings):
         common = {name: tree["optimizer"][name] for name in TorchOptimizerSettings.model_fields}
-        tree["optimizer"] = {**common, "kind": "accelerate", "device": "auto"}
+        tree["optimizer"] = {**common, "kind": "accelerate", "device": device}
     return restore_settings(tree)
 
 

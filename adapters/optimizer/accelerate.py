@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import GradientAccumulationPlugin
+from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
 from typing_extensions import override
 
 from adapters.optimizer.algorithm import Algorithm
@@ -18,6 +18,8 @@ from adapters.optimizer.trainable import TorchTrainable
 from adapters.optimizer.wrapped import TorchWrapped, Wrapped, num_ranks
 from adapters.shared.algorithms import allocate_state
 from adapters.shared.causal_language_model import CausalLanguageModel
+from adapters.shared.device import within_memory
+from domain.errors import ConfigurationError
 from ports.optimizer import Optimizer, Trainable
 
 if TYPE_CHECKING:
@@ -60,16 +62,29 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  an earlier run may have set another precision
         mixed = "bf16" if self._precision == "bf16" else "no"
         steps = GradientAccumulationPlugin(num_steps=1)  # else the environment may set another number
-        accelerator = Accelerator(cpu=self._device == "cpu", mixed_precision=mixed, gradient_accumulation_plugin=steps)
+        backends = []
+        if self._offload and self._device == "cuda":  # parts that rest in host memory are summed and gathered there too
+            backends.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
+        accelerator = Accelerator(
+            cpu=self._device == "cpu",
+            mixed_precision=mixed,
+            gradient_accumulation_plugin=steps,
+            kwargs_handlers=backends,
+        )
         hardware = describe(model, self._device, self._precision, self._sequence_length)
-        return TorchTrainable(self._wrap(model, accelerator), hardware, seed=self._seed)
+        wrapped = within_memory(self._device, self._wrap, model, accelerator)
+        return TorchTrainable(wrapped, hardware, seed=self._seed)
 
     def _wrap(self, model: CausalLanguageModel, accelerator: Accelerator) -> Wrapped:
         device = accelerator.device
         if num_ranks() > 1 and (self._sharding == "fsdp2" or (self._sharding == "auto" and not _fits(model, device))):
+            _refuse_quantized(model)
             shard(model, device, precision=self._precision, offload=self._offload)
             optimizer = self._optimizer(model, "sharded")
             return Sharded(model, optimizer, device, clip=self._clip, precision=self._precision)
+        if self._offload:
+            msg = "optimizer.offload rests the parts of a sharded model in host memory, and this one is not sharded: "
+            raise ConfigurationError(msg + "set optimizer.sharding=fsdp2 on several processes, or offload to false")
         accelerator.prepare_model(model, evaluation_mode=True)  # on its device, computing in its precision
         optimizer = self._optimizer(model, "whole")
         if num_ranks() > 1:
@@ -83,8 +98,19 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
 
 
 def _fits(model: CausalLanguageModel, device: torch.device) -> bool:
-    """Return whether weights, gradients and AdamW's state, all fp32, leave a fifth of the device's memory free."""
+    """Return whether all ranks have a fifth of their memory free beside weights, gradients and AdamW's state, in fp32.
+
+    What is frozen has neither gradient nor state. All ranks get the same answer: else their collectives would not meet.
+    """
     if device.type != "cuda":
         return True
-    needed = 16 * sum(parameter.numel() for parameter in model.parameters())
-    return needed < 0.8 * torch.cuda.get_device_properties(device).total_memory
+    needed = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
+    room = torch.tensor(torch.cuda.get_device_properties(device).total_memory, device=device)
+    torch.distributed.all_reduce(room, op=torch.distributed.ReduceOp.MIN)
+    return needed < 0.8 * int(room)
+
+
+def _refuse_quantized(model: CausalLanguageModel) -> None:
+    if any(hasattr(parameter, "quant_state") for parameter in model.parameters()):
+        msg = "the model's 4-bit weights cannot be sharded: set optimizer.sharding=ddp, or model.lora.quantize=none"
+        raise ConfigurationError(msg)

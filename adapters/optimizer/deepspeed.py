@@ -55,10 +55,10 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
     @override
     def prepare(self, model: CausalLanguageModel) -> Trainable:
         config = {} if self._config is None else read_config(self._config)
-        hardware = describe(model, self._device, self._precision, self._sequence_length)
         names = {parameter: name for name, parameter in model.network.named_parameters()}
         with _environment_kept():
             accelerator = self._accelerator(config)
+            hardware = describe(model, self._device, self._precision, self._sequence_length)
             optimizer = self._algorithm.over(model.network, self._device, "flat")
             groups = [dict(group) for group in optimizer.param_groups]
             engine, _ = accelerator.prepare(model, optimizer)

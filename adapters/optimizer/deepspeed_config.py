@@ -82,6 +82,9 @@ _SETTING = MappingProxyType(
 
 
 def _with_run(zero: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    for part in ("offload_optimizer", "offload_param"):
+        if not isinstance(zero.get(part) or {}, dict):
+            _refuse(f'zero_optimization.{part} is {zero[part]!r}: it must be an object, such as {{"device": "cpu"}}')
     whole = {**zero, "stage": own.get("zero_optimization.stage") or zero.get("stage", 2)}
     for part in ("offload_optimizer", "offload_param"):
         device = own.get(f"zero_optimization.{part}.device")

@@ -30,7 +30,8 @@ class CompiledLayers:
 
     Each layer's forward is compiled by itself (regional compilation): layers of one kind share their code, so that
     warm-up does not grow with their number, and hooks, gradient checkpointing, the head and the loss stay outside.
-    Each shape gets code of its own, which depends on no shape seen before: so a resumed run rounds as before.
+    Each shape gets code of its own, which depends on no shape seen before: so a resumed run rounds as before
+    (torch compiles 8 versions of a layer at most; a further shape runs uncompiled).
     Names of parameters do not change. In evaluation and generation, where shapes differ from call to call, layers run
     as they were. ``mode`` is default, reduce-overhead or max-autotune of ``torch.compile``; ``device`` a device type.
     ``graphs``, ``recompiles`` (code that was compiled again for other shapes or values) and ``seconds`` are those of
@@ -57,8 +58,10 @@ class CompiledLayers:
 
     def close(self) -> None:
         """Count no longer."""
-        callback_handler.remove_start_callback(self._start)
-        callback_handler.remove_end_callback(self._end)
+        if self._start in callback_handler.start_callbacks:  # anybody's torch.compiler.reset takes them away
+            callback_handler.remove_start_callback(self._start)
+        if self._end in callback_handler.end_callbacks:
+            callback_handler.remove_end_callback(self._end)
 
     def _start(self, compilation: CallbackArgs) -> None:
         self._began = time.perf_counter()

@@ -81,6 +81,14 @@ def test_a_plain_run_is_exported(home, plain):
     }
 
 
+def test_a_run_is_exported_to_where_one_stands(home, plain, monkeypatch):
+    """The folder may be the empty one that the command is started in."""
+    (home / "here").mkdir()
+    monkeypatch.chdir(home / "here")
+    assert main(["export", str(plain), "."]) == 0
+    assert (home / "here" / "model.safetensors").is_file()
+
+
 def test_a_tuned_run_is_exported_whole(home, tuned):
     """With --merged the adapters are in the weights, which a reader without PEFT loads."""
     assert main(["export", str(tuned[0]), str(home / "merged"), "--merged"]) == 0

@@ -66,6 +66,12 @@ def test_gradients_are_clipped_to_their_bound(clip, tmp_path):
     assert length == pytest.approx(0.1 * min(norm, clip), rel=1e-3)
 
 
+def test_offload_without_parts_is_refused():
+    """A whole model on one device has no parts to rest in host memory, which is said before anything is trained."""
+    with pytest.raises(ConfigurationError, match=r"not sharded: set optimizer\.sharding=fsdp2"):
+        prepare(offload=True)
+
+
 def test_matrices_decay_and_norms_do_not(tmp_path):
     """Without gradients a step shrinks matrices by rate times decay and leaves one-dimensional weights alone."""
     trainable = prepare(algorithm=Algorithm(weight_decay=0.5))

@@ -109,6 +109,14 @@ def test_a_missing_compiler_is_one_sentence(monkeypatch, tmp_path):
         CompiledLayers(build("decoder").network, "default", "cpu")
 
 
+def test_forgotten_code_does_not_hinder_the_end():
+    """Whoever resets torch's compiler within a run takes the counting away, and nothing else."""
+    seen = CompiledLayers(build("decoder").network, "default", "cpu")
+    torch.compiler.reset()
+    seen.close()
+    assert seen.graphs == 0
+
+
 @pytest.mark.slow  # the import of torch's compiler alone takes seconds
 def test_layers_that_are_not_trained_run_as_they_were():
     """In evaluation mode a compiled layer gives the very bits of the eager one, and compiles nothing."""

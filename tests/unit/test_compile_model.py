@@ -23,7 +23,7 @@ class LanguageModel:
         self.network.config = self
 
 
-def compiled(folder, *, decide=lambda _, value, __: value, overrides=None, **sections):
+def compiled(folder, *, decide=lambda _, value, __: value, overrides=None, say=lambda _: None, **sections):
     container = assemble(
         TrainSettings(data={"kind": "python_library"}, **sections),
         folder,
@@ -32,7 +32,7 @@ def compiled(folder, *, decide=lambda _, value, __: value, overrides=None, **sec
         decide=decide,
     )
     with ExitStack() as stack:
-        return compile_model(container, stack, say=lambda _: None)
+        return compile_model(container, stack, say=say)
 
 
 def reason(folder, **sections):
@@ -87,16 +87,28 @@ def test_a_kind_of_model_that_was_never_tried_is_not_compiled_unasked(tmp_path, 
 
 def test_a_machine_without_a_compiler_compiles_nothing_unasked(tmp_path, monkeypatch):
     """Where torch would find no C++ compiler, auto means none, with the reason."""
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    monkeypatch.setenv("PATH", str(tmp_path))
     mode, because = reason(tmp_path)
     assert mode == "none"
-    assert "no-such-compiler" in because
+    assert "needs a C++ compiler" in because
 
 
 def test_what_was_decided_once_stays(tmp_path):
     """A run keeps to what auto meant when it began."""
     sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}}
-    assert compiled(tmp_path, decide=lambda *_: "none", overrides={"model": LanguageModel(9)}, **sections) is None
+    model = {"model": LanguageModel(PARAMETERS)}
+    assert compiled(tmp_path, decide=lambda *_: "none", overrides=model, **sections) is None
+
+
+def test_a_machine_that_cannot_compile_goes_on_without(tmp_path, monkeypatch):
+    """A run that was compiled elsewhere goes on where there is no compiler, and says that its bits may differ."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = []
+    overrides = {"model": LanguageModel(PARAMETERS)}
+    decide = lambda name, value, _: "default" if name == "model.compile" else value  # noqa: E731
+    assert compiled(tmp_path, decide=decide, overrides=overrides, say=said.append, optimizer={"device": "cpu"}) is None
+    assert "not bit for bit" in said[0]
+    assert "needs a C++ compiler" in said[0]
 
 
 def test_parameters_gathered_within_a_layer_are_refused(tmp_path):

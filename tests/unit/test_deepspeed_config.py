@@ -117,6 +117,7 @@ def test_keys_that_holdfast_knows_nothing_of_go_through(strange):
         ({"bfloat16": {"enabled": False}}, {}, ["bf16.enabled is False", "optimizer.precision"]),
         ({"zero_optimization": {"stage": 3}}, {"zero_optimization.stage": 2}, ["stage is 3", "optimizer.stage is 2"]),
         ({"zero_optimization": {"stage": 0}}, {}, ["stage is 0", "1, 2 or 3"]),
+        ({"zero_optimization": {"offload_optimizer": "cpu"}}, {}, ["offload_optimizer is 'cpu'", "an object"]),
         ({"zero_optimization": True}, {}, ["zero_optimization is True", "no JSON object"]),
         (
             {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
