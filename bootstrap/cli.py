@@ -55,6 +55,26 @@ examples:
   %(prog)s runs/tuned ./model --merged
 """
 
+_INSPECT_HELP = """\
+Reads only, and may look at a run while it trains. All bytes are hashed, unless --quick is given. The training loss and
+the last evaluation of a step are those of metrics.jsonl. Exit code 0 says that every checkpoint verifies, 4 that one
+does not or that there is none.
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/default --quick
+  %(prog)s runs/default/checkpoints/checkpoint-350
+  %(prog)s runs/default/quarantine/checkpoint-300.wrong-hash
+  %(prog)s runs/default --json > report.json
+
+state of a checkpoint or file:
+  verified      its bytes are those that were saved
+  complete      with --quick: its names and sizes are those that were saved
+  not checked   a problem of the whole checkpoint, which is named, came first
+  other-schema  it was saved by another version; unreadable: the disk refuses it; both stop a resume with an error
+  any other     it is damaged: a resume sets it aside under that name and takes the next older one
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code. A user's mistake is one sentence on standard error, never a traceback."""
@@ -104,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_evaluate(commands)
     _add_export(commands)
+    _add_inspect(commands)
     return parser
 
 
@@ -148,6 +169,13 @@ def _add_export(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _add_run(export)
     export.add_argument("folder", type=Path, metavar="FOLDER", help="where to write: a new folder, or an empty one")
     export.add_argument("--merged", action="store_true", help="add a run's adapters to their model: a whole one")
+
+
+def _add_inspect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    inspect = _add(commands, "inspect", "show the checkpoints of a run and whether they verify", _INSPECT_HELP)
+    inspect.add_argument("path", type=Path, metavar="PATH", help="a run folder, or the folder of one checkpoint")
+    inspect.add_argument("--quick", action="store_true", help="compare names and sizes only; hash nothing")
+    inspect.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _add(

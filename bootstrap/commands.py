@@ -45,7 +45,7 @@ def train(options: argparse.Namespace) -> int:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  what there is to say is said once
     settings = load_settings(options.config, options.settings, os.environ).settings
     run = build(settings)
-    if options.fresh and (target := set_aside(run.directory)) is not None:
+    if options.fresh and is_first_rank() and (target := set_aside(run.directory)) is not None:
         print(f"the old run is in {target}")
     if (num_processes := processes_to_start(settings)) > 1:
         print(f"training in {num_processes} processes on this machine", flush=True)
@@ -129,6 +129,15 @@ def evaluate(options: argparse.Namespace) -> int:
         f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
     )
     return 0
+
+
+def inspect(options: argparse.Namespace) -> int:
+    """Print which checkpoints there are and whether they verify."""
+    from bootstrap.inspection import inspect as look_into
+
+    text, is_sound = look_into(options.path, hashing=not options.quick, as_json=options.json)
+    print(text)
+    return 0 if is_sound else 4
 
 
 class _Report:

@@ -21,57 +21,74 @@ from adapters.state_store.tree import hash_file, read_tree
 from domain.errors import StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from adapters.shared.file_operations import FileOperations
 
 
 def read_manifest(files: FileOperations, folder: Path) -> Manifest:
-    """Return the manifest of a committed folder, the other files unread.
+    """Return the manifest of a committed folder that is named after its step, the other files unread.
 
     Raises ``Defect`` for a folder that is not committed, ``StateError`` for one of another version, ``OSError`` for a
     disk that cannot be read.
     """
+    manifest = read_committed(files, folder)
+    if folder.name != folder_name(manifest.progress.step):
+        raise Defect(Flaw.WRONG_NAME, f"{MANIFEST} is that of step {manifest.progress.step}")
+    return manifest
+
+
+def read_committed(files: FileOperations, folder: Path) -> Manifest:
+    """Return the manifest of a committed folder of any name; raises as ``read_manifest``."""
     if not stat.S_ISDIR(folder.lstat().st_mode):
         raise Defect(Flaw.NOT_A_FOLDER, f"{folder.name} is not a folder")
     data = _read(files, folder / MANIFEST, LARGEST_MANIFEST)
     if _read(files, folder / COMMIT, len(commit_of(b""))) != commit_of(data):
         raise Defect(Flaw.BAD_COMMIT, f"{COMMIT} is not the hash of {MANIFEST}")
     try:
-        manifest = Manifest.from_bytes(data)
+        return Manifest.from_bytes(data)
     except OtherSchemaError as error:
         msg = (
             f"{folder} was written by another version, with schema {error} where this one has {SCHEMA}: "
             "use that version, or start anew with --fresh"
         )
         raise StateError(msg) from error
-    if folder.name != folder_name(manifest.progress.step):
-        raise Defect(Flaw.WRONG_NAME, f"{MANIFEST} is that of step {manifest.progress.step}")
-    return manifest
 
 
 def verify(files: FileOperations, folder: Path) -> Manifest:
-    """Return the manifest of ``folder`` once every byte in it is known to be as saved; raises as ``read_manifest``.
-
-    Only files that a walk through the folder found are opened, so no listed path leads out of it.
-    """
+    """Return the manifest of ``folder`` once every byte in it is known to be as saved; raises as ``read_manifest``."""
     manifest = read_manifest(files, folder)
-    found = dict(read_tree(folder).files)
-    _compare_names({file.path for file in manifest.files}, found.keys() - {MANIFEST, COMMIT})
-    for file in manifest.files:
-        if found[file.path] != file.size:
-            raise Defect(Flaw.WRONG_SIZE, f"{file.path!r} has {found[file.path]} bytes instead of {file.size}")
-    for file in manifest.files:
-        if hash_file(files, folder / file.path) != file.hash:
-            raise Defect(Flaw.WRONG_HASH, f"{file.path!r} does not have the bytes that were saved")
+    for _, defect in check_files(files, folder, manifest):
+        if defect is not None:
+            raise defect
     return manifest
 
 
-def _compare_names(listed: set[str], found: set[str]) -> None:
-    if missing := sorted(listed - found):
-        raise Defect(Flaw.MISSING_FILE, f"{missing[0]!r} is missing")
-    if extra := sorted(found - listed):
-        raise Defect(Flaw.EXTRA_FILE, f"{extra[0]!r} does not belong to it")
+def check_files(
+    files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True
+) -> Iterator[tuple[str, Defect | None]]:
+    """Yield each file that is listed or found, once, with its defect or None, those that need no hash first.
+
+    Only files that a walk through the folder found are opened, so no listed path leads out of it. The walk raises
+    ``Defect`` for a link or a device. Without ``hashing`` names and sizes are compared, and no file is opened.
+    """
+    found = read_tree(folder).files
+    listed = {file.path for file in manifest.files}
+    for path in sorted(listed - found.keys()):
+        yield path, Defect(Flaw.MISSING_FILE, f"{path!r} is missing")
+    for path in sorted(found.keys() - listed - {MANIFEST, COMMIT}):
+        yield path, Defect(Flaw.EXTRA_FILE, f"{path!r} does not belong to it")
+    present = [file for file in manifest.files if file.path in found]
+    for file in present:
+        if found[file.path] != file.size:
+            reason = f"{file.path!r} has {found[file.path]} bytes instead of {file.size}"
+            yield file.path, Defect(Flaw.WRONG_SIZE, reason)
+    for file in present:
+        if found[file.path] == file.size:
+            is_same = not hashing or hash_file(files, folder / file.path) == file.hash
+            reason = f"{file.path!r} does not have the bytes that were saved"
+            yield file.path, None if is_same else Defect(Flaw.WRONG_HASH, reason)
 
 
 def _read(files: FileOperations, path: Path, largest: int) -> bytes:

@@ -31,6 +31,8 @@ def test_ranks_may_differ_in_what_no_step_depends_on(theirs, tmp_path):
     """Equal settings of model, optimizer and data are enough."""
     with closing(SharedRunFolder(tmp_path, TwoRanks(theirs))) as folder:
         folder.begin(SETTINGS)
+        folder.write()
+    assert json.loads((tmp_path / "run.json").read_text())["settings"]["model"] == SETTINGS["model"]
 
 
 @pytest.mark.parametrize("section", ["model", "optimizer"])
