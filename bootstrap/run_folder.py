@@ -19,7 +19,7 @@ _RECORD = "run.json"
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 # What a resumed run may not change: another value here makes it another run.
-_IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind")
+_IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.algorithm")
 _FREE = (
     *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error"),
     "tokenizer.backend",  # all backends give the same ids
@@ -57,9 +57,11 @@ class RunFolder:
             changes = changed_settings(self.record["settings"], settings)
             refused = [key for key in changes if _is_identity(key)]
             if refused:
-                old, new = changes[refused[0]]
+                # another kind has other settings, which nobody has changed by hand
+                key = min(refused, key=lambda key: not key.endswith(".kind"))
+                old, new = ("not set" if value is None else repr(value) for value in changes[key])
                 msg = (
-                    f"{refused[0]} was {old!r} when the run in {self.path} began and is {new!r} now: put it back, "
+                    f"{key} was {old} when the run in {self.path} began and is {new} now: put it back, "
                     "give the new run another run.name, or set the old one aside with --fresh"
                 )
                 raise ConfigurationError(msg)

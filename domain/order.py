@@ -85,8 +85,8 @@ class Share:
 
     def __post_init__(self) -> None:
         if self.batch % self.ranks:
-            msg = f"a batch of {self.batch} samples cannot be divided evenly among {self.ranks} ranks: change either"
-            raise ConfigurationError(msg)
+            msg = f"{self.ranks} processes cannot share optimizer.batch_size={self.batch} evenly: "
+            raise ConfigurationError(msg + f"choose a multiple of {self.ranks}")
 
     def of(self, start: int) -> range:
         """Return the rank's samples of the batch that begins at the sample ``start``: one run, in the ranks' order."""

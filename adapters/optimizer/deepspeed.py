@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
@@ -57,6 +58,8 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         config = {} if self._config is None else read_config(self._config)
         names = {parameter: name for name, parameter in model.network.named_parameters()}
         with _environment_kept():
+            if "WORLD_SIZE" not in os.environ:
+                os.environ.update(_world_of_one())
             accelerator = self._accelerator(config)
             hardware = describe(model, self._device, self._precision, self._sequence_length)
             optimizer = self._algorithm.over(model.network, self._device, "flat")
@@ -94,13 +97,21 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         announce_builds(needed if os.environ.get("LOCAL_RANK", "0") == "0" else ())
 
 
+def _world_of_one() -> dict[str, str]:
+    """Return what torchrun would tell one process, without which DeepSpeed has nobody to be with."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Take back what Accelerate's plugin leaves in the environment, where a later run would find it."""
-    before = {name: value for name, value in os.environ.items() if name.startswith(("ACCELERATE_", "DS_"))}
+    """Take back what a run and Accelerate's plugin leave in the environment, where a later run would find it."""
+    before = dict(os.environ)
     try:
         yield
     finally:
-        for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "DS_"))]:
+        for name in os.environ.keys() - before.keys():
             del os.environ[name]
         os.environ.update(before)
