@@ -59,7 +59,7 @@ def test_a_stopped_run_of_two_goes_on_alone(home):
 @pytest.mark.parametrize(
     ("mistake", "code", "named"),
     [
-        ("optimizer.batch_size=3", 2, "a batch of 3 samples"),
+        ("optimizer.batch_size=3", 2, "2 processes cannot share optimizer.batch_size=3"),
         pytest.param("data.path=nowhere.jsonl", 3, "nowhere.jsonl", marks=pytest.mark.slow),
     ],
 )

@@ -25,7 +25,7 @@ def resumed_steps(home: Path) -> list[int]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_kill_nine_changes_nothing(tmp_path, precision):
     """Killed three times at random moments, a run ends with the bytes and the losses of an undisturbed one."""
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
