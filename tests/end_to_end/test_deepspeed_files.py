@@ -47,8 +47,9 @@ def test_a_run_that_contradicts_its_file_is_refused_before_training(tmp_path):
 @pytest.mark.timeout(900)
 def test_one_process_trains_by_deepspeed_without_a_launcher(tmp_path):
     """Nobody has to start torchrun for a world of one: the run trains, is saved and goes on."""
+    path = corpus(tmp_path)
     for steps in (2, 4):
         settings = ("optimizer.kind=deepspeed", "optimizer.stage=2", "run.name=alone", f"run.budget.steps={steps}")
-        outcome = run("train", *tiny(corpus(tmp_path), *settings), cwd=tmp_path, timeout=420)
+        outcome = run("train", *tiny(path, *settings), cwd=tmp_path, timeout=420)
         assert outcome.returncode == 0, outcome.stderr[-3000:]
     assert sorted(losses(tmp_path / "runs/alone")) == [1, 2, 3, 4]

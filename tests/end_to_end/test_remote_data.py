@@ -75,7 +75,7 @@ def final_weights(home):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("mode", ["stream", "cache"])
+@pytest.mark.parametrize("mode", ["stream", pytest.param("cache", marks=pytest.mark.slow)])
 def test_a_run_from_s3_survives_kill_nine(s3, tmp_path, monkeypatch, mode):
     """Killed in mid-run, a run that reads Parquet from S3 ends with the bytes and losses of an undisturbed one."""
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
