@@ -6,8 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from bootstrap.run_folder import RunFolder
-from domain.errors import StateError
+from bootstrap.run_folder import RunFolder, changed_settings, is_for_all_ranks
+from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ports.process_group import ProcessGroup
 
 T = TypeVar("T")
-
-_EVERYONES = ("model", "optimizer", "data", "tokenizer", "evaluation", "state_store")
 
 
 @final
@@ -33,15 +31,18 @@ class SharedRunFolder:
         self._own = RunFolder(path) if group.rank == 0 else None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
-        """Take ``settings``, as ``RunFolder.begin`` does; raises ``StateError`` if the ranks have different ones."""
+        """Take ``settings``, as ``RunFolder.begin`` does.
+
+        Raises ``ConfigurationError`` if a rank was given others, but for what each host may have its own of (caches,
+        threads).
+        """
         if self._own is not None:
             self._own.begin(settings)
-        everyones = self._group.gather(json.dumps({name: settings.get(name) for name in _EVERYONES}, default=str))
-        first = json.loads(everyones[0])
-        for rank, theirs in enumerate(map(json.loads, everyones)):
-            if others := [name for name in _EVERYONES if theirs[name] != first[name]]:
-                msg = f"the settings of {others[0]} of rank {rank} are not those of rank 0: give all processes the same"
-                raise StateError(msg)
+        first, *others = map(json.loads, self._group.gather(json.dumps(settings)))
+        for rank, theirs in enumerate(others, start=1):
+            if differing := [key for key in changed_settings(first, theirs) if is_for_all_ranks(key)]:
+                msg = f"{differing[0]} of rank {rank} is not that of rank 0: give all processes the same settings"
+                raise ConfigurationError(msg)
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what the first rank has decided for the ``auto`` setting ``name``."""

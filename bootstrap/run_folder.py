@@ -25,6 +25,8 @@ _FREE = (
     "tokenizer.backend",  # all backends give the same ids
     "model.compile",  # compiled layers train the same model
 )
+# What the ranks of a run must be given alike beside that.
+_EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
 _SOURCE_RETRY = re.compile(r"data\.sources\..*\.retry\..*")
 
 
@@ -188,6 +190,11 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
         for key in sorted({*flat_old, *flat_new})
         if flat_old.get(key) != flat_new.get(key)
     }
+
+
+def is_for_all_ranks(key: str) -> bool:
+    """Return whether ranks with other values of the setting ``key`` would not take the same steps together."""
+    return _is_identity(key) or _is_below(key, _EVERYONES)
 
 
 def _is_identity(key: str) -> bool:

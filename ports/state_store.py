@@ -39,7 +39,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """A stored checkpoint: ``location`` is a path or URL for people and tools, ``num_bytes`` the size of its files."""
+    """A stored checkpoint: ``location`` is a path or URL for people and tools, ``num_bytes`` the size of its files.
+
+    ``evaluation_loss`` is that of the snapshot.
+    """
 
     progress: Progress
     reason: str

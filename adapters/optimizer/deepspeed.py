@@ -59,7 +59,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         names = {parameter: name for name, parameter in model.network.named_parameters()}
         with _environment_kept():
             if "WORLD_SIZE" not in os.environ:
-                os.environ.update(_world_of_one())
+                _make_world_of_one()
             accelerator = self._accelerator(config)
             hardware = describe(model, self._device, self._precision, self._sequence_length)
             optimizer = self._algorithm.over(model.network, self._device, "flat")
@@ -97,21 +97,25 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         announce_builds(needed if os.environ.get("LOCAL_RANK", "0") == "0" else ())
 
 
-def _world_of_one() -> dict[str, str]:
-    """Return what torchrun would tell one process, without which DeepSpeed has nobody to be with."""
+_WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _make_world_of_one() -> None:
+    """Tell the environment what torchrun would tell one process, without which DeepSpeed has nobody to be with."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update(zip(_WORLD, ("0", "0", "1", "127.0.0.1", port), strict=True))
 
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
     """Take back what a run and Accelerate's plugin leave in the environment, where a later run would find it."""
-    before = dict(os.environ)
+    touched = ("ACCELERATE_", "DS_", *_WORLD)
+    before = {name: value for name, value in os.environ.items() if name.startswith(touched)}
     try:
         yield
     finally:
-        for name in os.environ.keys() - before.keys():
+        for name in [name for name in os.environ if name.startswith(touched)]:
             del os.environ[name]
         os.environ.update(before)

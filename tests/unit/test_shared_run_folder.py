@@ -5,12 +5,13 @@ import pytest
 
 from adapters.process_group.single import SingleProcessGroup
 from bootstrap.ranks import SharedRunFolder
-from domain.errors import StateError
+from domain.errors import ConfigurationError
 
 SETTINGS = {
     "model": {"kind": "decoder"},
     "optimizer": {"learning_rate": 0.1},
-    "run": {"seed": 1},
+    "run": {"seed": 1, "cache_dir": None},
+    "data": {"path": "text", "workers": None},
     "monitors": ["console"],
 }
 
@@ -22,24 +23,34 @@ class TwoRanks(SingleProcessGroup):
         self.theirs = theirs
 
     def gather(self, text):
-        mine = json.loads(text)
-        return [text, json.dumps({name: self.theirs.get(name) for name in mine})]
+        return [text, json.dumps(self.theirs)]
 
 
-@pytest.mark.parametrize("theirs", [{**SETTINGS, "monitors": []}, SETTINGS])
+OWN = {"run": {"seed": 1, "cache_dir": "/elsewhere"}, "data": {"path": "text", "workers": 9}, "monitors": []}
+
+
+@pytest.mark.parametrize("theirs", [{**SETTINGS, **OWN}, SETTINGS])
 def test_ranks_may_differ_in_what_no_step_depends_on(theirs, tmp_path):
-    """Equal settings of model, optimizer and data are enough."""
+    """Each host may have caches, threads and monitors of its own."""
     with closing(SharedRunFolder(tmp_path, TwoRanks(theirs))) as folder:
         folder.begin(SETTINGS)
         folder.write()
     assert json.loads((tmp_path / "run.json").read_text())["settings"]["model"] == SETTINGS["model"]
 
 
-@pytest.mark.parametrize("section", ["model", "optimizer"])
-def test_ranks_that_would_take_other_steps_are_refused(section, tmp_path):
-    """A rank that was given another model or optimizer is named before anything is trained."""
+@pytest.mark.parametrize(
+    ("theirs", "named"),
+    [
+        ({"model": {"kind": "huggingface"}}, "model.kind"),
+        ({"optimizer": {"learning_rate": 0.2}}, "optimizer.learning_rate"),
+        ({"run": {"seed": 2}}, "run.seed"),
+        ({"run": {"seed": 1, "budget": {"steps": 9}}}, "run.budget.steps"),
+    ],
+)
+def test_ranks_that_would_take_other_steps_are_refused(theirs, named, tmp_path):
+    """A rank that was given another model, rate, seed or length is told which setting it is."""
     with (
-        closing(SharedRunFolder(tmp_path, TwoRanks({**SETTINGS, section: {"other": 1}}))) as folder,
-        pytest.raises(StateError, match=f"settings of {section} of rank 1"),
+        closing(SharedRunFolder(tmp_path, TwoRanks({**SETTINGS, **theirs}))) as folder,
+        pytest.raises(ConfigurationError, match=f"{named} of rank 1"),
     ):
         folder.begin(SETTINGS)
