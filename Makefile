@@ -28,8 +28,11 @@ contracts: ## who may import whom
 test: ## the default suite
 	$(PYTHON) -m pytest
 
-faults: ## crashes, full disks, damaged files and signals, the slow ones too
-	$(PYTHON) -m pytest tests/faults -m "$(HERE)"
+FAULTS = tests/faults tests/end_to_end/test_elastic_resume.py tests/end_to_end/test_shortages_on_ranks.py \
+	tests/integration/test_model_folder.py
+
+faults: ## crashes, full disks, damaged files, signals, shortages and other ranks, the slow ones too
+	$(PYTHON) -m pytest $(FAULTS) -m "$(HERE)"
 
 bench: ## measure what docs/benchmarks.md says; ARGS=--write puts it there
 	@for name in $(BENCHMARKS); do $(PYTHON) -m benchmarks.$$name $(ARGS) || exit 1; done

@@ -35,8 +35,8 @@ class Background:
             self._thread.start()
         self._calls.put(call)
 
-    def settle(self, seconds: float) -> bool:
-        """Wait at most so many ``seconds`` until every call so far was made; return whether it was."""
+    def settle(self, seconds: float | None) -> bool:
+        """Wait at most so many ``seconds``, None for ever, until every call so far was made; return whether it was."""
         if self._thread is None:
             return True
         made = threading.Event()
@@ -52,7 +52,7 @@ class Background:
             msg = f"several calls of {self._name} failed"
             raise ExceptionGroup(msg, errors)
 
-    def close(self, seconds: float) -> None:
+    def close(self, seconds: float | None) -> None:
         """End the thread once every call was made; leave it to itself if that takes more than ``seconds``."""
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -65,3 +65,4 @@ class Background:
                 call()
             except Exception as error:  # noqa: BLE001  raised where somebody hears it
                 self._errors.put(error)
+            del call  # what it holds may be large, and the next one may be long in coming

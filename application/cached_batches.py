@@ -32,7 +32,7 @@ class CachedBatches:
     """Deals the rows of ``sources`` in the order of ``mixture``, each at the same cost wherever a run stands.
 
     ``epochs`` None goes on for ever. The last batch of finite data is smaller, but of one size on all ranks: rows that
-    there are too few of for that are empty.
+    there are too few of for that are empty. No ``threads`` read: the rows are at hand.
     """
 
     def __init__(
@@ -43,6 +43,8 @@ class CachedBatches:
         self._share = share
         self._length = length
         self._epochs = epochs
+        self.threads = 0
+        self.most_threads = 0
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``DataError`` if there is no text at all."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from application.prefetch import Prefetch, WaitGivenUp
 from domain.errors import OutOfMemory
 from domain.outcome import Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -36,11 +37,11 @@ class Evaluator:
         self._rows: int | None = None
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """Return the figures, or None if ``should_stop`` said so between two batches."""
+        """Return the figures, or None if ``should_stop`` said so between two batches or while documents are read."""
         nats, num_targets, num_bytes = 0.0, 0, 0
-        batches, size = self._held_out.batches, self._group.size
-        for begin in range(0, len(batches), size):
-            if any(self._group.sum([should_stop()])):
+        batches, size = self._batches(should_stop), self._group.size
+        for begin in range(0, max(1, len(batches)), size):
+            if any(self._group.sum([not batches or should_stop()])):
                 return None
             number = begin + self._group.rank
             batch = batches[min(number, len(batches) - 1)]
@@ -51,6 +52,16 @@ class Evaluator:
                 num_bytes += int(self._token_bytes[batch.input_ids[batch.loss_mask]].sum())
         whole = self._group.sum((nats, num_targets, num_bytes))
         return Evaluation(whole[0], max(1, int(whole[1])), max(1, int(whole[2])))
+
+    def _batches(self, should_stop: Callable[[], bool]) -> Sequence[Batch]:
+        """Return the held-out documents, none if ``should_stop`` said so: the first time they are read in a thread."""
+        reading = Prefetch((self._held_out.batches for _ in range(1)), depth=1)
+        try:
+            return reading.next_unless(should_stop)
+        except WaitGivenUp:
+            return ()
+        finally:
+            reading.close()
 
     def _nats(self, batch: Batch) -> float:
         rows = min(self._rows or batch.num_rows, batch.num_rows)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol, final
 
-from application.prefetch import Prefetch
+from application.prefetch import Prefetch, WaitGivenUp
 from domain.cursor import Cursor
 from domain.outcome import DataSupply
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
     from application.rejections import Rejections
     from domain.batch import Batch
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
 
 class BatchStream(Protocol):
-    """Batches that are a pure function of where one starts: each carries the cursor behind it."""
+    """Batches that are a pure function of where one starts: each carries the cursor behind it.
+
+    ``threads`` read for it, more than ``most_threads`` bring nothing; they may be set while batches are made and change
+    none of them, but 0 stays 0.
+    """
+
+    threads: int
+
+    @property
+    def most_threads(self) -> int:
+        """Return how many threads would never wait for each other."""
+        ...
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``DataError`` where data are bad."""
@@ -46,8 +57,34 @@ class Feed:
         self._source = source
         self._rejections = rejections
         self._wait_seconds = 0.0
+        self.gave_up = False
         self._batches: Generator[Batch] | Prefetch[Batch] | None = None
         self._pushed_back: list[Batch] = []
+
+    @property
+    def prefetch(self) -> int:
+        """Return how many batches are prepared ahead; what is set counts from the next batch on, but 0 stays 0."""
+        return self._prefetch
+
+    @prefetch.setter
+    def prefetch(self, prefetch: int) -> None:
+        self._prefetch = prefetch
+        if isinstance(self._batches, Prefetch):
+            self._batches.resize(prefetch)
+
+    @property
+    def threads(self) -> int:
+        """Return how many threads read for the batches; any number makes the same ones, and 0 stays 0."""
+        return self._stream.threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self._stream.threads = threads
+
+    @property
+    def most_threads(self) -> int:
+        """Return how many threads would never wait for each other."""
+        return self._stream.most_threads
 
     @property
     def supply(self) -> DataSupply:
@@ -67,13 +104,33 @@ class Feed:
         batches = self._stream.batches(cursor)
         self._batches = Prefetch(batches, depth=self._prefetch) if self._prefetch else batches
 
-    def next(self) -> Batch | None:
-        """Return the next batch, or None once finite data has ended; raises ``DataError`` where data is bad."""
+    def next(self, is_given_up: Callable[[], bool] = lambda: False) -> Batch | None:
+        """Return the next batch, or None once finite data has ended; raises ``DataError`` where data is bad.
+
+        None too if ``is_given_up`` says so while a batch that is made ahead is waited for: ``gave_up`` tells.
+        """
         asked = time.perf_counter()
+        self.gave_up = False
         try:
-            return self._take()
+            return self._take(is_given_up)
+        except WaitGivenUp:
+            self.gave_up = True
+            return None
         finally:
             self._wait_seconds = time.perf_counter() - asked
+
+    def follow(self, cursor: Cursor, *, skip: int | None) -> Cursor:
+        """Make ``cursor`` the place of the next batch, or if it is that already pass over ``skip`` more; return where.
+
+        There may be fewer batches left.
+        """
+        if skip is None:
+            self.seek(cursor)
+        for _ in range(skip or 0):
+            if (batch := self.next()) is None:
+                break
+            cursor = batch.cursor
+        return cursor
 
     def push_back(self, batch: Batch) -> None:
         """Make ``batch`` the next one again."""
@@ -86,10 +143,15 @@ class Feed:
         self._batches = None
         self._pushed_back.clear()
 
-    def _take(self) -> Batch | None:
+    def _take(self, is_given_up: Callable[[], bool]) -> Batch | None:
         if self._pushed_back:
             return self._pushed_back.pop()
         if self._batches is None:
             self.seek(Cursor())
             assert self._batches is not None
+        if isinstance(self._batches, Prefetch):
+            try:
+                return self._batches.next_unless(is_given_up)
+            except StopIteration:
+                return None
         return next(self._batches, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, final
 
@@ -21,12 +22,20 @@ class Inbox:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Command] = SimpleQueue()
         self.stop_requested = False
+        self._signalled_at: float | None = None
 
     def post(self, command: Command) -> None:
         """Leave ``command`` for the loop."""
         if isinstance(command, StopRun):
             self.stop_requested = True
+            if command.signal is not None and self._signalled_at is None:
+                self._signalled_at = time.monotonic()
         self._queue.put(command)
+
+    @property
+    def seconds_since_signal(self) -> float | None:
+        """Return how long ago a signal first asked the run to stop, None if none did."""
+        return None if self._signalled_at is None else time.monotonic() - self._signalled_at
 
     def drain(self) -> list[Command]:
         """Take all commands, oldest first."""

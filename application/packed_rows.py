@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from domain.packing import Packing
     from domain.row_index import RowPlace
+    from domain.token_ids import TokenIds
     from ports.token_source import Tokens, TokenShard, TokenSource
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
@@ -60,7 +61,7 @@ class PackedRows:
         opened = {shard: self._open(shard) for shard in set(shards.tolist())}
         return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
 
-    def _open(self, number: int) -> tuple[NDArray[np.unsignedinteger], RowIndex]:
+    def _open(self, number: int) -> tuple[TokenIds, RowIndex]:
         return self._tokens.open(self._shards[number]).ids, self._index_of(number)
 
     @cached_property

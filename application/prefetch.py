@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
 _PATIENCE_SECONDS = 10.0
+_IMPATIENCE_SECONDS = 1.0
+_LOOK_SECONDS = 0.2
+
+
+class WaitGivenUp(Exception):
+    """The item is not there yet, and nobody wants to wait for it."""
 
 
 @final
@@ -26,20 +33,21 @@ class _End:
 class Prefetch(Generic[T]):
     """Iterates ``items`` in a thread, at most ``depth`` of them ahead; an error is raised where its item would be.
 
-    One thread at a time may iterate. ``close`` ends the thread at its next item and waits for it, so that nothing runs
-    on behind a finished run.
+    One thread at a time may iterate, and it alone may ``resize``. ``close`` ends the thread at its next item and waits
+    for it, so that nothing runs on behind a finished run.
     """
 
     def __init__(self, items: Iterator[T], *, depth: int) -> None:
         self._items = items
         self._depth = depth
+        self._places = 0  # those that exist: more than the depth while items of a deeper queue wait
         # queues of C alone: every lock of Python's that the two threads share costs those that work the interpreter
         self._ready: SimpleQueue[T | _End] = SimpleQueue()
         self._room: SimpleQueue[None] = SimpleQueue()
-        for _ in range(depth):
-            self._room.put(None)
+        self.resize(depth)
         self._end: _End | None = None
         self._closed = False
+        self._patience = _PATIENCE_SECONDS
         self._thread = threading.Thread(target=self._produce, name="holdfast-prefetch", daemon=True)
         self._thread.start()
 
@@ -49,10 +57,14 @@ class Prefetch(Generic[T]):
 
     def __next__(self) -> T:
         """Return the next item, waiting for it if need be."""
+        return self.next_unless(lambda: False)
+
+    def next_unless(self, is_given_up: Callable[[], bool]) -> T:
+        """Return the next item as ``next`` does; raises ``WaitGivenUp`` once ``is_given_up`` says so while it waits."""
         if self._end is None:
-            item = self._ready.get()
+            item = self._awaited(is_given_up)
             if not isinstance(item, _End):
-                self._room.put(None)
+                self._free_place()
                 return item
             self._end = item
         if self._end.error is not None:
@@ -62,13 +74,39 @@ class Prefetch(Generic[T]):
     @property
     def fill(self) -> int:
         """Return how many items are ready."""
-        return max(0, self._depth - self._room.qsize())
+        return max(0, self._places - self._room.qsize())
+
+    def resize(self, depth: int) -> None:
+        """Let ``depth`` items wait from now on; those that are ready stay, in their order."""
+        self._depth = depth
+        while self._places < depth:
+            self._places += 1
+            self._room.put(None)
+        with suppress(Empty):
+            while self._places > depth:
+                self._room.get_nowait()
+                self._places -= 1
 
     def close(self) -> None:
         """Stop producing; twice is harmless. A thread that hangs in reading is left to itself after a while."""
         self._closed = True
         self._room.put(None)
-        self._thread.join(_PATIENCE_SECONDS)
+        self._thread.join(self._patience)
+
+    def _awaited(self, is_given_up: Callable[[], bool]) -> T | _End:
+        while True:
+            try:
+                return self._ready.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                if is_given_up():
+                    self._patience = _IMPATIENCE_SECONDS
+                    raise WaitGivenUp from None
+
+    def _free_place(self) -> None:
+        if self._places > self._depth:
+            self._places -= 1
+        else:
+            self._room.put(None)
 
     def _produce(self) -> None:
         error: BaseException | None = None

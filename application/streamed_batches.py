@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, final
 
 import numpy as np
@@ -55,7 +56,9 @@ class StreamedBatches:
         self._plan = plan
         self._wanted = wanted
         self._share = share
-        self._workers = workers
+        self._threads = workers
+        self._pool: Workers | None = None
+        self._turning = Lock()  # a pool that is being closed, in the thread that makes batches, takes no more threads
         if plan.lanes % share.ranks:
             msg = (
                 f"{share.ranks} processes cannot share the {plan.lanes} lanes in which these data are streamed: "
@@ -64,6 +67,23 @@ class StreamedBatches:
             )
             raise ConfigurationError(msg)
 
+    @property
+    def threads(self) -> int:
+        """Return how many threads read the lanes; any number of them makes the same batches."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        with self._turning:
+            self._threads = threads
+            if self._pool is not None:
+                self._pool.resize(threads)
+
+    @property
+    def most_threads(self) -> int:
+        """Return how many threads would never wait for each other: one a lane and source of this rank."""
+        return self._plan.lanes // self._share.ranks * len(self._readers)
+
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``."""
         expected = self._plan.lanes * len(self._readers)
@@ -71,7 +91,7 @@ class StreamedBatches:
         if len(places) != expected:
             msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
             raise StateError(msg)
-        pool = Workers(self._workers, "holdfast-lane")
+        pool = self._open_pool()
         sources = self._sources_from(cursor.samples)
         streams: dict[int, _LaneStream] = {}
         try:
@@ -81,11 +101,18 @@ class StreamedBatches:
                     streams[number] = _LaneStream(self._reader_of(number), place, pool)
             yield from self._deal(streams, places, cursor.samples)
         finally:
+            with self._turning:
+                self._pool = None
             pool.close(_PATIENCE_SECONDS)  # a read that hangs must not keep a run from ending
             for stream in streams.values():
                 stream.close()
             for reader in self._readers:
                 reader.source.release()
+
+    def _open_pool(self) -> Workers:
+        with self._turning:
+            self._pool = Workers(self._threads, "holdfast-lane")
+            return self._pool
 
     def _reader_of(self, number: int) -> LaneReader:
         lane, source = divmod(number, len(self._readers))

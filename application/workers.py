@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -25,9 +26,10 @@ class Workers:
 
     def __init__(self, threads: int, name: str) -> None:
         self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._threads = [Thread(target=self._work, name=f"{name}_{number}", daemon=True) for number in range(threads)]
-        for thread in self._threads:
-            thread.start()
+        self._name = name
+        self._size = 0
+        self._threads: list[Thread] = []
+        self.resize(threads)
 
     def submit(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> Future[R]:
         """Have a call made by the next thread that is free."""
@@ -35,22 +37,34 @@ class Workers:
         self._calls.put((future, partial(function, *arguments, **options)))
         return future
 
+    def resize(self, threads: int) -> None:
+        """Work in so many threads from now on; one that is too many ends once the calls before this were begun.
+
+        Not to be called while or after ``close`` is.
+        """
+        for _ in range(threads, self._size):
+            self._calls.put(None)
+        for _ in range(self._size, threads):
+            thread = Thread(target=self._work, name=f"{self._name}_{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._size = threads
+
     def close(self, seconds: float) -> None:
         """Cancel the calls that have not begun, and wait at most so many ``seconds`` for those that have."""
-        while (waiting := self._next_waiting()) is not None:
-            waiting.cancel()
+        self._cancel_waiting()
         for _ in self._threads:
             self._calls.put(None)
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _next_waiting(self) -> Future[Any] | None:
-        try:
-            waiting = self._calls.get_nowait()
-        except Empty:
-            return None
-        return None if waiting is None else waiting[0]
+    def _cancel_waiting(self) -> None:
+        with suppress(Empty):
+            while True:
+                waiting = self._calls.get_nowait()
+                if waiting is not None:
+                    waiting[0].cancel()
 
     def _work(self) -> None:
         while (waiting := self._calls.get()) is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
 
 from dependency_injector import providers
 
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
 
     from configs.settings import TrainSettings
 
+
+@final
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is put around a part: ``wrap`` gets the part and returns what the run is to have in its place."""
+
+    wrap: Callable[[Any], Any]
+
+
 PORTS = (
     "data_source",
     "tokenizer",
@@ -24,6 +34,7 @@ PORTS = (
     "event_bus",
     "process_group",
 )
+PARTS = (*PORTS, "resource_probe")
 _SECTIONS = {"data_source": "data", "model_factory": "model", "process_group": "distributed"}
 
 
@@ -35,7 +46,10 @@ def assemble(
     say: Callable[[str], object],
     decide: Callable[[str, str, str], str],
 ) -> Container:
-    """Return the container of one run: outside adapters added, ``overrides`` (by provider name) put in their place."""
+    """Return the container of one run: outside adapters added, ``overrides`` (by provider name) put in their place.
+
+    What is ``Around`` a part is not put in its place, but gets it and gives what takes its place.
+    """
     container = Container(
         settings=providers.Object(settings),
         directory=providers.Object(directory),
@@ -51,5 +65,16 @@ def assemble(
             check_options(port, section.kind, adapter, **options)
             selector.set_providers(**selector.providers, **{section.kind: providers.Singleton(adapter, **options)})
     for name, replacement in overrides.items():
-        getattr(container, name).override(providers.Object(replacement))
+        provider = getattr(container, name)
+        if isinstance(replacement, Around):
+            provider.override(providers.Singleton(replacement.wrap, _same(provider)))
+        else:
+            provider.override(providers.Object(replacement))
     return container
+
+
+def _same(provider: Any) -> Any:
+    """Return a provider of what ``provider`` gives that does not know of its override."""
+    if isinstance(provider, providers.Selector):
+        return providers.Selector(provider.selector, **provider.providers)
+    return providers.Singleton(provider.provides, *provider.args, **provider.kwargs)

@@ -5,27 +5,32 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bootstrap.environment import set_library_defaults
-from bootstrap.launch import is_first_rank, launch, processes_to_start
+from bootstrap.launch import is_first_rank, launch_through_shortages, processes_to_start
 from bootstrap.logging import configure_logging
+from bootstrap.micro_batch import FILE as SIZES
+from bootstrap.report import Report
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
 from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from bootstrap.state_stores import archived_steps, refuse_old_copies
 from configs.catalog import describe_settings
 from configs.layers import load_settings
 from configs.rendering import render
-from domain.events import EvaluationCompleted, RunStarted
+from domain.errors import StateError
 from domain.sampling import Sampling
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
+    from bootstrap.drills.drill import Outcome
+    from bootstrap.drills.soak import SoakOutcome
     from bootstrap.run import Run
-    from domain.progress import Progress
 
 
 def config(options: argparse.Namespace) -> int:
@@ -45,12 +50,15 @@ def train(options: argparse.Namespace) -> int:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  what there is to say is said once
     settings = load_settings(options.config, options.settings, os.environ).settings
     run = build(settings)
-    if options.fresh and is_first_rank() and (target := set_aside(run.directory)) is not None:
-        print(f"the old run is in {target}")
+    if options.fresh and is_first_rank():
+        _set_aside(run)
     if (num_processes := processes_to_start(settings)) > 1:
-        print(f"training in {num_processes} processes on this machine", flush=True)
-        return launch(_again(options), num_processes)
-    report = _Report(run)
+        say = partial(print, flush=True)
+        say(f"training in {num_processes} processes on this machine")
+        grace, sizes = settings.recovery.grace_seconds, run.directory / SIZES
+        return launch_through_shortages(_again(options), num_processes, sizes, say, grace_seconds=grace)
+    run.may_exit = True
+    report = Report(run)
     try:
         with stopping_on_signals(run.request_stop):
             progress = run.run()
@@ -64,6 +72,12 @@ def train(options: argparse.Namespace) -> int:
     saved = f"at step {progress.step} with a checkpoint in {where}" if where else "before there was anything to save"
     print(f"stopped {saved}; the same command goes on")
     return 128 + run.stopped_by.signal
+
+
+def _set_aside(run: Run) -> None:
+    refuse_old_copies(run.settings)
+    if (target := set_aside(run.directory)) is not None:
+        print(f"the old run is in {target}")
 
 
 def _again(options: argparse.Namespace) -> list[str]:
@@ -135,49 +149,93 @@ def inspect(options: argparse.Namespace) -> int:
     """Print which checkpoints there are and whether they verify."""
     from bootstrap.inspection import inspect as look_into
 
-    text, is_sound = look_into(options.path, hashing=not options.quick, as_json=options.json)
+    copies = archived_steps(options.path) if options.archive else None
+    text, is_sound = look_into(options.path, hashing=not options.quick, as_json=options.json, copies=copies)
     print(text)
     return 0 if is_sound else 4
 
 
-class _Report:
-    """Gathers what a person wants to know at the end of a run."""
+def explain(options: argparse.Namespace) -> int:
+    """Print how a run stands, why it ended and what to try."""
+    from bootstrap.explain import explain as tell
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._began = time.monotonic()
-        self._first_step = 0
-        self._evaluation: EvaluationCompleted | None = None
-        run.subscribe(RunStarted, self._on_start)
-        run.subscribe(EvaluationCompleted, self._on_evaluation)
+    print(tell(options.run))
+    return 0
 
-    def _on_start(self, event: RunStarted) -> None:
-        self._first_step = event.progress.step
 
-    def _on_evaluation(self, event: EvaluationCompleted) -> None:
-        self._evaluation = event
+def pin(options: argparse.Namespace) -> int:
+    """Keep a checkpoint from being deleted, or leave it to retention again."""
+    from adapters.shared.file_operations import FileOperations, explain
+    from adapters.state_store.store_folder import StoreFolder
 
-    def show(self, progress: Progress) -> None:
-        """Print how the run ended, a sample, and what to try next."""
-        folder = self._run.directory
-        if progress.step == self._first_step:
-            print(f"{folder} is finished at step {progress.step}: nothing was left to train")
-            print("another one: add --fresh or run.name=NAME; more of it: a larger run.budget.steps or .tokens")
+    folder = StoreFolder(options.run, FileOperations())
+    try:
+        (folder.release if options.release else folder.pin)(options.step)
+    except OSError as error:
+        msg = f"the pins of {options.run} cannot be changed, {explain(error)}"
+        raise StateError(msg) from error
+    print(f"checkpoint {options.step} is {'left to state_store.keep' if options.release else 'kept until --release'}")
+    return 0
+
+
+def erase(options: argparse.Namespace) -> int:
+    """Erase checkpoints for good, or tell which."""
+    from bootstrap.erase import erase as erase_checkpoints
+
+    print(
+        "\n".join(erase_checkpoints(options.run, options.steps, is_sure=options.yes, unencrypted=options.unencrypted))
+    )
+    return 0
+
+
+def audit(options: argparse.Namespace) -> int:
+    """Verify the audit of a run."""
+    from bootstrap.audit import audit_run
+
+    return audit_run(options.path, as_json=options.json, holding=options.holding)
+
+
+def drill(options: argparse.Namespace) -> int:
+    """Print whether a short run with these settings survives what befalls it."""
+    from bootstrap.drills.catalog import DRILLS, SOAK
+    from bootstrap.drills.drill import Drills, applying
+    from bootstrap.drills.soak import Soak
+    from bootstrap.verify_resume import ChildFailedError, VerifyResume
+
+    if options.drill == "list":
+        print("\n".join(f"{name:12}{words}" for name, words in {**DRILLS, "soak": SOAK}.items()))
+        return 0
+    settings = load_settings(options.config, options.settings, os.environ).settings
+    proof = VerifyResume(settings, options.config, options.settings, options.steps)
+    names = applying(settings) if options.drill == "all" else [options.drill]
+    has_survived = True
+    try:
+        outcomes: Iterator[Outcome | SoakOutcome]
+        if options.drill == "soak":
+            outcomes = iter([Soak(proof, options.faults, options.seed).run(keep=options.keep)])
         else:
-            minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-            print(f"finished {progress.step} steps, {progress.tokens:,} tokens, {minutes}:{seconds:02d} in all")
-        if self._evaluation is not None:
-            figures = self._evaluation.evaluation
-            print(f"held-out: {figures.bits_per_byte:.3f} bits per byte, {figures.loss:.3f} nats/token")
-        chosen = self._run.settings.sample
-        sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
-        print(f"\nsample:\n{_indented(self._run.sample(chosen.prompt, sampling))}\n")
-        if (checkpoint := self._run.newest_checkpoint()) is not None:
-            reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
-            print(f"checkpoint: {checkpoint}  ({reader} loads it as it is)")
-        print(f"try next:   python -m application generate {folder} --prompt {chosen.prompt!r}")
-        print(f"            python -m application evaluate {folder}")
+            outcomes = Drills(proof).run(names, keep=options.keep)
+        for outcome in outcomes:
+            print(outcome.to_json() if options.json else outcome.line(), flush=True)
+            has_survived = has_survived and outcome.survived
+    except ChildFailedError as error:
+        return error.code
+    except StoppedAtOnce as stop:
+        return 128 + stop.number
+    return 0 if has_survived else 4
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
+def verify_resume(options: argparse.Namespace) -> int:
+    """Print whether a run with these settings resumes exactly."""
+    from bootstrap.verify_resume import ChildFailedError, VerifyResume
+
+    settings = load_settings(options.config, options.settings, os.environ).settings
+    proof = VerifyResume(settings, options.config, options.settings, options.steps)
+    try:
+        verdict = proof.run(keep=options.keep)
+    except ChildFailedError as error:
+        return error.code
+    except StoppedAtOnce as stop:
+        return 128 + stop.number
+    print(verdict.to_json() if options.json else "\n".join(verdict.lines()))
+    return 0 if verdict.holds else 4

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dependency_injector import containers, providers
 
+from adapters.shared.file_parts import captured
 from application.checkpoints import Checkpoints
 from application.engine import Engine
 from application.evaluate import Evaluator
@@ -14,17 +17,29 @@ from application.feed import Feed
 from application.held_out import HeldOut, ShardGroups, TextGroups
 from application.inbox import Inbox
 from application.rejections import Rejections
-from application.train import TrainPlan, TrainRun
+from application.train import TrainRun
 from bootstrap import data, disk, sources, training
+from bootstrap.access import door_of
+from bootstrap.audit import audit_of
+from bootstrap.conditions import conditions
 from bootstrap.eviction import first_uses, load_eviction
 from bootstrap.hardware import choose_hardware
+from bootstrap.host_memory import MemoryPressure
 from bootstrap.launch import open_group
 from bootstrap.lazy import lazy
+from bootstrap.memory_tier import build_memory_tier
+from bootstrap.micro_batch import largest_size
+from bootstrap.resources import gpu_of
+from bootstrap.sealing import shard_sealing
+from bootstrap.state_stores import build_disk_store
 from bootstrap.torch_providers import model_factories, optimizers
 from bootstrap.transforms import load_transforms
 from configs.settings import TrainSettings
 from domain.budget import Budget
+from domain.grace import Grace
 from domain.order import Share
+from domain.tiers import phase_at
+from domain.train_plan import TrainPlan
 
 
 class Container(containers.DeclarativeContainer):
@@ -83,29 +98,42 @@ class Container(containers.DeclarativeContainer):
             report=say,
         ),
     )
+    resource_probe = providers.Singleton(
+        lazy("adapters.resource_probe.host:HostResourceProbe"), directory, gpu=providers.Callable(gpu_of, chosen)
+    )
     model_factory = model_factories(settings, chosen)
     optimizer = optimizers(settings, chosen)
+    inbox = providers.Singleton(Inbox)
+    record = providers.List()
+    budget = providers.Singleton(
+        Budget, steps=settings.provided.run.budget.steps, tokens=settings.provided.run.budget.tokens
+    )
+    schedule = providers.Singleton(
+        training.schedule, settings.provided.optimizer.learning_rate, settings.provided.optimizer.schedule, budget
+    )
+    audit = providers.Singleton(audit_of, directory, settings.provided.state_store)
+    door = providers.Singleton(door_of, settings.provided.state_store, audit)
     state_store = providers.Selector(
         settings.provided.state_store.kind,
         disk=providers.Singleton(
-            lazy("adapters.state_store.disk:DiskStateStore"),
+            build_disk_store,
             directory,
-            keep=settings.provided.state_store.keep,
-            keep_every=settings.provided.state_store.keep_every,
-            keep_best=settings.provided.state_store.keep_best,
+            settings.provided.state_store,
+            settings.provided.run,
+            inbox,
+            say,
+            process_group.provided.rank,
+            door=door,
+            phase_of=providers.Factory(partial, phase_at, schedule=schedule),
         ),
         memory=providers.Singleton(
             lazy("adapters.state_store.memory:MemoryStateStore"),
             keep=settings.provided.state_store.keep,
             keep_every=settings.provided.state_store.keep_every,
             keep_best=settings.provided.state_store.keep_best,
+            keep_hours=settings.provided.state_store.keep_hours,
         ),
     )
-
-    budget = providers.Singleton(
-        Budget, steps=settings.provided.run.budget.steps, tokens=settings.provided.run.budget.tokens
-    )
-    inbox = providers.Singleton(Inbox)
 
     rejections = providers.Singleton(Rejections, settings.provided.data.on_error)
     mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
@@ -126,6 +154,7 @@ class Container(containers.DeclarativeContainer):
             load_eviction, settings.provided.data.cache, providers.Callable(first_uses, readers, mixture)
         ),
         max_open=providers.Callable(disk.open_shards, settings.provided.data),
+        sealing=providers.Singleton(shard_sealing, settings.provided.data.cache.encryption),
     )
     token_files = providers.Singleton(
         lazy("adapters.token_source.files:FilesTokenSource"),
@@ -181,27 +210,31 @@ class Container(containers.DeclarativeContainer):
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group)
+    micro_batch = providers.Singleton(largest_size, settings, process_group.provided.size)
     engine = providers.Singleton(
         Engine,
         trainable,
-        micro_batch=providers.Callable(
-            lambda micro, whole: micro or whole,
-            settings.provided.optimizer.micro_batch,
-            settings.provided.optimizer.batch_size,
-        ),
+        micro_batch=micro_batch,
     )
+    memory_pressure = providers.Singleton(MemoryPressure)
     checkpoints = providers.Singleton(
-        Checkpoints, state_store, trainable, event_bus, process_group, parts=providers.List(tokenizer)
+        Checkpoints,
+        state_store,
+        trainable,
+        event_bus,
+        process_group,
+        inbox,
+        parts=providers.Callable(operator.add, record, providers.Callable(captured, tokenizer.provided.write)),
+        memory=providers.Singleton(
+            build_memory_tier, settings.provided.state_store, process_group.provided.size, memory_pressure
+        ),
+        conditions=providers.Callable(conditions, settings, chosen, process_group.provided.size, micro_batch),
     )
     plan = providers.Singleton(
         TrainPlan,
         budget,
-        providers.Callable(
-            training.schedule,
-            settings.provided.optimizer.learning_rate,
-            settings.provided.optimizer.schedule,
-            budget,
-        ),
+        schedule,
+        providers.Factory(Grace, settings.provided.recovery.grace_seconds),
     )
     train_run = providers.Singleton(
         TrainRun,

@@ -109,8 +109,10 @@ def choose_mode(source: DataSource, data: FeedSettings, folder: Path, decide: Ca
 
 
 def cache_folder(data: FeedSettings, run: RunSettings) -> Path:
-    """Return where tokens are kept."""
-    return data.cache.dir.expanduser() if data.cache.dir is not None else run.cache_directory / "tokens"
+    """Return where tokens are kept: encrypted ones and others never lie in one folder."""
+    if data.cache.dir is not None:
+        return data.cache.dir.expanduser()
+    return run.cache_directory / ("tokens" if data.cache.encryption is None else "encrypted-tokens")
 
 
 def cache_budget(data: FeedSettings, folder: Path) -> int:

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from adapters.shared.file_parts import write_parts
 from bootstrap.trained import open_trained
 from domain.errors import ConfigurationError, StateError
 
@@ -27,12 +28,12 @@ def export(run: Path, folder: Path, *, merged: bool) -> str:
     folder = folder.resolve()  # . and .. have no name of their own
     _check_room(folder)
     trained = open_trained(run, device="cpu")  # what is only copied needs no GPU, which it might not fit
-    parts = (*_model_parts(trained.model, run, merged=merged), trained.tokenizer)
+    parts = _model_parts(trained.model, run, merged=merged)
     draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:
         draft.mkdir(parents=True)
-        for part in parts:
-            part.write(draft)
+        write_parts(parts, draft)
+        trained.tokenizer.write(draft)
         draft.replace(folder)  # an empty folder makes room
     except OSError as error:
         msg = f"{folder} cannot be written: {error.strerror or error}"

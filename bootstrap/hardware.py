@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
 from bootstrap.plugins import load_plugin
+from configs.sections.memory import BUDGET
 from configs.sections.optimizer import TorchOptimizerSettings
+from domain.checkpoint_choice import CheckpointBudget, size_in_bytes
+from domain.memory_estimate import Engine, Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +37,25 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
     attention = getattr(settings.model, "attention", "auto")
     if attention not in ("auto", *BUILT_IN_ATTENTION):
         register_attention(attention, load_plugin("attention", attention, built_in=BUILT_IN_ATTENTION))
-    attention, _ = choose_attention(attention, device, precision)
+    attention, _ = choose_attention(attention, device, "bf16" if precision == "fp8" else precision)
     return {"optimizer.device": device, "optimizer.precision": precision, "model.attention": attention}
+
+
+def checkpointing(settings: TrainSettings, precision: str) -> str | CheckpointBudget:
+    """Return which layers of the model are computed again: a policy, or the budget that decides it and for what."""
+    policy: str = getattr(settings.model, "gradient_checkpointing", "none")
+    if not policy.startswith(BUDGET):
+        return policy
+    optimizer, packing = settings.optimizer, settings.data.packing
+    whole = -(-optimizer.batch_size // int(os.environ.get("WORLD_SIZE", "1")))
+    training = Training(
+        rows=min(optimizer.fixed_micro_batch or whole, whole),
+        length=settings.data.sequence_length,
+        engine=Engine("zero" if optimizer.kind == "deepspeed" else "single"),
+        precision="fp32" if precision == "fp32" else "bf16",  # others keep as many bytes
+        is_masked=packing.kind != "sliding" or packing.stride != settings.data.sequence_length,
+    )
+    return CheckpointBudget(size_in_bytes(policy.removeprefix(BUDGET)), training)
 
 
 def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:

@@ -14,6 +14,7 @@ from adapters.shared.file_operations import explain
 from adapters.shared.json_lines import JsonLines
 from adapters.state_store.inspection import Inspector, is_checkpoint
 from adapters.state_store.manifest import SCHEMA
+from bootstrap.tables import readable, shown, table, time_of
 from configs.problems import one_line
 from domain.errors import StateError
 
@@ -22,21 +23,25 @@ if TYPE_CHECKING:
 
     from adapters.state_store.inspection import CheckpointReport, StoreReport
 
-_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SHORT_HASH = len("blake3:") + 12
-_LONGEST_CELL = 200
 _MOST_PROBLEMS = 3
 
 
-def inspect(path: Path, *, hashing: bool, as_json: bool) -> tuple[str, bool]:
+def inspect(path: Path, *, hashing: bool, as_json: bool, copies: Collection[int] | None = None) -> tuple[str, bool]:
     """Return what to print about the run folder or checkpoint ``path``, and whether all that was looked at verifies.
 
-    Without ``hashing`` only names and sizes are compared. The text holds no control character but line ends. Raises
-    ``StateError`` if there is no checkpoint or ``path`` cannot be read.
+    Without ``hashing`` only names and sizes are compared. ``copies`` are the steps that the run's archive holds, None
+    if it was not asked. The text holds no control character but line ends. Raises ``StateError`` if there is no
+    checkpoint or ``path`` cannot be read.
     """
     try:
-        folder = Path(os.path.realpath(path, strict=True))
-        report = (_checkpoint if is_checkpoint(folder) else _run)(path, folder, hashing=hashing)
+        grave = path.parents[1] / "erased" / path.name if len(path.parents) > 1 else path
+        folder = Path(os.path.realpath(grave if grave.is_dir() and not path.exists() else path, strict=True))
+        report = (
+            _checkpoint(path, folder, hashing=hashing)
+            if is_checkpoint(folder)
+            else _run(path, folder, hashing=hashing, copies=copies)
+        )
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{one_line(str(path))} is no folder: name a run, such as runs/default, or one of its checkpoints"
         raise StateError(msg) from error
@@ -50,21 +55,27 @@ def inspect(path: Path, *, hashing: bool, as_json: bool) -> tuple[str, bool]:
     return "\n".join((_checkpoint_lines if "files" in report else _run_lines)(report)), report["sound"]
 
 
-def _run(path: Path, folder: Path, *, hashing: bool) -> dict[str, Any]:
+def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | None) -> dict[str, Any]:
     store = Inspector(hashing=hashing, count=_Progress().count).store(folder)
     if not store.checkpoints:
-        set_aside = f" but {len(store.quarantine)} in quarantine" if store.quarantine else ""
-        msg = f"{path} holds no checkpoints{set_aside}: name a run that has saved one, such as runs/default"
+        counts = (("in quarantine", store.quarantine), ("erased", store.erased))
+        others = " and".join(f" {len(found)} {word}" for word, found in counts if found)
+        msg = f"{path} holds no checkpoints{others and ' but'}{others}: name a run that has saved some, as runs/default"
         raise StateError(msg)
     figures = _figures(folder / "metrics.jsonl", {_step(report) for report in store.checkpoints})
     return {
         "run": str(path),
         "sound": not any(report.problems for report in store.checkpoints),
         "checkpoints": [
-            _summary(report, hashing=hashing) | {"step": _step(report)} | figures[_step(report)]
+            _summary(report, hashing=hashing)
+            | {"step": _step(report), "pinned": _step(report) in store.pinned}
+            | {"tiers": ["disk", "archive"] if _step(report) in (copies or ()) else ["disk"]}
+            | figures[_step(report)]
             for report in store.checkpoints
         ],
+        "archived": None if copies is None else sorted(copies),
         "quarantine": [{"name": entry.name, "reason": entry.flaw} for entry in store.quarantine],
+        "erased": [{"name": name, "time": time} for name, time in store.erased],
         "resume": _resume(store, hashing=hashing),
     }
 
@@ -85,7 +96,8 @@ def _checkpoint(path: Path, folder: Path, *, hashing: bool) -> dict[str, Any]:
         **_summary(report, hashing=hashing),
         "generation": manifest.generation if manifest else None,
         "schema": SCHEMA if manifest else None,
-        "evaluation_loss": manifest.evaluation_loss if manifest else None,
+        "evaluation_loss": manifest.snapshot.evaluation_loss if manifest else None,
+        "conditions": dict(manifest.snapshot.conditions) if manifest else None,
         "files": files,
     }
 
@@ -96,9 +108,11 @@ def _summary(report: CheckpointReport, *, hashing: bool) -> dict[str, Any]:
         "name": report.name,
         "step": manifest.progress.step if manifest else None,
         "tokens": manifest.progress.tokens if manifest else None,
-        "reason": manifest.reason if manifest else None,
+        "reason": manifest.snapshot.reason if manifest else None,
+        "contract": manifest.snapshot.contract if manifest else None,
         "saved": report.saved.isoformat(timespec="seconds") if report.saved else None,
         "bytes": manifest.num_bytes if manifest else None,
+        "key": manifest.wrapped_key.key_id if manifest and manifest.wrapped_key else None,
         "state": report.problems[0].flaw if report.problems else _good_state(hashing=hashing),
         "problems": [
             {"flaw": problem.flaw, "file": problem.path, "reason": problem.reason} for problem in report.problems
@@ -150,9 +164,10 @@ def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
     found = report["checkpoints"]
     num_bytes = sum(checkpoint["bytes"] or 0 for checkpoint in found)
     counted = f"{len(found)} checkpoint{'' if len(found) == 1 else 's'}"
-    header = ("step", "tokens", "reason", "saved (UTC)", "size", "state", "loss", "eval loss", "bits/byte", "at step")
-    table = _table(">><<><>>>>", [header, *map(_run_row, found)])
-    lines = [f"{one_line(report['run'])}: {counted}, {_readable(num_bytes)}", "", *table, ""]
+    columns = ("step", "tokens", "reason", "contract", "saved (UTC)", "size", "state")
+    header = (*columns, "loss", "eval loss", "bits/byte", "at step")
+    rows = table(">><<<><>>>><", [(*header, "also"), *map(_run_row, found)])
+    lines = [f"{one_line(report['run'])}: {counted}, {readable(num_bytes)}", "", *rows, ""]
     for checkpoint in found:
         problems = [f"{checkpoint['name']} {line}" for line in _problem_lines(checkpoint)]
         lines += problems[:_MOST_PROBLEMS]
@@ -160,69 +175,62 @@ def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
             lines.append(f"{checkpoint['name']} has {more} more: inspect that folder to see them")
     for entry in report["quarantine"]:
         lines.append(f"in quarantine: {one_line(entry['name'])} ({entry['reason'] or 'its name gives no reason'})")
+    there = {checkpoint["step"] for checkpoint in found}
+    if away := [f"{step:,}" for step in report["archived"] or () if step not in there]:
+        lines.append(f"in the archive alone: {', '.join(away)}")
+    lines += [f"erased: {one_line(entry['name'])} {one_line(entry['time'])}" for entry in report["erased"]]
     return [*lines, report["resume"]["text"]]
 
 
 def _run_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
     evaluation = checkpoint["evaluation"] or {"loss": None, "bits_per_byte": None, "step": None}
     return (
-        _shown(checkpoint["step"]),
-        _shown(checkpoint["tokens"]),
-        _shown(checkpoint["reason"]),
-        _time(checkpoint["saved"]),
-        _readable(checkpoint["bytes"]),
+        shown(checkpoint["step"]),
+        shown(checkpoint["tokens"]),
+        shown(checkpoint["reason"]),
+        shown(checkpoint["contract"]),
+        time_of(checkpoint["saved"]),
+        readable(checkpoint["bytes"]),
         checkpoint["state"],
-        _shown(checkpoint["loss"]),
-        _shown(evaluation["loss"]),
-        _shown(evaluation["bits_per_byte"]),
-        _shown(evaluation["step"]),
+        shown(checkpoint["loss"]),
+        shown(evaluation["loss"]),
+        shown(evaluation["bits_per_byte"]),
+        shown(evaluation["step"]),
+        ", ".join(_also(checkpoint)),
     )
+
+
+def _also(checkpoint: Mapping[str, Any]) -> Sequence[str]:
+    """Return what else there is to say of a checkpoint in a run."""
+    facts = {
+        "pinned": checkpoint["pinned"],
+        "encrypted": checkpoint["key"] is not None,
+        "archived": "archive" in checkpoint["tiers"],
+    }
+    return [name for name, holds in facts.items() if holds]
 
 
 def _checkpoint_lines(report: Mapping[str, Any]) -> Sequence[str]:
     facts = [
-        *((name, _shown(report[name])) for name in ("step", "tokens", "reason", "generation", "schema")),
-        ("evaluation loss", _shown(report["evaluation_loss"])),
-        ("saved (UTC)", _time(report["saved"])),
-        ("size", _readable(report["bytes"])),
+        *((name, shown(report[name])) for name in ("step", "tokens", "reason", "contract", "generation", "schema")),
+        *((name, shown(value)) for name, value in (report["conditions"] or {}).items()),
+        ("evaluation loss", shown(report["evaluation_loss"])),
+        ("saved (UTC)", time_of(report["saved"])),
+        ("size", readable(report["bytes"])),
+        ("key", shown(report["key"])),
         ("state", report["state"]),
     ]
     rows = [
-        (_shown(file["path"]), _readable(file["bytes"]), _shown(file["hash"], _SHORT_HASH), file["state"])
+        (shown(file["path"]), readable(file["bytes"]), shown(file["hash"], _SHORT_HASH), file["state"])
         for file in report["files"]
     ]
-    table = ["", *_table("<><<", [("file", "size", "hash", "state"), *rows])] if rows else []
+    files = ["", *table("<><<", [("file", "size", "hash", "state"), *rows])] if rows else []
     problems = ["", *_problem_lines(report)] if report["problems"] else []
-    return [one_line(report["checkpoint"]), "", *_table("<<", facts), *table, *problems]
+    return [one_line(report["checkpoint"]), "", *table("<<", facts), *files, *problems]
 
 
 def _problem_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:
     return [f"{problem['flaw']}: {one_line(problem['reason'])}" for problem in checkpoint["problems"]]
-
-
-def _table(alignments: str, rows: Sequence[Sequence[str]]) -> Sequence[str]:
-    """Return ``rows`` as lines; ``alignments`` has one ``<`` or ``>`` a column."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(format, row, map("{}{}".format, alignments, widths))).rstrip() for row in rows]
-
-
-def _shown(value: float | str | None, limit: int = _LONGEST_CELL) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return "-" if value is None else one_line(value)[:limit]
-
-
-def _time(saved: str | None) -> str:
-    return "-" if saved is None else saved[:19].replace("T", " ")
-
-
-def _readable(num_bytes: int | None) -> str:
-    if num_bytes is None:
-        return "-"
-    power = min((num_bytes.bit_length() - 1) // 10, len(_UNITS))
-    return f"{num_bytes / 1024**power:.1f} {_UNITS[power - 1]}" if power > 0 else f"{num_bytes} B"
 
 
 @final
@@ -237,4 +245,4 @@ class _Progress:
         self._num_bytes += num_bytes
         if time.monotonic() >= self._next:
             self._next += 5.0
-            sys.stderr.write(f"hashed {_readable(self._num_bytes)} so far; --quick compares names and sizes only\n")
+            sys.stderr.write(f"hashed {readable(self._num_bytes)} so far; --quick compares names and sizes only\n")

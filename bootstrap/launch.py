@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import sys
 from pathlib import Path
@@ -10,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from bootstrap.lazy import lazy
 from configs.sections.distributed import AutoDistributedSettings
+from domain.restart import FINAL
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from configs.settings import TrainSettings
     from ports.process_group import ProcessGroup
@@ -53,14 +56,50 @@ def processes_to_start(settings: TrainSettings) -> int:
     return max(1, torch.cuda.device_count())
 
 
-def launch(arguments: Sequence[str], num_processes: int) -> int:
-    """Run this program with ``arguments`` in ``num_processes`` processes through torchrun; return the exit code."""
+def launch_through_shortages(
+    arguments: Sequence[str],
+    num_processes: int,
+    record: Path,
+    say: Callable[[str], object],
+    *,
+    module: str = "application",
+    grace_seconds: float = 30.0,
+) -> int:
+    """Do as ``launch`` does, and again as long as a shortage of memory has left a smaller size in the file ``record``.
+
+    The exit code may be that of a process that failed for want of the one that fell short, if it was the first to end.
+    """
+    while True:
+        before = _rows(record)
+        code = launch(arguments, num_processes, module=module, grace_seconds=grace_seconds)
+        if code in FINAL or _rows(record) >= before:
+            return code
+        say("starting all processes again, in smaller micro-batches")
+
+
+def _rows(record: Path) -> float:
+    """Return how many rows are known to fit, infinite if nothing is known."""
+    try:
+        known = json.loads(record.read_bytes())
+        return int(known["rows"]) if known["shortages"] else math.inf
+    except (OSError, ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def launch(
+    arguments: Sequence[str], num_processes: int, *, module: str = "application", grace_seconds: float = 30.0
+) -> int:
+    """Run ``module`` with ``arguments`` in ``num_processes`` processes through torchrun; return the exit code.
+
+    A signal is passed on to them, which have ``grace_seconds`` to end.
+    """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process tells its own error
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
+    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(grace_seconds))
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -70,9 +109,10 @@ def launch(arguments: Sequence[str], num_processes: int) -> int:
         run_id=f"holdfast-{os.getpid()}",
         max_restarts=0,
         monitor_interval=0.2,
+        signals_to_handle="SIGTERM,SIGINT,SIGUSR1,SIGHUP,SIGQUIT",
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "application", *arguments)
+        elastic_launch(config, sys.executable)("-m", module, *arguments)
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values() if failure.exitcode]
         told = [code for code in codes if code > 1]  # what a user's mistake ends with says more than its followers' 1

@@ -44,5 +44,13 @@ def build_monitors(
     return monitors, say
 
 
+def close_monitor(monitor: Monitor, say: Callable[[str], object]) -> None:
+    """Close ``monitor``; what goes wrong is said, as the run has ended."""
+    try:
+        monitor.close()
+    except Exception as error:  # noqa: BLE001  the run has ended, and how it ended is what its caller is to hear
+        say(f"{type(monitor).__qualname__} failed to close: {type(error).__name__}: {error}")
+
+
 def _log(line: str) -> None:
     lazy("structlog:get_logger")("holdfast").info(line)

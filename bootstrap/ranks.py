@@ -6,13 +6,17 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from bootstrap.run_folder import RunFolder, changed_settings, is_for_all_ranks
+from typing_extensions import override
+
+from bootstrap.run_folder import RECORD, RunFolder, changed_settings, is_for_all_ranks
 from domain.errors import ConfigurationError, StateError
+from ports.state_store import StatePart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
+    from bootstrap.container import Container
     from ports.process_group import ProcessGroup
 
 T = TypeVar("T")
@@ -48,6 +52,11 @@ class SharedRunFolder:
         """Return what the first rank has decided for the ``auto`` setting ``name``."""
         return self._group.gather(self._own.decide(name, value, reason) if self._own is not None else "")[0]
 
+    def decided(self, name: str) -> str | None:
+        """Return what an earlier start of the run has decided for the ``auto`` setting ``name``, None if none has."""
+        known = {} if self._own is None else self._own.record["auto"].get(name, {})
+        return self._group.gather(known.get("value", ""))[0] or None
+
     def hold_to(self, name: str, value: str, remedy: str) -> None:
         """Hold the run to the fact ``name``, and all ranks to the same; raises ``StateError``."""
         if self._own is not None:
@@ -56,6 +65,20 @@ class SharedRunFolder:
         if strangers := [rank for rank, fact in enumerate(everyones) if fact != everyones[0]]:
             msg = f"the {name} of rank {strangers[0]} is not that of rank 0: give all processes the same"
             raise StateError(msg)
+
+    @property
+    def part(self) -> StatePart:
+        """Return ``run.json`` as it is when a checkpoint is written, to lie in each of them."""
+        return _RecordPart(self)
+
+    @property
+    def run_id(self) -> str:
+        """Return what tells this run from every other, on the first rank."""
+        return "" if self._own is None else str(self._own.record["id"])
+
+    def as_json(self) -> str:
+        """Return what stands in ``run.json``, on the first rank."""
+        return "" if self._own is None else self._own.as_json()
 
     def write(self) -> None:
         """Replace ``run.json``."""
@@ -66,6 +89,17 @@ class SharedRunFolder:
         """Let another process write here; twice is harmless."""
         if self._own is not None:
             self._own.close()
+
+
+@final
+class _RecordPart(StatePart):
+    def __init__(self, folder: SharedRunFolder) -> None:
+        self.name = RECORD
+        self._folder = folder
+
+    @override
+    def chunks(self) -> Iterator[bytes]:
+        yield self._folder.as_json().encode()
 
 
 def in_turns(group: ProcessGroup, make: Callable[[], T]) -> T:
@@ -81,3 +115,14 @@ def in_turns(group: ProcessGroup, make: Callable[[], T]) -> T:
     for _ in range(turn, 2):
         group.barrier()
     return made
+
+
+def check_identity(folder: SharedRunFolder, container: Container) -> None:
+    """Hold a run to the data, transforms and tokenizer that it began with; raises ``StateError`` if one is another."""
+    remedy = "put it back, or start another run with --fresh or another run.name"
+    touched = f"a file has another name, size or time than then; {remedy}"
+    folder.hold_to("data", container.data_fingerprint(), touched)
+    transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
+    folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
+    tokenizer = in_turns(container.process_group(), container.tokenizer)
+    folder.hold_to("tokenizer", tokenizer.fingerprint(), remedy)

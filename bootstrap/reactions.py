@@ -6,30 +6,41 @@ from typing import TYPE_CHECKING, Any
 
 from application.handlers.announce import Announce
 from application.handlers.evaluate_on_cadence import EvaluateOnCadence
-from application.handlers.halve_micro_batch import HalveMicroBatch
+from application.handlers.obey_files import ObeyFiles
 from application.handlers.profile_steps import ProfileSteps
 from application.handlers.record_events import RecordEvents
+from application.handlers.relieve_memory import RelieveMemory
+from application.handlers.roll_back import KeepWayBack, Returns, RollBackOnDrops, RollBackOnSpike
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from application.handlers.scrub_checkpoints import ScrubCheckpoints
 from application.handlers.watch_compilation import WatchCompilation
 from bootstrap.lazy import lazy
 from bootstrap.plugins import check_options, load_plugin
+from bootstrap.resources import resource_reactions
 from domain.cadence import Every
 from domain.events import (
+    BatchSplit,
+    CheckpointFailed,
+    CheckpointSaved,
     CheckpointStarted,
     DataEnded,
     EvaluationCompleted,
     Event,
     MemoryExhausted,
+    ResourcesAdjusted,
+    RolledBack,
     RunFailed,
     RunFinished,
     RunStarted,
     StepCompleted,
     StopRequested,
 )
+from domain.spike import SpikePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from application.handlers.adapt_micro_batch import AdaptMicroBatch
     from application.handlers.record_metrics import RecordMetrics
     from application.handlers.watch_compilation import Compilations
     from bootstrap.container import Container
@@ -40,6 +51,7 @@ Reaction = tuple[type[Event], "Callable[[Any], object]"]
 def reactions(
     container: Container,
     record: RecordMetrics,
+    adapt: AdaptMicroBatch,
     *,
     write: Callable[[Mapping[str, Any]], object],
     say: Callable[[str], object],
@@ -60,18 +72,76 @@ def reactions(
     return [
         (Event, RecordEvents(write)),
         (Event, Announce(say)),
-        (RunStarted, record.on_start),
+        *((kind, record.on_start) for kind in (RunStarted, RolledBack)),
         (StepCompleted, record.on_step),
         (EvaluationCompleted, record.on_evaluation),
         *((kind, record.settle) for kind in (CheckpointStarted, RunFailed, RunFinished)),
         *(measurements if container.holdout().fraction else ()),
-        (StepCompleted, SaveOnCadence(Every(settings.state_store.every), budget, inbox)),
-        (MemoryExhausted, HalveMicroBatch(inbox)),
-        (StopRequested, SaveOnStop(inbox)),
+        *_save(container),
+        (BatchSplit, adapt.on_split),
+        (StepCompleted, adapt.on_step),
+        *_stops(container, record),
+        *_relieve(container),
+        *_scrub(container),
+        *resource_reactions(container),
         *watch,
         *failures,
         *_profile(container, say),
     ]
+
+
+def _go_back(container: Container) -> list[Reaction]:
+    settings, inbox = container.settings(), container.inbox()
+    health = settings.recovery.health
+    returns = Returns(settings.state_store.every, health.max_rollbacks)
+    handlers: list[Callable[[Any], object]] = [RollBackOnDrops(health.nonfinite_limit, returns, inbox)]
+    if health.spike:
+        policy = SpikePolicy(health.window, health.z, health.rise, health.patience)
+        handlers.append(RollBackOnSpike(policy, returns, inbox))
+    most_bad = max(health.nonfinite_limit, health.patience)
+    keep = KeepWayBack(most_bad, settings.state_store.every, container.state_store())
+    return [(CheckpointStarted, keep), *((kind, answer) for kind in (RunStarted, StepCompleted) for answer in handlers)]
+
+
+def _save(container: Container) -> list[Reaction]:
+    inbox = container.inbox()
+    save = SaveOnCadence(Every(container.settings().state_store.every), container.budget(), inbox)
+    return [*_go_back(container), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
+
+
+def _relieve(container: Container) -> list[Reaction]:
+    if container.settings().state_store.memory_tier != "auto" or container.process_group().size > 1:
+        return []
+    return [(StepCompleted, RelieveMemory(container.memory_pressure(), container.inbox()))]
+
+
+def reactions_of_each_rank(adapt: AdaptMicroBatch) -> list[Reaction]:
+    """Return what other ranks than the first answer too: what one of them alone is met by."""
+    return [(MemoryExhausted, adapt.on_shortage)]
+
+
+def _stops(container: Container, record: RecordMetrics) -> list[Reaction]:
+    folder = container.directory()
+    obey = ObeyFiles(
+        lambda name: (folder / name).exists(), lambda name: (folder / name).unlink(missing_ok=True), container.inbox()
+    )
+    return [
+        (StopRequested, SaveOnStop(container.inbox())),
+        (StopRequested, record.on_stop),
+        (RunStarted, obey.on_start),
+        (StepCompleted, obey.on_step),
+        (CheckpointSaved, obey.on_saved),
+        (CheckpointFailed, obey.on_failed_save),
+        (RunFinished, obey.on_end),
+    ]
+
+
+def _scrub(container: Container) -> list[Reaction]:
+    every = container.settings().state_store.scrub_every
+    if not every:
+        return []
+    scrub = ScrubCheckpoints(container.state_store(), container.inbox(), every=every)
+    return [(CheckpointSaved, scrub), *((kind, scrub.on_end) for kind in (RunFinished, RunFailed))]
 
 
 def _profile(container: Container, say: Callable[[str], object]) -> list[Reaction]:

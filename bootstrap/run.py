@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
+import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -11,30 +11,40 @@ from dependency_injector import providers
 
 from adapters.shared.json_lines import JsonLines
 from application.generate import generate
+from application.handlers.record_audit import RecordAudit
 from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
 from application.rejections import Rejections
-from bootstrap.assemble import PORTS, assemble
+from bootstrap.access import refuse_to_train
+from bootstrap.accounting import account_time
+from bootstrap.assemble import PARTS, assemble
 from bootstrap.compiling import compile_model
 from bootstrap.hardware import torch_state
-from bootstrap.monitors import build_monitors
-from bootstrap.ranks import SharedRunFolder, in_turns
-from bootstrap.reactions import reactions, subscribe_outside_handlers
+from bootstrap.micro_batch import begin_micro_batch
+from bootstrap.monitors import build_monitors, close_monitor
+from bootstrap.post_mortem import post_mortem_reactions
+from bootstrap.ranks import SharedRunFolder, check_identity, in_turns
+from bootstrap.reactions import reactions, reactions_of_each_rank, subscribe_outside_handlers
+from bootstrap.state_stores import archive_in_use, claim_archive
+from bootstrap.watching import build_watchdog
 from configs.masking import mask, mask_text
 from configs.rendering import dump_settings
+from domain.access import Role
 from domain.budget import Budget
 from domain.commands import StopRun
 from domain.errors import ConfigurationError
 from domain.events import Event
+from domain.goodput import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from application.handlers.watch_compilation import Compilations
     from application.train import TrainRun
     from bootstrap.container import Container
+    from bootstrap.reactions import Reaction
     from configs.settings import TrainSettings
+    from domain.goodput import Goodput
     from domain.progress import Progress
     from domain.sampling import Sampling
     from ports.monitor import Monitor
@@ -49,12 +59,14 @@ def build(settings: TrainSettings, *, say: Callable[[str], object] | None = None
     """Return a run of ``settings`` that has not begun; nothing heavy is imported yet.
 
     ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
-    ``optimizer``, ``state_store``, ``event_bus``, ``process_group`` or ``monitors`` (a list).
+    ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``resource_probe`` or ``monitors`` (a list).
     ``say`` gets lines for a person; without it they go to the console monitor, if there is one.
     """
-    if strange := sorted(overrides.keys() - {*PORTS, "monitors"}):
-        msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PORTS)} or monitors"
+    if strange := sorted(overrides.keys() - {*PARTS, "monitors"}):
+        msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PARTS)} or monitors"
         raise ConfigurationError(msg)
+    if "state_store" not in overrides:
+        refuse_to_train(settings)
     return Run(settings, overrides, say=say)
 
 
@@ -62,7 +74,8 @@ def build(settings: TrainSettings, *, say: Callable[[str], object] | None = None
 class Run:
     """A run that a host starts, watches and stops; usable from any thread, and installs no signal handler.
 
-    ``stopped_by`` is the command that ended it before its budget did, if one did.
+    ``stopped_by`` is the command that ended it before its budget did, if one did. With ``may_exit`` the watchdog ends
+    the process, with exit code 75, if the run hangs.
     """
 
     def __init__(
@@ -70,11 +83,14 @@ class Run:
     ) -> None:
         self.settings = settings
         self.stopped_by: StopRun | None = None
+        self.may_exit = False
         self._overrides = overrides
         self._say = say
         self._subscriptions: list[tuple[type[Event], Callable[[Any], object]]] = []
         self._container: Container | None = None
         self._inbox = Inbox()
+        self._ledger = Ledger()
+        self._began = 0.0
         self._is_training = False
         self._show: Callable[[str], object] = lambda _: None
 
@@ -107,6 +123,7 @@ class Run:
         if not _TRAINING.acquire(blocking=False):
             msg = "another run is training in this process: wait for it, or start this one in a process of its own"
             raise ConfigurationError(msg)
+        self._began = time.monotonic()
         with ExitStack() as stack:
             stack.callback(_TRAINING.release)
             train_run = self._assemble(stack)
@@ -121,6 +138,11 @@ class Run:
         """Return ``prompt`` continued by the model as it is after ``run``."""
         assert self._container is not None, "sample needs a run that has ended"
         return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
+
+    @property
+    def goodput(self) -> Goodput:
+        """Return where the time of the run went, over all its starts, as the first rank knows it."""
+        return self._ledger.goodput
 
     def newest_checkpoint(self) -> str | None:
         """Return where the newest checkpoint lies after ``run``, None if there is none."""
@@ -140,20 +162,20 @@ class Run:
         group = container.process_group()
         stack.callback(group.close)
         folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
+        if group.rank == 0:
+            stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
         folder.begin(dump_settings(self.settings))
+        if group.rank == 0:
+            claim_archive(container.state_store(), folder.run_id)
+        container.record.override(providers.List(providers.Object(folder.part)))
         monitors = self._open_monitors(stack, is_first=group.rank == 0)
         container.rejections.override(providers.Object(self._open_rejections(stack, group.rank)))
         container.chosen()  # decided together, so not within anybody's turn
         container.mode()
-        self._check_identity(folder, container)
+        check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))
         in_turns(group, container.batch_stream)
-        compilations = compile_model(container, stack, say=self._tell)
-        record = stack.enter_context(closing(RecordMetrics(monitors, container.trainable(), compilations)))
-        if group.rank == 0:  # commands come from there alone, and figures and events are the same on all ranks
-            self._subscribe(container, record, stack, compilations)
-        for kind, handler in self._subscriptions:
-            stack.callback(container.event_bus().subscribe(kind, handler))
+        self._subscribe(container, folder, monitors, stack)
         train_run: TrainRun = container.train_run()
         folder.write()
         return train_run
@@ -169,7 +191,7 @@ class Run:
         monitors, console = build_monitors(self._overrides, self.settings.monitors, self.directory, budget)
         self._show = self._say or console
         for monitor in monitors:
-            stack.callback(_close, monitor, self._tell)
+            stack.callback(close_monitor, monitor, self._tell)
         return monitors
 
     def _open_rejections(self, stack: ExitStack, rank: int) -> Rejections:
@@ -180,27 +202,39 @@ class Run:
         )
 
     def _subscribe(
-        self, container: Container, record: RecordMetrics, stack: ExitStack, compilations: Compilations | None
+        self, container: Container, folder: SharedRunFolder, monitors: Sequence[Monitor], stack: ExitStack
     ) -> None:
+        compilations = compile_model(container, stack, say=self._tell)
+        account = account_time(self.directory, self._ledger, stack, began=self._began, compilations=compilations)
+        watchdog = build_watchdog(self.settings, self.directory, container, say=self._tell, may_exit=self.may_exit)
+        stack.callback(watchdog.close)
+        also, grace = [account.figures, watchdog.figures], self.settings.recovery.grace_seconds
+        metrics = RecordMetrics(monitors, container.trainable(), compilations, also=also, grace_seconds=grace)
+        record = stack.enter_context(closing(metrics))
+        adapt = begin_micro_batch(container, folder, self._tell, is_compiled=compilations is not None)
+        first, last = post_mortem_reactions(self.settings, self.directory, container.process_group())
+        self._connect(container, first, stack)
+        answers = reactions_of_each_rank(adapt)
+        if self.settings.recovery.watchdog.enabled:
+            answers.append((Event, watchdog))
+        if container.process_group().rank == 0:  # commands come from there alone, and most facts are those of all ranks
+            write = self._open_records(container, stack)
+            answers.append((Event, account))
+            answers += reactions(container, record, adapt, write=write, say=self._tell, compilations=compilations)
+        self._connect(container, answers, stack)
+        if container.process_group().rank == 0:
+            subscribe_outside_handlers(container)
+        self._connect(container, [*self._subscriptions, *last], stack)
+
+    def _connect(self, container: Container, reactions: Sequence[Reaction], stack: ExitStack) -> None:
+        for kind, handler in reactions:  # ended with the run: a host's own bus may serve another one
+            stack.callback(container.event_bus().subscribe(kind, handler))
+
+    def _open_records(self, container: Container, stack: ExitStack) -> Callable[[Mapping[str, Any]], object]:
         bus = container.event_bus()
         events = stack.enter_context(closing(JsonLines(self.directory / "events.jsonl")))
-        write, say = (lambda event: events.append(mask(event))), self._tell
-        for kind, handler in reactions(container, record, write=write, say=say, compilations=compilations):
-            stack.callback(bus.subscribe(kind, handler))  # ended with the run: a host's own bus may serve another one
-        subscribe_outside_handlers(container)
-
-    def _check_identity(self, folder: SharedRunFolder, container: Container) -> None:
-        group = container.process_group()
-        remedy = "put it back, or start another run with --fresh or another run.name"
-        touched = f"a file has another name, size or time than then; {remedy}"
-        folder.hold_to("data", container.data_fingerprint(), touched)
-        transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
-        folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
-        folder.hold_to("tokenizer", in_turns(group, container.tokenizer).fingerprint(), remedy)
-
-
-def _close(monitor: Monitor, say: Callable[[str], object]) -> None:
-    try:
-        monitor.close()
-    except Exception as error:  # noqa: BLE001  the run has ended, and how it ended is what its caller is to hear
-        say(f"{type(monitor).__qualname__} failed to close: {type(error).__name__}: {error}")
+        stack.enter_context(container.audit().held())
+        stack.callback(bus.subscribe(Event, RecordAudit(container.audit().record)))
+        if not container.door().may(Role.DELETE):
+            self._tell("this run may not delete: what state_store.keep lets go stays until somebody else deletes it")
+        return lambda event: events.append(mask(event))

@@ -9,13 +9,14 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
+from uuid import uuid4
 
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_RECORD = "run.json"
+RECORD = "run.json"
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 # What a resumed run may not change: another value here makes it another run.
@@ -40,11 +41,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = _locked(path)
-        try:
-            self.record: dict[str, Any] = read_record(path) if (path / _RECORD).exists() else {}
-        except StateError:
-            self.close()
-            raise
+        self.record: dict[str, Any] = {}
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
@@ -52,6 +49,8 @@ class RunFolder:
         What is taken, decided and held stands in ``record`` until ``write``: a start that comes to nothing claims no
         folder. Raises ``ConfigurationError`` naming the first setting that would make it another run.
         """
+        if (self.path / RECORD).exists():
+            self.record = read_record(self.path)
         if not self.record:
             self._refuse_orphans()
             self.record = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
@@ -70,6 +69,7 @@ class RunFolder:
             if changes:
                 self.record["history"].append({"time": _now(), "changed": changes})
         self.record["settings"] = dict(settings)
+        self.record.setdefault("id", uuid4().hex)
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what was once decided for the ``auto`` setting ``name``, or decide it now and record why."""
@@ -85,21 +85,16 @@ class RunFolder:
 
     def _refuse_orphans(self) -> None:
         if any(self.path.glob("checkpoints/checkpoint-*")):
-            msg = f"{self.path} holds checkpoints but no {_RECORD} to say what they are of: set it aside with --fresh"
+            msg = f"{self.path} holds checkpoints but no {RECORD} to say what they are of: set it aside with --fresh"
             raise StateError(msg)
+
+    def as_json(self) -> str:
+        """Return what ``write`` writes."""
+        return json.dumps(self.record, indent=1)
 
     def write(self) -> None:
         """Replace ``run.json`` in one move."""
-        temporary = self.path / f".{_RECORD}.new"
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(self.record, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path / _RECORD)
-        except OSError as error:
-            msg = f"{self.path / _RECORD} cannot be written: {error.strerror}"
-            raise StateError(msg) from error
+        replace_record(self.path, self.as_json())
 
     def close(self) -> None:
         """Let another process write here; twice is harmless."""
@@ -108,19 +103,33 @@ class RunFolder:
             self._lock = -1
 
 
+def replace_record(path: Path, text: str) -> None:
+    """Replace ``run.json`` of the run folder ``path`` in one move; raises ``StateError`` if that cannot be."""
+    temporary = path / f".{RECORD}.new"
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path / RECORD)
+    except OSError as error:
+        msg = f"{path / RECORD} cannot be written: {error.strerror}"
+        raise StateError(msg) from error
+
+
 def read_record(path: Path) -> dict[str, Any]:
     """Return ``run.json`` of the run folder ``path``; raises ``StateError`` if there is none that can be read."""
     try:
-        record = json.loads((path / _RECORD).read_text(encoding="utf-8"))
+        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         if record["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)
         _check_members(record)
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"{path} is no run folder: it has no {_RECORD}"
+        msg = f"{path} is no run folder: it has no {RECORD}"
         raise StateError(msg) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        msg = f"{path / _RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
+        msg = f"{path / RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
         raise StateError(msg) from error
     return dict(record)
 

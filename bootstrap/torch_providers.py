@@ -7,11 +7,13 @@ from typing import Any
 from dependency_injector import providers
 
 from bootstrap import training
+from bootstrap.hardware import checkpointing
 from bootstrap.lazy import lazy
 
 
 def model_factories(settings: providers.Dependency[Any], chosen: providers.Provider[Any]) -> providers.Selector[Any]:
     """Return the choice of model factories."""
+    again = providers.Callable(checkpointing, settings, chosen.provided["optimizer.precision"])
     return providers.Selector(
         settings.provided.model.kind,
         huggingface=providers.Singleton(
@@ -22,8 +24,12 @@ def model_factories(settings: providers.Dependency[Any], chosen: providers.Provi
             config=settings.provided.model.config,
             attention=chosen.provided["model.attention"],
             sequence_length=settings.provided.data.sequence_length,
-            runs_code_of=settings.provided.model.trust_remote_code,
-            gradient_checkpointing=settings.provided.model.gradient_checkpointing,
+            trusts=providers.Factory(
+                lazy("adapters.model_factory.huggingface_imports:Trust"),
+                code_of=settings.provided.model.trust_remote_code,
+                pickle_of=settings.provided.model.trust_pickle,
+            ),
+            gradient_checkpointing=again,
         ),
         decoder=providers.Singleton(
             lazy("adapters.model_factory.decoder:DecoderModelFactory"),
@@ -34,7 +40,7 @@ def model_factories(settings: providers.Dependency[Any], chosen: providers.Provi
             initialisation=settings.provided.model.initialisation,
             initializer_range=settings.provided.model.initializer_range,
             sequence_length=settings.provided.data.sequence_length,
-            gradient_checkpointing=settings.provided.model.gradient_checkpointing,
+            gradient_checkpointing=again,
         ),
     )
 

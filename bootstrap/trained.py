@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, final
 
 from application.generate import generate
+from bootstrap.access import own_roles
 from bootstrap.assemble import assemble
 from bootstrap.run_folder import read_record
 from configs.layers import restore_settings
@@ -81,8 +83,8 @@ def open_trained(path: Path, *, device: str = "auto") -> Trained:
     def decide(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
-    container = assemble(settings, path, {}, say=_say_nothing, decide=decide)
-    loaded = container.state_store().load()
+    store = assemble(settings, path, {}, say=_say_nothing, decide=decide).state_store()
+    loaded = store.load()
     if loaded.info is None or loaded.folder is None:
         msg = f"{path} holds no valid checkpoint yet: train it first"
         raise StateError(msg)
@@ -95,9 +97,14 @@ def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:
     """Let the model be asked on another machine than the one that trained it."""
     tree = dump_settings(settings)
     tree["distributed"] = {"kind": "single"}
+    if tree["state_store"]["kind"] == "disk":
+        tree["state_store"]["roles"] = list(own_roles(os.environ))  # of who asks, not of who trained
+    if tree["state_store"].get("archive") is not None:
+        tree["state_store"] |= {"archive": None, "disk_budget": None}  # who only looks writes no copies
     if isinstance(settings.optimizer, TorchOptimizerSettings):
         common = {name: tree["optimizer"][name] for name in TorchOptimizerSettings.model_fields}
-        tree["optimizer"] = {**common, "kind": "accelerate", "device": device}
+        precision = "bf16" if settings.optimizer.precision == "fp8" else settings.optimizer.precision
+        tree["optimizer"] = {**common, "kind": "accelerate", "device": device, "precision": precision}
     return restore_settings(tree)
 
 
@@ -105,7 +112,8 @@ def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
     """Take tokenizer and model from the checkpoint itself: what they were made from may be gone."""
     tree = dump_settings(settings)
     if getattr(settings.model, "lora", None) is not None:
-        pass  # the checkpoint holds adapters only: their model is made as the run made it
+        # the checkpoint holds adapters only: their model is made as the run made it, but for what training may take
+        tree["model"]["gradient_checkpointing"] = "none"
     elif isinstance(settings.model, HuggingFaceModelSettings):
         tree["model"] = {"kind": "huggingface", "path": str(folder), "attention": settings.model.attention}
     elif isinstance(settings.model, DecoderModelSettings):

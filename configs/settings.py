@@ -16,6 +16,8 @@ from configs.sections.model import HuggingFaceModelSettings, ModelSettings
 from configs.sections.monitors import ConsoleMonitorSettings, HandlerSettings, JsonlMonitorSettings, MonitorSettings
 from configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
 from configs.sections.profile import ProfileSettings
+from configs.sections.recovery import RecoverySettings
+from configs.sections.resources import ResourceSettings
 from configs.sections.run import RunSettings
 from configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
 from configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings
@@ -66,6 +68,9 @@ class TrainSettings(BaseSettings):
         default_factory=DiskStateStoreSettings, description="Where checkpoints are kept."
     )
     evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="How the model is measured.")
+    recovery: RecoverySettings = Field(
+        default_factory=RecoverySettings, description="What the run does about signals and failures."
+    )
     monitors: tuple[MonitorSettings, ...] = Field(
         default=(ConsoleMonitorSettings(), JsonlMonitorSettings()),
         description="Where figures go: a list of kinds, replaced as a whole.",
@@ -78,6 +83,9 @@ class TrainSettings(BaseSettings):
     )
     distributed: DistributedSettings = Field(
         default_factory=AutoDistributedSettings, description="Which processes train together."
+    )
+    resources: ResourceSettings = Field(
+        default_factory=ResourceSettings, description="How much of its machine the run uses."
     )
     profile: ProfileSettings = Field(default_factory=ProfileSettings, description="A close look at some steps.")
     sample: SampleSettings = Field(

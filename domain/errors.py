@@ -23,5 +23,17 @@ class OutOfMemory(TrainingError):
     """A step did not fit into memory; parameters and optimizer are still those of the last complete step."""
 
 
+class StepTorn(TrainingError):
+    """Memory ran out while an update was applied: parameters and optimizer are of no one step until restored."""
+
+
+class LeaveAtOnce(BaseException):
+    """The process is to end where it is: no error, and nothing more is saved."""
+
+
 class NonFiniteGradients(TrainingError):
     """A gradient was infinite or not a number; nothing was updated."""
+
+
+class RestartNeeded(TrainingError):
+    """The run can go on, but only in a new process: start the same command again."""

@@ -4,16 +4,23 @@
     while budget is left:
         batch = next(feed)                     -> DataStalled, or
                                                -> DataEnded         (handlers may answer Evaluate; then StopRun)
-        one optimizer step                     -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
+        one optimizer step                     -> UpdateDropped, if its loss or gradient was no number
+                                               -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
                                                -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
         obey commands
-            SplitBatch                         -> BatchSplit
+            SplitBatch                         -> BatchSplit, ContractWeakened
+            AdjustResources                           -> ResourcesAdjusted
             Evaluate                           -> EvaluationCompleted
-            SaveCheckpoint                     -> CheckpointStarted, CheckpointSaved
+            SaveCheckpoint                     -> CheckpointStarted (and, once it is written:)
+            AcknowledgeSave                    -> CheckpointSaved or CheckpointFailed
+            AcknowledgeArchive                 -> CheckpointArchived or ArchiveFailed
+            AcknowledgeMove, DropCopy          -> CheckpointMoved
+            RollBack                           -> RolledBack, or RollBackSkipped
             StopRun                            -> StopRequested     (handlers may answer SaveCheckpoint)
     RunFinished, or RunFailed                  (its handlers make the last complete step durable)
 
-``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that was set aside.
+``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that was set aside, and
+``ContractWeakened`` if the run goes on under other conditions.
 ``HandlerFailed`` tells that a handler raised; the bus publishes it.
 """
 
@@ -23,8 +30,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from domain.outcome import Evaluation, StepOutcome
     from domain.progress import Progress
+    from domain.resources import Knob
+    from domain.tiers import Tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,14 @@ class StepCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateDropped(Event):
+    """The loss or gradient of a step was no number: the step counts, its batch is consumed, and nothing was updated."""
+
+    progress: Progress
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryExhausted(Event):
     """A step did not fit into memory; nothing was changed, and ``micro_batch`` rows were tried at a time."""
 
@@ -62,6 +81,17 @@ class BatchSplit(Event):
 
     progress: Progress
     micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesAdjusted(Event):
+    """The run uses more or less of the machine: ``knob`` went from ``before`` to ``after``, for ``reason``."""
+
+    progress: Progress
+    knob: Knob
+    before: int
+    after: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +112,49 @@ class CheckpointStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved(Event):
-    """A checkpoint is durable at ``location``."""
+    """A checkpoint is durable at ``location``, ``seconds`` after it was begun; training waited ``stall_seconds``."""
 
     progress: Progress
     location: str
     reason: str
     seconds: float
+    stall_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed(Event):
+    """A checkpoint could not be made durable, those before it are as they were, and training goes on."""
+
+    progress: Progress
+    reason: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointArchived(Event):
+    """The checkpoint of ``step`` has a verified copy at ``location``, which took ``seconds`` beside training."""
+
+    step: int
+    location: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFailed(Event):
+    """The checkpoint of ``step`` could not be copied to the archive; the next one is tried, and training goes on."""
+
+    step: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointMoved(Event):
+    """The copy of ``step`` in one tier gave way to that in another, or one was brought there to be read."""
+
+    step: int
+    source: Tier
+    target: Tier
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +167,45 @@ class CheckpointRejected(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ContractWeakened(Event):
+    """From here on the run equals the undisturbed one but for rounding, for these ``reasons``."""
+
+    progress: Progress
+    reasons: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack(Event):
+    """The run stood at ``from_step`` and goes on from an earlier checkpoint, of ``progress``, for this ``reason``."""
+
+    progress: Progress
+    from_step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollBackSkipped(Event):
+    """The run should have gone back for ``reason``, but has no checkpoint that old: training goes on as it is."""
+
+    progress: Progress
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DataStalled(Event):
     """Training waited ``seconds`` for the batch that comes now, although batches are made ahead."""
 
     progress: Progress
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunStalled(Event):
+    """Training had shown no sign of life for so many ``seconds``, and goes on."""
+
+    progress: Progress
+    seconds: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +229,7 @@ class RunFailed(Event):
     """An exception ends the run; ``progress`` is the last complete step."""
 
     progress: Progress
-    error: Exception
+    error: BaseException
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from domain.token_ids import TokenIds
+
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
@@ -57,9 +59,7 @@ class Pieces:
         return np.append(0, np.cumsum(self.sizes))
 
 
-def copy_pieces(
-    row: NDArray[np.integer], ids: NDArray[np.unsignedinteger], begins: list[int], sizes: list[int]
-) -> None:
+def copy_pieces(row: NDArray[np.integer], ids: TokenIds, begins: list[int], sizes: list[int]) -> None:
     """Copy the pieces of ``ids`` that begin and measure so into ``row``, 0 behind them."""
     column = 0
     for begin, size in zip(begins, sizes, strict=True):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from domain.cursor import Cursor
+from domain.health import Health
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,21 +16,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Complete optimizer steps, the tokens in them, and where the next batch starts."""
+    """Complete optimizer steps, the tokens in them, where the next batch starts, and how the run has fared."""
 
     step: int = 0
     tokens: int = 0
     cursor: Cursor = field(default_factory=Cursor)
+    health: Health = field(default_factory=Health)
 
-    def after(self, batch: Batch, num_tokens: int | None = None) -> Progress:
-        """Return the progress once ``batch``, of ``num_tokens`` on all ranks, has been trained on."""
-        return Progress(self.step + 1, self.tokens + (num_tokens or batch.num_tokens), batch.cursor)
+    def after(self, batch: Batch, num_tokens: int | None = None, loss: float | None = None) -> Progress:
+        """Return the progress once ``batch``, of ``num_tokens`` on all ranks, has been trained on with this mean loss.
+
+        A ``loss`` of None says that the update was dropped.
+        """
+        tokens = self.tokens + (num_tokens or batch.num_tokens)
+        return replace(self, step=self.step + 1, tokens=tokens, cursor=batch.cursor, health=self.health.after(loss))
+
+    def back_at(self, restored: Progress) -> Progress:
+        """Return the progress of a run that has come this far and goes on from ``restored``, on the batches ahead."""
+        returns = (*self.health.returns, restored.step)
+        health = replace(restored.health, dropped=self.health.dropped, returns=returns)
+        return replace(restored, cursor=self.cursor, health=health)
 
     def to_json(self) -> dict[str, Any]:
         """Return the progress as JSON."""
-        return {"step": self.step, "tokens": self.tokens, "cursor": self.cursor.to_json()}
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "cursor": self.cursor.to_json(),
+            "health": self.health.to_json(),
+        }
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return the progress that ``to_json`` described."""
-        return cls(int(record["step"]), int(record["tokens"]), Cursor.from_json(record["cursor"]))
+        """Return the progress that ``to_json`` described; earlier versions told no health."""
+        health = Health.from_json(record["health"]) if "health" in record else Health()
+        return cls(int(record["step"]), int(record["tokens"]), Cursor.from_json(record["cursor"]), health)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from domain.packing import Packed
+    from domain.token_ids import TokenIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,7 @@ class RowIndex:
         return int(self.lengths.sum())
 
 
-RowPlace = tuple["NDArray[np.unsignedinteger]", RowIndex, int]
+RowPlace = tuple["TokenIds", RowIndex, int]
 
 # a row that holds nothing: what fills the last batch of finite data
 NO_ROW: RowPlace = (np.zeros(0, np.uint16), RowIndex(*(np.zeros(size, np.int64) for size in (0, 0, 2))), 0)
@@ -69,7 +70,7 @@ def place_rows(
 def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = None) -> Batch:
     """Return the rows at ``places``, each named by token ids, their index and its number, as a batch, padded with 0.
 
-    Ids that lie in a memory map are read from where they lie.
+    Ids that lie in a memory map or a file are read from where they lie.
     """
     pieces = _pieces_at(places)
     input_ids = np.empty((len(places), length), np.int64)

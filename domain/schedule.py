@@ -129,6 +129,10 @@ class WarmupStableDecay:
         rate = self.floor + (self.peak - self.floor) * self.shape(decayed)
         return min(rate, self.peak * _warmed_up(self.warmup, progress))
 
+    def is_decaying_at(self, progress: Progress) -> bool:
+        """Return whether the step that led to ``progress`` was one of the last stretch."""
+        return self._remaining(progress) < 1.0
+
     def _remaining(self, progress: Progress) -> float:
         if self.decay is None:
             return (1.0 - self.budget.fraction_spent_by(progress)) / WSD_DECAY

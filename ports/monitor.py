@@ -14,7 +14,7 @@ class Monitor(ABC):
 
     - ``record`` takes any names and any floats, not-a-number and infinities included, and steps in any order.
     - ``rewind`` forgets what was recorded after ``step``, also by an earlier process, where the sink can; it is called
-      at each start, with 0 for a new run, so that every step stands there once.
+      at each start, with 0 for a new run, and when a run goes back, so that every step stands there once.
     - ``close`` makes what was recorded visible and may be called twice; a later ``record`` is ignored.
     - A call takes milliseconds; one that writes to what may stall (a terminal, a pipe, a network) buffers, and drops
       the oldest rather than block the loop.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from domain.batch import Batch
     from domain.sampling import Sampling
-    from ports.state_store import StatePart
+    from ports.state_store import JoinedPart, StatePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Update(ABC):
     - Nothing changes before ``apply``. ``apply`` clips, steps and returns the gradient's norm before clipping, once.
     - Leaving without ``apply`` drops the gradients and leaves no trace.
     - Non-finite gradients make ``apply`` raise ``NonFiniteGradients`` and change nothing.
-    - A shortage of memory raises ``OutOfMemory``, never the library's own error, and holds no tensors alive.
+    - A shortage of memory raises ``OutOfMemory``, never the library's own error, and holds no tensors alive; one that
+      leaves the step half taken raises ``StepTorn``, after which the state must be restored.
     """
 
     @abstractmethod
@@ -78,7 +79,8 @@ class Trainable(ABC):
     - Where several processes train one model, ``update`` (with its parts and ``apply``), ``capture``, ``restore``,
       ``generate`` and ``sum_over_ranks`` are collective: each rank calls them in the same order, with parts of its own,
       as many as the others. Gradients are summed over ranks, so a part weighs one over the targets of all ranks.
-      ``capture`` gives files that do not depend on the number of ranks, and may give none but on rank 0.
+      Where ``is_sharded``, ``capture`` gives on each rank what that rank holds, without a word to the others, and on
+      rank 0 also the parts that join them; else all of it on rank 0. ``restore`` takes what any number of ranks wrote.
     """
 
     @property
@@ -90,6 +92,16 @@ class Trainable(ABC):
     def is_retry_safe(self) -> bool:
         """Return whether an update that is left without ``apply`` leaves no trace, so that it can be tried again."""
         return True
+
+    @property
+    def memory_retries(self) -> int:
+        """Return how often so far the allocator got room only by giving back what it had kept: a shortage is near."""
+        return 0
+
+    @property
+    def is_sharded(self) -> bool:
+        """Return whether each rank holds, and captures, a part of the state."""
+        return False
 
     @abstractmethod
     def memory_bytes(self) -> int:
@@ -112,7 +124,7 @@ class Trainable(ABC):
         """Return new token ids after ``prompt``, which has at least one, up to ``end_of_text`` (left out)."""
 
     @abstractmethod
-    def capture(self) -> Sequence[StatePart]:
+    def capture(self) -> Sequence[StatePart | JoinedPart]:
         """Return the state by value."""
 
     @abstractmethod

@@ -36,6 +36,11 @@ class ProcessGroup(ABC):
     def size(self) -> int:
         """Return the number of processes."""
 
+    @property
+    def timeout_seconds(self) -> float:
+        """Return after how long a rank that does not come is given up."""
+        return 1800.0
+
     @abstractmethod
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
         """Return what every rank is to obey."""

@@ -2,46 +2,92 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from domain.contract import Contract
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from domain.progress import Progress
+    from domain.retention import WayBack
 
 
 class StatePart(ABC):
-    """A captured piece of state that can write itself, as one or more files, into a folder.
+    """A captured piece of state: one file of a checkpoint, as a stream of bytes.
 
-    The same part writes the same bytes each time; two parts of a snapshot never write the same file name.
+    ``name`` is the file's path in the checkpoint, relative and in POSIX form, another one for each part of a snapshot.
     """
 
+    name: str
+
     @abstractmethod
-    def write(self, folder: Path) -> None:
-        """Write the files into ``folder``, which exists."""
+    def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
+        """Yield the file's bytes in order, the same each time and in any thread; a chunk is valid until the next."""
+
+
+class JoinedPart(ABC):
+    """One file of a checkpoint that the first rank makes of files that the ranks have written.
+
+    ``name`` is as in ``StatePart``; ``consumes`` are files of the ranks that leave the checkpoint once all joined parts
+    are made.
+    """
+
+    name: str
+    consumes: Sequence[str]
+
+    @abstractmethod
+    def chunks(self, read: Callable[[str, int, int], bytes]) -> Iterator[bytes | bytearray | memoryview]:
+        """Yield the file's bytes in order; ``read`` returns so many bytes of a rank's file from an offset on.
+
+        Raises ``StateError`` if the ranks' files do not make up a whole.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class StateShare:
+    """What one of ``num_ranks`` processes has to do with a save that all of them write.
+
+    ``save_id`` is the same on each, and another one in each save; ranks wait ``patience`` seconds for each other, and
+    ``is_over`` tells that nobody waits for it any more.
+    """
+
+    save_id: str
+    rank: int
+    num_ranks: int
+    patience: float
+    is_over: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a run needs to go on from ``progress``, captured by value.
 
+    With a ``share`` the parts are those of one rank, and there are ``JoinedPart`` among those of the first.
     ``evaluation_loss`` is that of the held-out documents at this very step, in nats a token, None if nobody measured.
+    ``contract`` tells what the run is equal to so far, and ``conditions`` what a resume's bits depend on beside the
+    settings (ranks, device, threads), by name. ``saved_at`` is in seconds since 1970, as this host's clock has it.
     """
 
     progress: Progress
     reason: str
-    parts: Sequence[StatePart]
+    parts: Sequence[StatePart | JoinedPart]
     evaluation_loss: float | None = None
+    contract: Contract = Contract.BITWISE
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    saved_at: float = field(default_factory=time.time)
+    share: StateShare | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
     """A stored checkpoint: ``location`` is a path or URL for people and tools, ``num_bytes`` the size of its files.
 
-    ``evaluation_loss`` is that of the snapshot.
+    The rest is as in the snapshot.
     """
 
     progress: Progress
@@ -49,6 +95,9 @@ class CheckpointInfo:
     location: str
     num_bytes: int
     evaluation_loss: float | None = None
+    contract: Contract = Contract.BITWISE
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    saved_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +114,14 @@ class Loaded:
     """The newest valid checkpoint, None if there is none, and those that were set aside on the way to it.
 
     ``folder`` holds the files of the snapshot's parts, verified, perhaps beside the store's own; they are readable
-    until a later save's retention deletes them, or the store is collected.
+    as long as this value is there, which may own them, until the store is collected or a later save's retention
+    deletes them.
     """
 
     info: CheckpointInfo | None
     folder: Path | None
     rejected: Sequence[Rejected] = ()
+    owner: object = field(default=None, repr=False, compare=False)
 
 
 class StateStore(ABC):
@@ -85,24 +136,55 @@ class StateStore(ABC):
       is set aside, not deleted, and reported in ``rejected``; the next older one is used. It never returns a mixture.
     - A medium that cannot be read, or a checkpoint of a later version, makes ``load`` and ``list`` raise
       ``StateError`` and sets nothing aside.
+    - ``load`` with ``at_most`` passes over later steps as if they were not there.
+    - ``supersede`` moves the checkpoints of later steps out of the way, the latest first: they are neither loaded nor
+      listed any more, and their steps can be saved again. On a disk they are set aside, not deleted. Copies elsewhere
+      are gone once ``flush`` returns.
     - ``list`` names the complete checkpoints, oldest first, without verifying their bytes.
-    - Retention deletes only what is older than a durable successor, never the newest, nor what was just saved. If it
-      cannot delete, the save has succeeded all the same; the next one tries again.
+    - Retention deletes only what is older than a durable successor, never the newest, what was just saved, what is
+      being copied elsewhere, or what ``spare`` named last. What it cannot delete the next save tries again; this one
+      has succeeded all the same.
     - ``flush`` waits until all saves are durable; it is rank-local, idempotent, and callable from any thread.
+    - Where ``takes_shares``, a snapshot with a ``share`` is one rank's: the first rank calls ``save``, the others
+      ``contribute``, in any order. All are stored or none: if a rank fails, or does not come while the others have
+      patience, ``save`` raises ``StateError`` and says which. ``contribute`` returns once its parts are durable, and
+      raises ``StateError`` if they cannot be or nobody waits for them. Neither hangs.
+    - ``scrub`` verifies an older checkpoint, another one each time, beside whatever else goes on, and sets it aside if
+      it is damaged; a store whose medium guards itself does nothing.
     - Not promised: two writers at once.
     """
+
+    @property
+    def takes_shares(self) -> bool:
+        """Return whether several ranks can write one checkpoint here, each a share of it."""
+        return False
 
     @abstractmethod
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         """Make ``snapshot`` durable."""
 
+    def contribute(self, snapshot: Snapshot) -> None:
+        """Make the parts of ``snapshot``, a share, durable for the first rank's ``save``."""
+        raise NotImplementedError
+
     @abstractmethod
-    def load(self) -> Loaded:
-        """Return the newest checkpoint that verifies."""
+    def load(self, *, at_most: int | None = None) -> Loaded:
+        """Return the newest checkpoint that verifies, of step ``at_most`` or an earlier one if that is given."""
+
+    @abstractmethod
+    def supersede(self, step: int) -> None:
+        """Move the checkpoints of steps after ``step`` out of the way."""
 
     @abstractmethod
     def list(self) -> Sequence[CheckpointInfo]:
         """Return the complete checkpoints, oldest first."""
+
+    def spare(self, way_back: WayBack) -> None:  # noqa: B027  whoever deletes overrides it
+        """Have the retention of later saves leave what ``way_back`` needs; a store that keeps all does so anyway."""
+
+    def scrub(self) -> Sequence[Rejected]:
+        """Look into an older checkpoint; return it if it was set aside. Rank-local, callable from any thread."""
+        return ()
 
     @abstractmethod
     def flush(self) -> None:

@@ -17,7 +17,8 @@ class TokenCache(TokenSource):
     """A token source that a run fills, shard by shard.
 
     - ``put`` writes a shard whole or not at all, whatever happens meanwhile; a shard that is there is left as it is.
-      The bytes depend on nothing but the tokens and ``meta``, however the tokens are cut into parts. ``meta`` is JSON
+      What is written, as it is before any encryption, depends on nothing but the tokens and ``meta``, however the
+      tokens are cut into parts. ``meta`` is JSON
       that is kept with them (counts, what was read); it is read behind the last part, so the parts may fill it in.
       What the parts raise comes through, and nothing is written.
     - ``put`` may be called from several threads for several shards, and by several processes at once.

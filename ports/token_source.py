@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from domain.token_ids import TokenIds
+
     Arrays = Mapping[str, NDArray[np.int64]]
 
 
@@ -29,11 +31,12 @@ class TokenShard:
 class Tokens:
     """A shard's documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, its end-of-text included.
 
-    ``ids`` uint16 or uint32, perhaps a memory map; ``offsets`` int64 with one entry more than documents; ``hashes``
-    uint64, one a document, equal for equal documents: whether a document is held out follows from it.
+    ``ids`` uint16 or uint32, perhaps a memory map, or decrypted slice by slice; ``offsets`` int64 with one entry more
+    than documents; ``hashes`` uint64, one a document, equal for equal documents: whether a document is held out follows
+    from it.
     """
 
-    ids: NDArray[np.unsignedinteger]
+    ids: TokenIds
     offsets: NDArray[np.int64]
     hashes: NDArray[np.uint64]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ports.state_store import StatePart
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
@@ -31,7 +30,7 @@ class Encoded:
             yield self.ids[start:end]
 
 
-class Tokenizer(StatePart):
+class Tokenizer(ABC):
     """Encodes documents, always as ordinary text.
 
     - Pure: equal documents give equal ids, and a batch equals its documents one by one.
@@ -67,6 +66,10 @@ class Tokenizer(StatePart):
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ``ids``, special ids left out."""
+
+    @abstractmethod
+    def write(self, folder: Path) -> None:
+        """Write its files into ``folder``, which exists, the same bytes each time."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -11,17 +11,19 @@ import torch
 from transformers import AutoConfig
 from typing_extensions import override
 
+from adapters.shared.attention import VARLEN
 from adapters.shared.causal_language_model import MODEL_FILE, CausalLanguageModel
-from adapters.shared.decoder.attention import choose_attention
+from adapters.shared.decoder.attention import SdpaAttention, choose_attention
 from adapters.shared.decoder.config import DecoderConfig
 from adapters.shared.decoder.fields import shape_of, value_of
 from adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE
 from adapters.shared.decoder.initialisation import initialise
 from adapters.shared.decoder.network import DecoderNetwork
 from adapters.shared.decoder.shape import DecoderShape, Dropout
-from adapters.shared.gradient_checkpointing import checkpoint_layers
+from adapters.shared.gradient_checkpointing import checkpoint_model
 from adapters.shared.isolation import probe_isolation
 from adapters.shared.loss_choice import choose_loss
+from adapters.shared.model_folder import refuse_strange_files
 from adapters.shared.state_parts import read_tensors
 from domain.errors import ConfigurationError, StateError
 from ports.model_factory import ModelFactory
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
+
+    from domain.checkpoint_choice import CheckpointBudget
 
 _PROBED = 48  # tokens
 
@@ -42,7 +46,7 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
     tokenizer's ids. ``path`` is a folder of safetensors weights and a config.json, of Hugging Face's or of ours,
     instead. ``dropout`` are the fields of ``Dropout``, None those of the folder or none. ``initialisation`` and
     ``initializer_range`` say how new weights are drawn; ``sequence_length`` is the longest row that the model sees,
-    ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing``.
+    ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing`` or a budget.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
         initialisation: str = "auto",
         initializer_range: float = 0.02,
         sequence_length: int | None = None,
-        gradient_checkpointing: str = "none",
+        gradient_checkpointing: str | CheckpointBudget = "none",
     ) -> None:
         self._config = dict(config or {})
         self._path = None if path is None else Path(path)
@@ -72,8 +76,9 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
         if self._dropout is not None:
             dropout = value_of(Dropout, self._dropout, "model.dropout")
         self._check(shape, vocabulary_size)
+        attention = choose_attention(self._attention)
         with torch.device("meta"):  # where torch's own initialisation costs nothing and draws nothing
-            network = DecoderNetwork(DecoderConfig(shape, dropout, end_of_text), choose_attention(self._attention))
+            network = DecoderNetwork(DecoderConfig(shape, dropout, end_of_text), attention)
         network.to_empty(device="cpu").tie_weights()
         model = CausalLanguageModel(network)
         if self._path is None:
@@ -83,7 +88,8 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
         length = min(_PROBED, shape.positions.longest)
         model.isolates_documents = probe_isolation(network, length=length, vocabulary=shape.vocabulary_size)
         choose_loss(model)
-        checkpoint_layers(network, self._checkpointing)
+        kind = "sdpa" if isinstance(attention, SdpaAttention) else VARLEN
+        checkpoint_model(model, self._checkpointing, attention=kind)
         return model
 
     def _described(self, vocabulary_size: int) -> tuple[DecoderShape, Dropout]:
@@ -107,6 +113,7 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
 
 
 def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
+    refuse_strange_files(folder)
     config = _read_json(folder / "config.json")
     model_type = config.get("model_type")
     if model_type == OWN_TYPE:

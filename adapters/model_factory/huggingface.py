@@ -18,11 +18,13 @@ from adapters.model_factory.huggingface_checks import (
     refuse_strangers,
     refuse_uneven_heads,
 )
+from adapters.model_factory.huggingface_imports import Trust, pickled_weights
 from adapters.shared.attention import VARLEN, offer_varlen
 from adapters.shared.causal_language_model import CausalLanguageModel
-from adapters.shared.gradient_checkpointing import checkpoint_layers
+from adapters.shared.gradient_checkpointing import checkpoint_model
 from adapters.shared.isolation import probe_isolation
 from adapters.shared.loss_choice import choose_loss
+from adapters.shared.model_folder import refuse_strange_files
 from domain.errors import ConfigurationError
 from ports.model_factory import ModelFactory
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transformers import PreTrainedConfig, PreTrainedModel
+
+    from domain.checkpoint_choice import CheckpointBudget
 
 _PROBED = 48  # tokens
 
@@ -39,11 +43,12 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     """Builds ``AutoModelForCausalLM`` from a local folder or hub name, or from a configuration.
 
     ``path`` with ``pretrained`` loads safetensors weights, without it only the configuration there; with no path,
-    ``config`` (``model_type`` and its fields) describes a new model. Code that comes with a model is run only if
-    ``runs_code_of`` is its very ``path``. The only token for the hub is that of the environment, ``HF_TOKEN``.
+    ``config`` (``model_type`` and its fields) describes a new model. Code that comes with a model is run, and weights
+    that are a pickle are opened, only if ``trusts`` names its very ``path``. The only token for the hub is that of the
+    environment, ``HF_TOKEN``.
     ``attention`` names kinds of attention, joined by commas: the first that the model can use, and that keeps the
     documents of a row apart, is taken; auto is sdpa or else eager. ``sequence_length`` is the longest row that the
-    model will see, ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing``.
+    model will see, ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing`` or a budget.
     """
 
     def __init__(
@@ -55,15 +60,16 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         config: Mapping[str, Any] | None = None,
         attention: str = "auto",
         sequence_length: int | None = None,
-        runs_code_of: str | None = None,
-        gradient_checkpointing: str = "none",
+        trusts: Trust = Trust(),  # noqa: B008  a value
+        gradient_checkpointing: str | CheckpointBudget = "none",
     ) -> None:
         self._path = path
         self._pretrained = pretrained and path is not None
         self._config = dict(config or {})
         self._attention = ("sdpa", "eager") if attention == "auto" else tuple(attention.split(","))
         self._sequence_length = sequence_length
-        self._trusts_code = runs_code_of is not None and runs_code_of == path
+        self._trusts_code = trusts.code_of is not None and trusts.code_of == path
+        self._pickle_of = trusts.pickle_of
         self._checkpointing = gradient_checkpointing
         # False keeps the hub's client from a token that somebody once stored on this machine
         self._source = {"revision": revision, "token": os.environ.get("HF_TOKEN") or False}
@@ -81,7 +87,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             msg = f"model {name} cannot be built: {explain(error, self._path)}"
             raise ConfigurationError(msg) from error
         model.network.config.architectures = [type(model.network).__name__]
-        checkpoint_layers(model.network, self._checkpointing)
+        checkpoint_model(model, self._checkpointing, attention=model.network.config._attn_implementation)  # noqa: SLF001  no public name
         return model
 
     def _load_config(self, vocabulary_size: int, end_of_text: int) -> PreTrainedConfig:
@@ -89,6 +95,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             if self._path.startswith(("/", ".", "~")) and not Path(self._path).is_dir():
                 msg = "there is no such folder: set model.path to a model folder or a hub name"
                 raise ValueError(msg)
+            if Path(self._path).is_dir():
+                refuse_strange_files(Path(self._path))
             config = AutoConfig.from_pretrained(self._path, trust_remote_code=self._trusts_code, **self._source)
             refuse_other_tasks(config)
             if self._pretrained:
@@ -148,16 +156,22 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         )
 
     def _load_weights(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
-        network, report = AutoModelForCausalLM.from_pretrained(
-            self._path,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=attention,
-            use_safetensors=True,
-            trust_remote_code=self._trusts_code,
-            output_loading_info=True,
-            **self._source,
-        )
+        assert self._path is not None
+        options = {"config": config, "dtype": torch.float32, "attn_implementation": attention}
+        weights = pickled_weights(self._path, self._pickle_of)
+        if weights is None:
+            network, report = AutoModelForCausalLM.from_pretrained(
+                self._path,
+                use_safetensors=True,
+                trust_remote_code=self._trusts_code,
+                output_loading_info=True,
+                **options,
+                **self._source,
+            )
+        else:
+            with torch.device("meta"):
+                kind = type(self._from_scratch(config, attention))
+            network, report = kind.from_pretrained(None, state_dict=weights, output_loading_info=True, **options)
         if missing := sorted(report["missing_keys"]):
             msg = f"the weights there lack {len(missing)} of the model's tensors, {missing[0]} for one"
             raise ValueError(msg)

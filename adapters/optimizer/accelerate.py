@@ -11,6 +11,7 @@ from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
 from typing_extensions import override
 
 from adapters.optimizer.algorithm import Algorithm
+from adapters.optimizer.float8 import use_float8
 from adapters.optimizer.hardware import describe
 from adapters.optimizer.replicated import Replicated
 from adapters.optimizer.sharded import Sharded, shard
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     """Prepares a model to be trained by ``algorithm``, AdamW if none is given.
 
-    ``device`` is cpu, cuda or mps; ``precision`` fp32 or bf16 (autocast: weights and optimizer stay fp32);
+    ``device`` is cpu, cuda or mps; ``precision`` fp32, bf16, fp16 or fp8 (autocast: weights and optimizer stay fp32),
+    or fp8_emulated, which is slow, runs everywhere and is for tests;
     ``clip`` bounds the gradient's norm; ``sequence_length`` only enters the FLOPs of attention. Where torchrun started
     several processes, each has the whole model (``sharding`` ddp) or a part of it (fsdp2), in host memory between uses
     with ``offload``; auto means fsdp2 only where the whole model does not fit.
@@ -60,17 +62,19 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     @override
     def prepare(self, model: CausalLanguageModel) -> Trainable:
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  an earlier run may have set another precision
-        mixed = "bf16" if self._precision == "bf16" else "no"
         steps = GradientAccumulationPlugin(num_steps=1)  # else the environment may set another number
         backends = []
         if self._offload and self._device == "cuda":  # parts that rest in host memory are summed and gathered there too
             backends.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
         accelerator = Accelerator(
             cpu=self._device == "cpu",
-            mixed_precision=mixed,
+            mixed_precision="no",  # what is not fp32 is autocast here: it refuses fp16 on a CPU
             gradient_accumulation_plugin=steps,
             kwargs_handlers=backends,
         )
+        if self._precision.startswith("fp8"):
+            emulate = self._precision == "fp8_emulated"
+            use_float8(model, sequence_length=self._sequence_length, emulate=emulate)
         hardware = describe(model, self._device, self._precision, self._sequence_length)
         wrapped = within_memory(self._device, self._wrap, model, accelerator)
         return TorchTrainable(wrapped, hardware, seed=self._seed)
@@ -85,11 +89,11 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         if self._offload:
             msg = "optimizer.offload rests the parts of a sharded model in host memory, and this one is not sharded: "
             raise ConfigurationError(msg + "set optimizer.sharding=fsdp2 on several processes, or offload to false")
-        accelerator.prepare_model(model, evaluation_mode=True)  # on its device, computing in its precision
+        accelerator.prepare_model(model, evaluation_mode=True)  # on its device
         optimizer = self._optimizer(model, "whole")
         if num_ranks() > 1:
-            return Replicated(model, optimizer, device, clip=self._clip)
-        return TorchWrapped(model, model, optimizer, device, clip=self._clip)
+            return Replicated(model, optimizer, device, clip=self._clip, precision=self._precision)
+        return TorchWrapped(model, model, optimizer, device, clip=self._clip, precision=self._precision)
 
     def _optimizer(self, model: CausalLanguageModel, layout: Layout) -> torch.optim.Optimizer:
         optimizer = self._algorithm.over(model.network, self._device, layout)

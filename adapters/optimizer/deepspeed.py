@@ -66,6 +66,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
             groups = [dict(group) for group in optimizer.param_groups]
             engine, _ = accelerator.prepare(model, optimizer)
             unset_hf_deepspeed_config()  # else transformers would shard every model that is built from now on
+        os.environ.setdefault("LOCAL_RANK", "0")  # stage 3 reads it in each step, alone too
         from adapters.optimizer.zero import Zero
 
         return TorchTrainable(Zero(engine, model, groups, names, accelerator.device), hardware, seed=self._seed)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
 from typing_extensions import override
 
 from adapters.shared.bigram import BigramModel
+from adapters.shared.file_parts import BytesPart
 from domain.errors import NonFiniteGradients, OutOfMemory, StateError
 from ports.optimizer import Hardware, Optimizer, Trainable, Update
-from ports.state_store import StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from domain.batch import Batch
     from domain.sampling import Sampling
+    from ports.state_store import StatePart
 
 _MOMENTUM = 0.9
 _FILE = "bigram.npy"
@@ -38,16 +39,6 @@ class MemoryOptimizer(Optimizer[BigramModel]):
     @override
     def prepare(self, model: BigramModel) -> Trainable:
         return _MemoryTrainable(model, self._max_rows)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _ArrayPart(StatePart):
-    array: NDArray[np.float64]
-
-    @override
-    def write(self, folder: Path) -> None:
-        np.save(folder / _FILE, self.array, allow_pickle=False)
 
 
 @final
@@ -89,7 +80,9 @@ class _MemoryTrainable(Trainable):
 
     @override
     def capture(self) -> Sequence[StatePart]:
-        return (_ArrayPart(np.stack([self.model.logits, self.velocity])),)
+        file = BytesIO()
+        np.save(file, np.stack([self.model.logits, self.velocity]), allow_pickle=False)
+        return (BytesPart(_FILE, file.getvalue()),)
 
     @override
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:

@@ -28,12 +28,14 @@ class Replicated(TorchWrapped):
     gradients unfinished, so the next one begins with a new wrapper.
     """
 
-    def __init__(self, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float) -> None:
-        super().__init__(_parallel(model, device), model, optimizer, device, clip=clip)
+    def __init__(
+        self, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float, precision: str
+    ) -> None:
+        super().__init__(_parallel(model, device), model, optimizer, device, clip=clip, precision=precision)
         self._is_exchanging = False
 
     @override
-    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+    def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
         if not torch.is_grad_enabled():
             loss: Tensor = self.model(**inputs)
             return loss
@@ -41,7 +43,7 @@ class Replicated(TorchWrapped):
             self.module = _parallel(self.model, self.device)
         self._is_exchanging = last
         with self._exchange(last):
-            return super().summed_loss(inputs, last=last)
+            return super()._forward(inputs, last=last)
 
     @override
     def backward(self, loss: Tensor, *, last: bool) -> None:

@@ -18,11 +18,9 @@ from torch.distributed.fsdp import (
 from typing_extensions import override
 
 from adapters.optimizer.wrapped import TorchWrapped, num_ranks
+from adapters.shared.device import computed_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
     from torch.optim import Optimizer
 
     from adapters.shared.causal_language_model import CausalLanguageModel
@@ -31,10 +29,11 @@ if TYPE_CHECKING:
 def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, offload: bool) -> None:
     """Shard ``model`` in place, a layer at a time, over all ranks; ``offload`` keeps the shards in host memory.
 
-    In bf16 the layers compute in it and gradients are summed in fp32; the shards and what the optimizer keeps are fp32.
+    In bf16 and fp16 the layers compute in it and gradients are summed in fp32; the shards and what the optimizer keeps
+    are fp32.
     """
     mesh = init_device_mesh(device.type, (num_ranks(),))
-    lower = torch.bfloat16 if precision == "bf16" else None
+    lower = None if precision == "fp32" else computed_dtype(precision)
     mixed = MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=torch.float32 if lower else None)
     where = CPUOffloadPolicy() if offload else OffloadPolicy()
     for part in (*_layers(model), model):
@@ -53,21 +52,17 @@ class Sharded(TorchWrapped):
     memory as the whole model, and torch would keep those of an abandoned update.
     """
 
+    is_sharded = True
+
     def __init__(
         self, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float, precision: str
     ) -> None:
-        super().__init__(model, model, optimizer, device, clip=clip)
-        self._autocast = precision == "bf16"
+        super().__init__(model, model, optimizer, device, clip=clip, precision=precision)
 
     @override
     def rest(self) -> None:
         assert isinstance(self.module, FSDPModule)
         self.module.reshard()  # else a step would change the shards, and the next forward take what was gathered before
-
-    @override
-    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._autocast):
-            return super().summed_loss(inputs, last=last)
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:

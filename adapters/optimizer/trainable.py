@@ -10,8 +10,8 @@ from torch import distributed
 from typing_extensions import override
 
 from adapters.optimizer.wrapped import num_ranks
-from adapters.shared.device import memory_bytes, within_memory
-from domain.errors import StateError
+from adapters.shared.device import memory_bytes, memory_retries, within_memory
+from domain.errors import NonFiniteGradients, StateError
 from ports.optimizer import Trainable, Update
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from domain.batch import Batch
     from domain.sampling import Sampling
     from ports.optimizer import Hardware
-    from ports.state_store import StatePart
+    from ports.state_store import JoinedPart, StatePart
 
 
 @final
@@ -48,6 +48,16 @@ class TorchTrainable(Trainable):
     def is_retry_safe(self) -> bool:
         return self._wrapped.is_retry_safe
 
+    @property
+    @override
+    def memory_retries(self) -> int:
+        return memory_retries(self._wrapped.device.type)
+
+    @property
+    @override
+    def is_sharded(self) -> bool:
+        return self._wrapped.is_sharded
+
     @override
     def memory_bytes(self) -> int:
         return memory_bytes(self._wrapped.device.type)
@@ -56,8 +66,9 @@ class TorchTrainable(Trainable):
     def update(self, *, step: int, learning_rate: float) -> Update:
         place = [distributed.get_rank()] if num_ranks() > 1 else []
         entropy = np.random.SeedSequence([self._seed % 2**64, step, *place]).generate_state(1, np.uint64)
-        torch.manual_seed(int(entropy[0]))
-        return _TorchUpdate(self, learning_rate)
+        seed = int(entropy[0])
+        torch.manual_seed(seed)
+        return _TorchUpdate(self, learning_rate, seed)
 
     @override
     def evaluate(self, batch: Batch) -> Tensor:
@@ -86,7 +97,7 @@ class TorchTrainable(Trainable):
             self._wrapped.rest()
 
     @override
-    def capture(self) -> Sequence[StatePart]:
+    def capture(self) -> Sequence[StatePart | JoinedPart]:
         if self._wrapped.is_torn:
             msg = "an error cut an optimizer step in two, so the parameters in memory are of no one step: not saved"
             raise StateError(msg)
@@ -125,6 +136,10 @@ class TorchTrainable(Trainable):
         """Take the step."""
         return self._wrapped.step(learning_rate)
 
+    def retry(self) -> bool:
+        """Return whether gradients that were refused, and are dropped, may be finite if they are computed again."""
+        return self._wrapped.retry()
+
     def discard(self) -> None:
         """Drop what was not applied."""
         self._wrapped.discard()
@@ -132,17 +147,28 @@ class TorchTrainable(Trainable):
 
 @final
 class _TorchUpdate(Update):
-    def __init__(self, trainable: TorchTrainable, learning_rate: float) -> None:
+    def __init__(self, trainable: TorchTrainable, learning_rate: float, seed: int) -> None:
         self._trainable = trainable
         self._learning_rate = learning_rate
+        self._seed = seed
+        self._parts: list[tuple[Batch, float, bool]] = []
 
     @override
     def accumulate(self, part: Batch, *, weight: float, last: bool) -> SupportsFloat:
+        self._parts.append((part, weight, last))
         return self._trainable.accumulate(part, weight, last=last)
 
     @override
     def apply(self) -> Tensor:
-        return self._trainable.apply(self._learning_rate)
+        while True:
+            try:
+                return self._trainable.apply(self._learning_rate)
+            except NonFiniteGradients:
+                if not self._trainable.retry():
+                    raise
+            torch.manual_seed(self._seed)  # the same numbers again, dropout included
+            for part, weight, last in self._parts:
+                self._trainable.accumulate(part, weight, last=last)
 
     @override
     def __enter__(self) -> Self:

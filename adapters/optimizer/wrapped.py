@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch import distributed
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from typing_extensions import override
 
+from adapters.optimizer.loss_scale import LossScale
 from adapters.shared.causal_language_model import MODEL_FILE
-from adapters.shared.device import within_memory
+from adapters.shared.device import computed_dtype, within_memory
 from adapters.shared.optimizer_state import capture_optimizer, restore_optimizer
-from adapters.shared.sharding import whole
+from adapters.shared.sharding import is_first_rank
 from adapters.shared.state_parts import read_tensors
-from domain.errors import NonFiniteGradients
+from domain.errors import NonFiniteGradients, OutOfMemory, StepTorn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -26,16 +28,18 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from adapters.shared.causal_language_model import CausalLanguageModel
-    from ports.state_store import StatePart
+    from ports.state_store import JoinedPart, StatePart
 
 
 class Wrapped(ABC):
     """A model and its optimizer, as ``TorchTrainable`` drives them; ``module`` is called for a part's summed loss.
 
-    ``is_torn`` tells that an error cut a step in two, ``is_retry_safe`` that an abandoned update leaves no trace.
+    ``is_torn`` tells that an error cut a step in two, ``is_retry_safe`` that an abandoned update leaves no trace,
+    ``is_sharded`` that each rank has a part of weights or optimizer.
     """
 
     is_retry_safe = True
+    is_sharded = False
 
     def __init__(self, module: Module, model: CausalLanguageModel, device: torch.device) -> None:
         self.module = module
@@ -59,13 +63,30 @@ class Wrapped(ABC):
     def step(self, learning_rate: float) -> Tensor:
         """Clip, step and return the norm before clipping; ``NonFiniteGradients`` changes nothing."""
 
+    @final
+    def change(self, step: Callable[[], object]) -> None:
+        """Have ``step`` change parameters and optimizer: an error leaves them torn, and a shortage is ``StepTorn``."""
+        self.is_torn = True
+        try:
+            within_memory(self.device.type, step)
+        except OutOfMemory as error:
+            shortage = StepTorn(str(error))
+        else:
+            self.is_torn = False
+            return
+        raise shortage
+
+    def retry(self) -> bool:
+        """Drop gradients that were not finite; return whether they may be if the same update is computed again."""
+        return False
+
     @abstractmethod
     def discard(self) -> None:
         """Drop all gradients, those of an update that was left in the middle too."""
 
     @abstractmethod
-    def capture(self) -> Sequence[StatePart]:
-        """Return weights and optimizer by value, the same whatever the number of ranks, which all call it."""
+    def capture(self) -> Sequence[StatePart | JoinedPart]:
+        """Return weights and optimizer by value: all on the first rank, or what each rank has of them."""
 
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool) -> None:
@@ -73,49 +94,86 @@ class Wrapped(ABC):
 
 
 class TorchWrapped(Wrapped):
-    """A model whose gradients and parameters a torch optimizer sees, on one device; ``clip`` bounds their norm."""
+    """A model whose gradients and parameters a torch optimizer sees, on one device; ``clip`` bounds their norm.
+
+    ``precision`` is a name of ``computed_dtype``; in fp16 the loss is scaled by ``LossScale``.
+    """
 
     def __init__(
-        self, module: Module, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float
+        self,
+        module: Module,
+        model: CausalLanguageModel,
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        clip: float,
+        precision: str,
     ) -> None:
         super().__init__(module, model, device)
         self._optimizer = optimizer
         self._clip = clip
+        self._dtype = computed_dtype(precision)
+        self._scale = LossScale() if precision == "fp16" else None
         self._names = {parameter: name for name, parameter in model.network.named_parameters()}
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
 
     @override
+    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        lower = self._dtype != torch.float32
+        with torch.autocast(self.device.type, self._dtype if lower else torch.bfloat16, enabled=lower):
+            return self._forward(inputs, last=last)
+
+    @override
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
+        scaled = loss if self._scale is None else loss * self._scale.value
+        scaled.backward()  # type: ignore[no-untyped-call]
 
     @override
     def step(self, learning_rate: float) -> Tensor:
         norm = within_memory(self.device.type, self._clip_gradients)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        self.is_torn = True  # a shortage in here is no ``OutOfMemory``: the step could not be tried again
-        self._optimizer.step()
-        self.is_torn = False
+        self.change(self._optimizer.step)
+        if self._scale is not None:
+            self._scale.settle()
         return norm
+
+    @override
+    def retry(self) -> bool:
+        self._optimizer.zero_grad(set_to_none=True)
+        return self._scale is not None and self._scale.lower()
 
     @override
     def discard(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
+        if self._scale is not None:
+            self._scale.forget()
 
     @override
-    def capture(self) -> Sequence[StatePart]:
-        return (*self.model.capture(), *capture_optimizer(self._optimizer, self._names))
+    def capture(self) -> Sequence[StatePart | JoinedPart]:
+        weights = self.model.capture_slices() if self.is_sharded else self.model.capture()
+        parts = (*weights, *capture_optimizer(self._optimizer, self._names, sharded=self.is_sharded))
+        return parts if self._scale is None or not is_first_rank() else (*parts, self._scale.capture())
 
     @override
     def restore(self, folder: Path, *, weights_only: bool) -> None:
         weights = read_tensors(folder / MODEL_FILE)
         self.model.check_fits(weights)
         if not weights_only:
+            scale = None if self._scale is None else LossScale.read(folder)
             restore_optimizer(self._optimizer, self._names, folder)
+            self._scale = scale
         self.model.load_weights(weights)
 
+    def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        return super().summed_loss(inputs, last=last)
+
     def _clip_gradients(self) -> Tensor:
-        norm = whole(get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if self._scale is not None and gradients:
+            torch._foreach_mul_(gradients, 1 / self._scale.value)
+        norm = get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         refuse_non_finite(norm)
         clip_grads_with_norm_(self._parameters, self._clip, norm)
         return norm

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from deepspeed.utils import safe_get_full_optimizer_state, safe_set_full_optimizer_state
 from typing_extensions import override
 
 from adapters.optimizer.wrapped import Wrapped, num_ranks, refuse_non_finite
 from adapters.shared.algorithms import allocate_state
 from adapters.shared.causal_language_model import MODEL_FILE
-from adapters.shared.optimizer_state import OPTIMIZER_FILE, describe_groups, refuse_other_state
-from adapters.shared.sharding import is_first_rank, shape_of
-from adapters.shared.state_parts import TensorsPart, read_tensors
+from adapters.shared.optimizer_state import describe_groups, optimizer_parts, refuse_other_state, saved_optimizer
+from adapters.shared.sharding import assign, is_first_rank, local_slice, shape_of
+from adapters.shared.state_parts import read_tensors
 from domain.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
 
     from adapters.shared.causal_language_model import CausalLanguageModel
-    from ports.state_store import StatePart
+    from adapters.shared.sharding import Slice
+    from adapters.shared.tensor_slices import SlicedTensors
+    from ports.state_store import JoinedPart, StatePart
 
 _COUNTER = "step"
 
@@ -50,6 +52,7 @@ class Zero(Wrapped):
         self._engine = engine
         self._groups = groups
         self._names = names
+        self.is_sharded = num_ranks() > 1
         self._has_gradients = self._is_spoilt = False
         self._flat: torch.optim.Optimizer = engine.optimizer.optimizer  # over pieces of long vectors
         self._allocate()
@@ -71,9 +74,8 @@ class Zero(Wrapped):
     def step(self, learning_rate: float) -> Tensor:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
-        self.is_torn = True
-        self._engine.step()
-        self.is_torn = self._has_gradients = False
+        self.change(self._engine.step)
+        self._has_gradients = False
         norm = torch.as_tensor(self._engine.get_global_grad_norm())
         refuse_non_finite(torch.full((), torch.inf) if self._engine.optimizer.overflow else norm)
         return norm
@@ -83,18 +85,18 @@ class Zero(Wrapped):
         self._is_spoilt = self._has_gradients
 
     @override
-    def capture(self) -> Sequence[StatePart]:
-        model, state = self.model.capture(), dict(self._state())
-        if not is_first_rank():
-            return ()
-        return (*model, TensorsPart(OPTIMIZER_FILE, state), describe_groups(self._groups, self._names))
+    def capture(self) -> Sequence[StatePart | JoinedPart]:
+        weights = self.model.capture_slices() if self.is_sharded else self.model.capture()
+        parts = (*weights, *optimizer_parts(self._state(), sharded=self.is_sharded))
+        return (*parts, describe_groups(self._groups, self._names)) if is_first_rank() else parts
 
     @override
     def restore(self, folder: Path, *, weights_only: bool) -> None:
         weights = read_tensors(folder / MODEL_FILE)
         self.model.check_fits(weights)
         if not weights_only:
-            self._restore_state(read_tensors(folder / OPTIMIZER_FILE))
+            with saved_optimizer(folder) as saved:
+                self._restore_state(saved)
         self.model.load_weights(weights)
         self._refresh()
 
@@ -110,27 +112,25 @@ class Zero(Wrapped):
         if zero.persistent_parameters:
             zero.persistent_parameters[0].all_gather(zero.persistent_parameters)
 
-    def _state(self) -> Iterator[tuple[str, Tensor]]:
-        counter = self._counter()
+    def _state(self) -> dict[str, Slice]:
+        state, counter = {}, self._counter()
         for parameter, name in self._names.items():
             if counter is not None:
-                yield f"{_COUNTER}/{name}", counter.detach().to("cpu", copy=True)
-            for key in self._keys():
-                found = safe_get_full_optimizer_state(parameter, key)
-                if is_first_rank():
-                    yield f"{key}/{name}", found.to("cpu", copy=True).contiguous()
+                state[f"{_COUNTER}/{name}"] = local_slice(counter)
+            state |= {f"{key}/{name}": local_slice(parameter, key) for key in self._keys()}
+        return state
 
-    def _restore_state(self, saved: Mapping[str, Tensor]) -> None:
+    def _restore_state(self, saved: SlicedTensors) -> None:
         shapes = {f"{key}/{name}": shape_of(p) for p, name in self._names.items() for key in self._keys()}
         if (counter := self._counter()) is not None:
             shapes |= {f"{_COUNTER}/{name}": counter.shape for name in self._names.values()}
-        refuse_other_state(shapes, saved)
+        refuse_other_state(shapes, saved.shapes)
         for parameter, name in self._names.items():
             for key in self._keys():
-                safe_set_full_optimizer_state(parameter, saved[f"{key}/{name}"], key)
+                assign(parameter, partial(saved.read, f"{key}/{name}"), key)
         for state in self._flat.state.values():
             if _COUNTER in state:
-                state[_COUNTER].copy_(saved[f"{_COUNTER}/{next(iter(self._names.values()))}"])
+                state[_COUNTER].copy_(saved.whole(f"{_COUNTER}/{next(iter(self._names.values()))}"))
 
     def _keys(self) -> list[str]:
         return [key for key in next(iter(self._flat.state.values())) if key != _COUNTER]

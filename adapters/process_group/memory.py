@@ -48,6 +48,11 @@ class MemoryProcessGroup(ProcessGroup):
     def size(self) -> int:
         return self._table.size
 
+    @property
+    @override
+    def timeout_seconds(self) -> float:
+        return self._table.timeout_seconds
+
     @override
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
         return tuple(chain.from_iterable(self._meet(tuple(commands))))
@@ -80,7 +85,7 @@ class _Table:
 
     def __init__(self, size: int, *, timeout_seconds: float) -> None:
         self.size = size
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._changed = Condition()
         self._rounds: dict[int, dict[int, Any]] = {}
         self._gone: set[int] = set()
@@ -90,7 +95,7 @@ class _Table:
             brought = self._rounds.setdefault(number, {})
             brought[rank] = gift
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._is_settled(brought), self._timeout_seconds)
+            self._changed.wait_for(lambda: self._is_settled(brought), self.timeout_seconds)
             if rank in self._gone or len(brought) < self.size:
                 self.leave(rank)
                 raise TrainingError(_missing(rank, self.size, sorted(set(range(self.size)) - brought.keys())))

@@ -47,6 +47,7 @@ class TorchProcessGroup(ProcessGroup):
 
     def __init__(self, timeout_seconds: float) -> None:
         self._rank, self._size = _place()
+        self._timeout_seconds = timeout_seconds
         timeout = timedelta(seconds=timeout_seconds)
         try:
             store, _, _ = next(rendezvous("env://", timeout=timeout))
@@ -68,6 +69,11 @@ class TorchProcessGroup(ProcessGroup):
     @override
     def size(self) -> int:
         return self._size
+
+    @property
+    @override
+    def timeout_seconds(self) -> float:
+        return self._timeout_seconds
 
     @override
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
 import torch
@@ -17,8 +18,19 @@ from adapters.shared.chunked_loss import (
     liger_cross_entropy,
     rows_at_once,
 )
-from adapters.shared.sharding import assign, host_copies, is_first_rank, shape_of
-from adapters.shared.state_parts import TensorsPart, TextPart
+from adapters.shared.file_parts import TextPart
+from adapters.shared.joined_parts import JoinedTensors, rank_file
+from adapters.shared.sharding import (
+    assign,
+    host_copies,
+    host_slices,
+    is_first_rank,
+    local_slice,
+    rank_and_size,
+    shape_of,
+)
+from adapters.shared.state_parts import TensorsPart
+from adapters.shared.tensor_slices import slices_part
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -27,8 +39,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from adapters.shared.joined_parts import Convert
+    from adapters.shared.sharding import Slice
     from domain.sampling import Sampling
-    from ports.state_store import StatePart
+    from ports.state_store import JoinedPart, StatePart
 
     OwnLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
@@ -41,8 +55,11 @@ class Adapters(Protocol):
     def tensors(self, network: nn.Module) -> dict[str, Tensor]:
         """Return what trains in ``network``, by the names that it is saved under."""
 
-    def parts(self, tensors: Mapping[str, Tensor]) -> Sequence[StatePart]:
-        """Return the files that ``tensors``, by value, make up, ``MODEL_FILE`` among them."""
+    def files(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Return the files that hold the tensors, ``MODEL_FILE`` among them, each with what stands beside them."""
+
+    def description(self) -> StatePart:
+        """Return the file that says what they are."""
 
     def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return what stands in ``MODEL_FILE`` by the names of ``tensors``; ``StateError`` if of another base."""
@@ -112,22 +129,29 @@ class CausalLanguageModel(nn.Module):
         return new[: new.index(end_of_text)] if end_of_text in new else new
 
     def capture(self) -> Sequence[StatePart]:
-        """Return weights and description by value, as files that ``from_pretrained`` loads, on the first rank."""
-        weights = host_copies(self._own_tensors())
+        """Return weights and description by value, as files that ``from_pretrained`` loads, on the first rank.
+
+        The model is not sharded: each rank has all of it.
+        """
+        weights = host_copies(self._own_slices())
         if not is_first_rank():
             return ()
-        if self.adapters is not None:
-            return self.adapters.parts(weights)
-        named = getattr(self.network, "to_huggingface", dict)(weights)
-        weights = {name: tensor.contiguous() for name, tensor in named.items()}
-        config = self.network.config
-        parts: list[StatePart] = [
-            TensorsPart(MODEL_FILE, weights),
-            TextPart("config.json", config.to_json_string()),
-        ]
-        if getattr(self.network, "generation_config", None) is not None:
-            parts.append(TextPart("generation_config.json", self.network.generation_config.to_json_string()))
-        return parts
+        files = {name: {**self._convert(weights), **more} for name, more in self._files().items()}
+        contiguous = (
+            TensorsPart(name, {key: tensor.contiguous() for key, tensor in file.items()})
+            for name, file in files.items()
+        )
+        return (*contiguous, *self._descriptions())
+
+    def capture_slices(self) -> Sequence[StatePart | JoinedPart]:
+        """Return this rank's slices of the weights by value; on the first rank also what makes ``capture`` of them."""
+        rank, num_ranks = rank_and_size()
+        part = slices_part(rank_file("weights", rank, num_ranks), host_slices(self._own_slices()))
+        if rank > 0:
+            return (part,)
+        slices = [rank_file("weights", each, num_ranks) for each in range(num_ranks)]
+        joined = [JoinedTensors(name, slices, self._convert, more) for name, more in self._files().items()]
+        return (part, *joined, *self._descriptions())
 
     def check_fits(self, tensors: Mapping[str, Tensor]) -> None:
         """Raise ``StateError`` if ``tensors``, by Hugging Face's names or the network's own, are not those of it."""
@@ -138,7 +162,7 @@ class CausalLanguageModel(nn.Module):
         """Copy ``tensors``, as ``capture`` wrote them, into the network; raises ``StateError`` if they do not fit."""
         named = self._fitting(tensors)
         for name, tensor in self._own_tensors().items():
-            assign(tensor, named[name])
+            assign(tensor, partial(_range_of, named[name].reshape(-1)))
 
     def _chunked(self, hidden: Tensor, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:
         head = self.network.get_output_embeddings()
@@ -172,6 +196,25 @@ class CausalLanguageModel(nn.Module):
                 raise StateError(msg)
         return tensors
 
+    @property
+    def _convert(self) -> Convert:
+        """Return what gives the tensors their names and forms in ``MODEL_FILE``."""
+        return dict if self.adapters is not None else getattr(self.network, "to_huggingface", dict)
+
+    def _files(self) -> Mapping[str, Mapping[str, Tensor]]:
+        return {MODEL_FILE: {}} if self.adapters is None else self.adapters.files()
+
+    def _descriptions(self) -> Sequence[StatePart]:
+        if self.adapters is not None:
+            return (self.adapters.description(),)
+        config = TextPart("config.json", self.network.config.to_json_string())
+        if getattr(self.network, "generation_config", None) is None:
+            return (config,)
+        return (config, TextPart("generation_config.json", self.network.generation_config.to_json_string()))
+
+    def _own_slices(self) -> dict[str, Slice]:
+        return {name: local_slice(tensor) for name, tensor in self._own_tensors().items()}
+
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return each tensor once: tied weights stand under their first name, as Hugging Face saves them."""
         if self.adapters is not None:
@@ -184,3 +227,7 @@ class CausalLanguageModel(nn.Module):
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+def _range_of(flat: Tensor, start: int, count: int, _into: Tensor | None = None) -> Tensor:
+    return flat[start : start + count]

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_COMPUTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_COMPUTED |= dict.fromkeys(("fp8", "fp8_emulated"), torch.bfloat16)  # what is not multiplied in 8 bits
+_FLOAT8_CAPABILITY = (8, 9)  # Ada, and all from Hopper on
+
 _fresh_memory: Any = _deterministic  # a module with a property, which type checkers do not see
 
 _SHORTAGES = (
@@ -58,10 +62,18 @@ def choose_device(wanted: str) -> tuple[str, str]:
 
 
 def choose_precision(wanted: str, device: str) -> tuple[str, str]:
-    """Return fp32 or bf16 for ``wanted`` (auto, fp32, bf16) on ``device``, and why.
+    """Return the precision for ``wanted`` (auto or a name) on ``device``, and why; auto is fp32 or bf16.
 
-    On a CPU bf16 is chosen where it has matrix tiles (AMX) for it: a third faster there (docs/benchmarks.md).
+    On a CPU bf16 is chosen where it has matrix tiles (AMX) for it: a third faster there (docs/benchmarks.md). Raises
+    ``ConfigurationError`` for fp8 on a device without it.
     """
+    if wanted == "fp8" and (device != "cuda" or torch.cuda.get_device_capability() < _FLOAT8_CAPABILITY):
+        name = torch.cuda.get_device_name() if device == "cuda" else device
+        msg = (
+            "optimizer.precision is fp8, which takes an NVIDIA GPU of compute capability 8.9 or later (Ada, Hopper), "
+            f"and this is {name}: set optimizer.precision=auto"
+        )
+        raise ConfigurationError(msg)
     if wanted != "auto":
         return wanted, "configured"
     if device == "cuda":
@@ -71,6 +83,11 @@ def choose_precision(wanted: str, device: str) -> tuple[str, str]:
     if device == "cpu" and torch.cpu._is_amx_tile_supported():  # noqa: SLF001  torch has no public name for it
         return "bf16", "the CPU has AMX"
     return "fp32", "bf16 would not be faster here"
+
+
+def computed_dtype(precision: str) -> torch.dtype:
+    """Return the format that numbers are cast to for matrix products."""
+    return _COMPUTED[precision]
 
 
 def peak_flops(device: str) -> float | None:
@@ -87,6 +104,11 @@ def memory_bytes(device: str) -> int:
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
+
+
+def memory_retries(device: str) -> int:
+    """Return how often torch's allocator had to give memory back to the GPU before it got what it asked for."""
+    return int(torch.cuda.memory_stats_as_nested_dict()["num_alloc_retries"]) if device == "cuda" else 0
 
 
 def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from typing_extensions import Buffer
+
+_SYNCED_AT_ONCE = 64 << 20  # bytes
 
 _REMEDIES = {
     errno.ENOSPC: "free some space there",
@@ -27,6 +33,9 @@ def explain(error: OSError) -> str:
     return f"{(error.strerror or str(error)).lower()}: {remedy}"
 
 
+_BLOCK = 1 << 20
+
+
 class FileOperations:
     """What a durable adapter does to a file system, each call a point at which a crash or a full disk may fall.
 
@@ -42,6 +51,35 @@ class FileOperations:
         """Create the file, which does not exist, with ``data``."""
         with path.open("xb") as file:
             file.write(data)
+
+    def write_chunks(self, path: Path, chunks: Iterable[Buffer]) -> None:
+        """Create the file, which does not exist, with ``chunks`` one after another.
+
+        What is written goes on its way to the disk while the rest is: the sync that must follow finds little to do.
+        """
+        with path.open("xb", buffering=0) as file, ThreadPoolExecutor(1, "sync") as thread:
+            written, syncing = 0, None
+            for chunk in chunks:
+                rest = memoryview(chunk)
+                while rest:
+                    count = file.write(rest)
+                    rest, written = rest[count:], written + count
+                if written >= _SYNCED_AT_ONCE and (syncing is None or syncing.done()):
+                    if syncing is not None:
+                        syncing.result()  # an error is told here and to nobody else
+                    written, syncing = 0, thread.submit(os.fdatasync, file.fileno())
+            if syncing is not None:
+                syncing.result()
+
+    def overwrite_file(self, path: Path) -> None:
+        """Replace each byte of the file by zero, where it lies."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            rest = os.fstat(descriptor).st_size
+            while rest:
+                rest -= os.write(descriptor, bytes(min(rest, _BLOCK)))
+        finally:
+            os.close(descriptor)
 
     def sync_file(self, path: Path) -> None:
         """Make the bytes of the file durable."""
@@ -82,6 +120,14 @@ class FileOperations:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def destroy_file(files: FileOperations, path: Path) -> None:
+    """Overwrite the file and delete it, durably: all that can be done from here about what a disk remembers."""
+    files.overwrite_file(path)
+    files.sync_file(path)
+    files.remove_file(path)
+    files.sync_folder(path.parent)
 
 
 def _without_links(path: str, flags: int) -> int:

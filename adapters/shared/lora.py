@@ -13,7 +13,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from adapters.shared.causal_language_model import MODEL_FILE
-from adapters.shared.state_parts import TensorsPart, TextPart
+from adapters.shared.file_parts import TextPart
+from adapters.shared.state_parts import TensorsPart
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -73,20 +74,21 @@ class LoraAdapters:
             if ".lora_" in name
         }
 
-    def parts(self, tensors: Mapping[str, Tensor]) -> Sequence[StatePart]:
-        """Return the files of a checkpoint: one to go on from, and the two that PEFT loads."""
-        return (TensorsPart(MODEL_FILE, {**tensors, _BASE: self._base}), *self.exported(tensors))
+    def files(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Return the file of a checkpoint to go on from, which names the base, and the one that PEFT loads."""
+        return {MODEL_FILE: {_BASE: self._base}, ADAPTER_FILE: {}}
+
+    def description(self) -> StatePart:
+        """Return what PEFT loads beside the tensors."""
+        fields: dict[str, Any] = self._config.to_dict()  # type: ignore[no-untyped-call]
+        fields = {name: sorted(value) if isinstance(value, set) else value for name, value in fields.items()}
+        fields["inference_mode"] = True  # as PEFT saves it: whoever loads it means to use it
+        return TextPart(ADAPTER_DESCRIPTION, json.dumps(fields, indent=2, sort_keys=True) + "\n")
 
     def exported(self, tensors: Mapping[str, Tensor]) -> Sequence[StatePart]:
         """Return the two files that PEFT loads; ``tensors`` are those of ``tensors``, wherever they are."""
         by_value = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        fields: dict[str, Any] = self._config.to_dict()  # type: ignore[no-untyped-call]
-        fields = {name: sorted(value) if isinstance(value, set) else value for name, value in fields.items()}
-        fields["inference_mode"] = True  # as PEFT saves it: whoever loads it means to use it
-        return (
-            TensorsPart(ADAPTER_FILE, by_value),
-            TextPart(ADAPTER_DESCRIPTION, json.dumps(fields, indent=2, sort_keys=True) + "\n"),
-        )
+        return TensorsPart(ADAPTER_FILE, by_value), self.description()
 
     def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the adapters among a checkpoint's ``tensors``; ``StateError`` if they belong to other weights."""

@@ -3,36 +3,60 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from adapters.shared.sharding import assign, host_copies, is_first_rank
-from adapters.shared.state_parts import TensorsPart, TextPart, read_tensors
+from adapters.shared.file_parts import TextPart
+from adapters.shared.joined_parts import LayoutPart, rank_file
+from adapters.shared.sharding import (
+    assign,
+    host_copies,
+    host_slices,
+    is_first_rank,
+    local_slice,
+    rank_and_size,
+    shape_of,
+)
+from adapters.shared.state_parts import TensorsPart
+from adapters.shared.tensor_slices import Layout, SlicedTensors, TensorFile, slices_part
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from ports.state_store import StatePart
+    from adapters.shared.sharding import Slice
+    from ports.state_store import JoinedPart, StatePart
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 OPTIMIZER_DESCRIPTION = "optimizer.json"
+OPTIMIZER_LAYOUT = "optimizer/layout.json"
 
 
-def capture_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str]) -> Sequence[StatePart]:
-    """Return the state by value, on the first rank.
+def capture_optimizer(
+    optimizer: Optimizer, names: Mapping[Tensor, str], *, sharded: bool
+) -> Sequence[StatePart | JoinedPart]:
+    """Return the state by value, as ``optimizer_parts`` do; for people the groups come as JSON."""
+    state = {name: local_slice(tensor) for name, tensor in _named(optimizer, names).items()}
+    parts = optimizer_parts(state, sharded=sharded)
+    return (*parts, describe_groups(optimizer.param_groups, names)) if is_first_rank() else parts
 
-    Tensors are named ``<key>/<parameter name>``; for people the groups come as JSON.
-    """
-    state = host_copies(_named(optimizer, names))
-    if not is_first_rank():
-        return ()
-    return TensorsPart(OPTIMIZER_FILE, state), describe_groups(optimizer.param_groups, names)
+
+def optimizer_parts(state: Mapping[str, Slice], *, sharded: bool) -> Sequence[StatePart | JoinedPart]:
+    """Return ``state``, named ``<key>/<parameter name>``, by value: whole on the first rank, or each rank's slices."""
+    if not sharded:
+        return (TensorsPart(OPTIMIZER_FILE, host_copies(state)),) if is_first_rank() else ()
+    rank, num_ranks = rank_and_size()
+    part = slices_part(rank_file("optimizer", rank, num_ranks), host_slices(state))
+    files = [rank_file("optimizer", each, num_ranks) for each in range(num_ranks)]
+    return (part, LayoutPart(OPTIMIZER_LAYOUT, files)) if rank == 0 else (part,)
 
 
 def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, str]) -> StatePart:
@@ -48,21 +72,47 @@ def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, 
 @torch.no_grad()
 def restore_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path) -> None:
     """Copy what ``capture_optimizer`` wrote into the state, which is allocated; ``StateError`` if it does not fit."""
-    own, saved = _named(optimizer, names), read_tensors(folder / OPTIMIZER_FILE)
-    refuse_other_state({name: tensor.shape for name, tensor in own.items()}, saved)
-    for name, tensor in own.items():
-        assign(tensor, saved[name])
+    own = _named(optimizer, names)
+    with saved_optimizer(folder) as saved:
+        refuse_other_state({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
+        for name, tensor in own.items():
+            assign(tensor, partial(saved.read, name))
 
 
-def refuse_other_state(shapes: Mapping[str, torch.Size], saved: Mapping[str, Tensor]) -> None:
+@contextmanager
+def saved_optimizer(folder: Path) -> Iterator[SlicedTensors]:
+    """Give the state in ``folder``, whole or of any number of ranks; raises ``StateError`` if it cannot be read."""
+    with ExitStack() as stack:
+
+        def opened(name: str) -> TensorFile:
+            file = stack.enter_context((folder / name).open("rb", buffering=0))
+            return TensorFile(
+                str(folder / name),
+                lambda offset, size: os.pread(file.fileno(), size, offset),
+                fill=lambda offset, target: os.preadv(file.fileno(), [target], offset),
+            )
+
+        try:
+            layout = folder / OPTIMIZER_LAYOUT
+            if layout.exists():
+                yield SlicedTensors(Layout.from_json(layout.read_bytes(), layout), opened)
+            else:
+                whole = opened(OPTIMIZER_FILE)
+                yield SlicedTensors(Layout.of([whole]), lambda _: whole)
+        except OSError as error:
+            msg = f"{folder} holds an optimizer that cannot be read: {error}; restore another checkpoint"
+            raise StateError(msg) from error
+
+
+def refuse_other_state(shapes: Mapping[str, torch.Size], saved: Mapping[str, torch.Size]) -> None:
     """Raise ``StateError`` if what was ``saved`` is not of these names and shapes."""
     if differing := sorted(shapes.keys() ^ saved.keys()):
         where = "model" if differing[0] in shapes else "checkpoint"
         msg = f"the checkpoint's optimizer is of other parameters: only the {where} has {differing[0]}"
         raise StateError(msg)
     for name, shape in shapes.items():
-        if shape != saved[name].shape:
-            msg = f"{name} is {tuple(saved[name].shape)} in the checkpoint's optimizer and {tuple(shape)} here"
+        if shape != saved[name]:
+            msg = f"{name} is {tuple(saved[name])} in the checkpoint's optimizer and {tuple(shape)} here"
             raise StateError(msg)
 
 

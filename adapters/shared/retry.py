@@ -53,18 +53,22 @@ def retry(
     """Return what ``call`` returns, calling it again under ``policy`` after each error that ``is_transient``.
 
     ``call`` gets the seconds that are left, to bound itself. The last error is raised when it is no passing one, or
-    when the next attempt would start after the deadline.
+    when the next attempt would start after the deadline; of an attempt that the deadline cut short, the one before.
     """
     rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
     end = clock() + policy.deadline
     number = 0
+    before: Exception | None = None
     while True:
         try:
             return call(end - clock())
         except Exception as error:
+            if before is not None and isinstance(error, TimeoutError) and clock() >= end:
+                raise before from before.__cause__
             pause = policy.pause(number, rng)
             if not is_transient(error) or clock() + pause >= end:
                 raise
+            before = error
         sleep(pause)
         number += 1
 
@@ -118,6 +122,8 @@ def http_status(error: BaseException) -> int | None:
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         else:  # aiohttp; requests
             status = getattr(link, "status", None) or getattr(response, "status_code", None)
+            if status is None and type(link).__module__.startswith("gcsfs"):
+                status = getattr(link, "code", None)
         if isinstance(status, int):
             return status
     return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import distributed
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,32 +15,60 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """Return all of ``tensor``: one that is sharded is gathered from all ranks, which call this in the same order."""
+class ReadRange(Protocol):
+    """Reads a range of a flattened tensor."""
+
+    def __call__(self, start: int, count: int, into: Tensor | None = None, /) -> Tensor:
+        """Return (count,) elements from ``start`` on; ``into``, a host tensor of as many, if they were put there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A range of the flattened tensor of ``shape``: ``values`` (count,) from the element ``start`` on."""
+
+    shape: torch.Size
+    start: int
+    values: Tensor
+
+
+def local_slice(tensor: Tensor, key: str | None = None) -> Slice:
+    """Return this rank's part of ``tensor``, not copied; what all ranks have is the first one's, whole.
+
+    With ``key`` it is that of the state of DeepSpeed's optimizer for the parameter ``tensor``.
+    """
+    shape = shape_of(tensor)
     if isinstance(tensor, DTensor):
-        gathered: Tensor = tensor.full_tensor()
-        return gathered.detach()
+        return Slice(shape, _first_element(tensor), tensor.to_local().detach().reshape(-1))
     if _is_deepspeed(tensor):
-        from deepspeed.utils import safe_get_full_fp32_param
-
-        found: Tensor = safe_get_full_fp32_param(tensor)
-        return found
-    return tensor.detach()
+        return Slice(shape, *_fragment(tensor, key))
+    return Slice(shape, 0, tensor.detach().reshape(-1)[: None if is_first_rank() else 0])
 
 
-def host_copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return all of each tensor by value in host memory, on the first rank; the others take part and get nothing."""
-    copies = {}
-    for name, tensor in tensors.items():
-        gathered = whole(tensor)
-        if is_first_rank():
-            copies[name] = gathered.to("cpu", copy=True).contiguous()
-    return copies
+def host_slices(slices: Mapping[str, Slice]) -> dict[str, Slice]:
+    """Return ``slices`` by value in host memory, without those of which this rank has nothing."""
+    return {
+        name: Slice(piece.shape, piece.start, piece.values.to("cpu", copy=True).contiguous())
+        for name, piece in slices.items()
+        if piece.values.numel()
+    }
+
+
+def host_copies(slices: Mapping[str, Slice]) -> dict[str, Tensor]:
+    """Return the tensors of which ``slices`` are all, by value in host memory; nothing but on the first rank."""
+    return {name: piece.values.view(piece.shape) for name, piece in host_slices(slices).items()}
 
 
 def is_first_rank() -> bool:
     """Return whether this process writes what all ranks share."""
-    return not distributed.is_initialized() or distributed.get_rank() == 0
+    return rank_and_size()[0] == 0
+
+
+def rank_and_size() -> tuple[int, int]:
+    """Return which of how many processes that train together this one is."""
+    if not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 def shape_of(tensor: Tensor) -> torch.Size:
@@ -49,18 +78,52 @@ def shape_of(tensor: Tensor) -> torch.Size:
 
 
 @torch.no_grad()
-def assign(target: Tensor, value: Tensor) -> None:
-    """Copy the whole ``value``, which each rank has, into ``target``, of which a rank may hold a part."""
-    if isinstance(target, DTensor):
-        own = value.to(target.device, target.dtype)
-        target.copy_(distribute_tensor(own, target.device_mesh, target.placements, src_data_rank=None))
-    elif _is_deepspeed(target):
-        from deepspeed.utils import safe_set_full_fp32_param
+def assign(target: Tensor, read: ReadRange, key: str | None = None) -> None:
+    """Copy what this rank holds of ``target`` from ``read``; ``key`` is as in ``local_slice``."""
+    if _is_deepspeed(target):
+        _set_fragment(target, read, key)
+        return
+    local = target.to_local() if isinstance(target, DTensor) else target
+    start = _first_element(target) if isinstance(target, DTensor) else 0
+    if not local.numel():
+        return
+    own = local.detach().view(-1) if local.device.type == "cpu" and local.is_contiguous() else None
+    if (found := read(start, local.numel(), own)) is not own:
+        local.copy_(found.view(local.shape))
 
-        safe_set_full_fp32_param(target, value.to(torch.float32))
-    else:
-        target.copy_(value)
+
+def _first_element(tensor: DTensor) -> int:
+    """Return where this rank's part begins: rows are dealt out in equal numbers, the last ranks have fewer or none."""
+    assert tensor.placements == (Shard(0),), "fully_shard cuts along rows"
+    num_rows, mesh = tensor.shape[0], tensor.device_mesh
+    first_row = min(num_rows, -(-num_rows // mesh.size()) * mesh.get_local_rank())
+    return first_row * (tensor.numel() // num_rows)
 
 
 def _is_deepspeed(tensor: Tensor) -> bool:
     return hasattr(tensor, "ds_id") or hasattr(tensor, "_hp_mapping")
+
+
+def _fragment(parameter: Any, key: str | None) -> tuple[int, Tensor]:
+    """Return where this rank's part of the fp32 parameter, or of its state, begins, and that part."""
+    if hasattr(parameter, "ds_id"):
+        zero = parameter._z3_optimizer  # noqa: SLF001  as deepspeed.utils has it
+        part: Tensor = zero.get_local_fp32_param(parameter, key)
+        start = min(parameter.ds_numel, zero._get_param_partition_rank(parameter) * part.numel())  # noqa: SLF001
+        return start, part.detach()[: parameter.ds_numel - start]  # the last parts are padded
+    mapping = parameter._hp_mapping  # noqa: SLF001
+    if mapping is None:
+        return 0, torch.empty(0)
+    return mapping.lp_fragment_address.start, mapping.get_hp_fragment(key).detach()
+
+
+def _set_fragment(parameter: Any, read: ReadRange, key: str | None) -> None:
+    start, part = _fragment(parameter, key)
+    if not hasattr(parameter, "ds_id"):
+        if part.numel():
+            part.copy_(read(start, part.numel()))
+        return
+    padded = torch.zeros(parameter.ds_tensor.numel(), dtype=part.dtype, device=part.device)
+    if part.numel():
+        padded[: part.numel()] = read(start, part.numel())
+    parameter._z3_optimizer.set_local_hp_param(padded, parameter, key)  # noqa: SLF001

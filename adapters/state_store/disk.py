@@ -11,18 +11,21 @@ from typing_extensions import override
 
 from adapters.shared.file_operations import FileOperations, explain
 from adapters.state_store.defect import Defect
-from adapters.state_store.draft import write_draft
-from adapters.state_store.store_folder import StoreFolder, is_there
-from adapters.state_store.verification import read_manifest, verify
+from adapters.state_store.door import Door
+from adapters.state_store.draft import Draft
+from adapters.state_store.store_folder import StoreFolder, is_there, reading_under
+from adapters.state_store.verification import complete, next_generation, read_manifest, verify
+from domain.access import Role
 from domain.errors import StateError
-from domain.retention import Retention
+from domain.retention import Retention, Stored, WayBack
 from ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from adapters.state_store.manifest import Manifest
+    from adapters.state_store.sealing import Sealing
 
 _log = logging.getLogger(__name__)
 
@@ -33,11 +36,13 @@ class DiskStateStore(StateStore):
 
         checkpoints/checkpoint-N/   the parts' files, MANIFEST.json (their sizes and hashes), COMMIT (its hash)
         quarantine/                 what failed verification, named after its defect
+        superseded/  erased/        what the run went back from; what is left of those that were erased
+        pins/                       an empty file checkpoint-N for each one that is not to be deleted
         .tmp/  .trash/              a save or a deletion under way; what a crash left there goes with the next save
 
-    Nothing is created before the first save. A disk that cannot be read raises ``StateError`` and sets nothing aside.
-    Once a checkpoint is durable its save has succeeded: if older ones cannot be deleted, that is logged and tried
-    again by the next save.
+    Nothing is created before the first save. A disk that cannot be read raises ``StateError`` and sets nothing aside;
+    what cannot be deleted is logged. With ``sealing`` the files of what is saved are encrypted, and ``load`` gives a
+    decrypted copy; plain ones are read all the same. ``door``: who may not delete leaves that to somebody else.
     """
 
     def __init__(
@@ -47,23 +52,40 @@ class DiskStateStore(StateStore):
         keep: int,
         keep_every: int = 0,
         keep_best: int = 0,
+        keep_hours: float = 0.0,
+        sealing: Sealing | None = None,
+        door: Door | None = None,
         files: FileOperations | None = None,
     ) -> None:
-        self._retention = Retention(keep, keep_every, keep_best)
+        self.door = door or Door()
+        self.retention = Retention(keep, keep_every, keep_best, keep_hours)
+        self._sealing = sealing
         self._files = files or FileOperations()
-        self._folder = StoreFolder(root.absolute(), self._files)
+        self._folder = StoreFolder(root.absolute(), self._files, self.door)
+        self._draft = Draft(self._files, sealing)
         self._lock = RLock()
+        self._elsewhere: dict[int, Stored] = {}
+        self._held: set[int] = set()
+        self._scrubbed: set[Path] = set()
+
+    @property
+    @override
+    def takes_shares(self) -> bool:
+        return True
 
     @override
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         step = snapshot.progress.step
-        target, draft = self._folder.checkpoint(step), self._folder.new_draft()
+        target, draft = self._folder.checkpoint(step), self._folder.draft(snapshot.share)
+        self.door.require(Role.WRITE, f"saving {target}")
         with self._lock:
             try:
                 self._folder.prepare()
                 self._refuse_stored(target)
-                self._sweep()
-                manifest = write_draft(self._files, snapshot, draft, generation=self._next_generation())
+                with self._put_off():
+                    self._folder.sweep()
+                number = next_generation(self._files, self._folder.checkpoints())
+                manifest = self._draft.write(snapshot, draft, generation=number)
                 self._folder.publish(draft, target)
             except OSError as error:
                 msg = f"{target} could not be saved and older checkpoints are as before, {explain(error)}"
@@ -71,45 +93,131 @@ class DiskStateStore(StateStore):
             finally:
                 self._folder.discard(draft)
             self._retire(saved=step)
-        return _info(target, manifest)
+        return manifest.info(str(target))
 
     @override
-    def load(self) -> Loaded:
+    def contribute(self, snapshot: Snapshot) -> None:
+        draft = self._folder.draft(snapshot.share)
+        self.door.require(Role.WRITE, f"writing {draft}")
+        with self._lock:
+            try:
+                self._draft.contribute(snapshot, draft)
+            except OSError as error:
+                msg = f"{draft} could not be written, {explain(error)}"
+                raise StateError(msg) from error
+
+    @override
+    def load(self, *, at_most: int | None = None) -> Loaded:
         rejected: list[Rejected] = []
-        with self._lock, _reading(self._folder.root):
-            for folder in reversed(self._folder.checkpoints()):
+        with self._lock, reading_under(self._folder.root):
+            for folder in reversed(self._folder.checkpoints(at_most)):
+                self.door.require(Role.READ, f"reading {folder}")
                 try:
                     manifest = verify(self._files, folder)
                 except (Defect, OSError) as problem:
                     rejected += self._reject(folder, problem)
                 else:
-                    return Loaded(_info(folder, manifest), folder, tuple(rejected))
+                    return self._loaded(folder, manifest, rejected)
+            self._folder.refuse_erased()
         return Loaded(None, None, tuple(rejected))
 
     @override
+    def supersede(self, step: int) -> None:
+        with self._lock, reading_under(self._folder.root):
+            self._folder.supersede(step)
+            self._elsewhere = {past: told for past, told in self._elsewhere.items() if past <= step}
+
+    @override
     def list(self) -> Sequence[CheckpointInfo]:
-        with self._lock, _reading(self._folder.root):
-            return [_info(folder, manifest) for folder, manifest in self._complete()]
+        with self._lock, reading_under(self._folder.root):
+            return [told.info(str(folder)) for folder, told in complete(self._files, self._folder.checkpoints())]
+
+    @override
+    def scrub(self) -> Sequence[Rejected]:
+        with reading_under(self._folder.root):
+            older = self._folder.checkpoints()[:-1]
+            folder = next((folder for folder in older if folder not in self._scrubbed), None)
+            if folder is None:  # all were looked at: the next time begins anew
+                self._scrubbed.clear()
+                return ()
+            self._scrubbed.add(folder)
+            try:
+                verify(self._files, folder)
+            except (Defect, OSError) as problem:
+                with self._lock:
+                    return self._reject(folder, problem)
+        return ()
+
+    @override
+    def spare(self, way_back: WayBack) -> None:
+        self.retention = self.retention.sparing(way_back)
 
     @override
     def flush(self) -> None:
         with self._lock:
             pass
 
+    def adopt(self, step: int, bring: Callable[[Path], object]) -> None:
+        """Store the checkpoint of ``step`` that ``bring``, given a new folder, makes there, durable and verified."""
+        target, draft = self._folder.checkpoint(step), self._folder.draft()
+        with self._lock:
+            try:
+                self._folder.prepare()
+                self._refuse_stored(target)
+                bring(draft)
+                self._folder.publish(draft, target)
+            except OSError as error:
+                msg = f"{target} could not be stored, {explain(error)}"
+                raise StateError(msg) from error
+            finally:
+                self._folder.discard(draft)
+
+    def pinned(self) -> Collection[int]:
+        """Return the steps that somebody asked to be kept; raises ``StateError`` if nobody can tell."""
+        with reading_under(self._folder.root):
+            return self._folder.pinned()
+
+    def folder_of(self, step: int) -> Path:
+        """Return where the checkpoint of ``step`` lies, if it is there."""
+        return self._folder.checkpoint(step)
+
+    def hold(self, step: int) -> bool:
+        """Keep the checkpoint of ``step`` from being deleted until it is released; return whether it is there."""
+        with self._lock, reading_under(self._folder.root):
+            if found := is_there(self.folder_of(step)):
+                self._held.add(step)
+            return found
+
+    def release(self, step: int) -> None:
+        """Leave the checkpoint of ``step`` to retention again."""
+        self._held.discard(step)
+
+    def is_held(self, step: int) -> bool:
+        """Return whether it is kept from being deleted."""
+        return step in self._held
+
+    def evict(self, step: int) -> None:
+        """Delete the checkpoint of ``step``, which is kept elsewhere; raises ``StateError`` if that fails."""
+        with self._lock, reading_under(self._folder.root):
+            told = read_manifest(self._files, self.folder_of(step)).snapshot
+            self._folder.remove(self.folder_of(step))
+            self._elsewhere[step] = Stored(told.evaluation_loss, told.saved_at)
+
+    def _loaded(self, folder: Path, manifest: Manifest, rejected: Sequence[Rejected]) -> Loaded:
+        if manifest.wrapped_key is None:
+            return Loaded(manifest.info(str(folder)), folder, tuple(rejected))
+        self.door.require(Role.KEY, f"opening {folder}, which is encrypted,")
+        if self._sealing is None:
+            key = manifest.wrapped_key.key_id
+            msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"
+            raise StateError(msg)
+        opened = self._sealing.open(self._files, folder, manifest)
+        return Loaded(manifest.info(str(folder)), opened.folder, tuple(rejected), opened)
+
     def _refuse_stored(self, target: Path) -> None:
         if is_there(target):
             msg = f"{target} is already stored and was left as it is: save another step, or move it away first"
             raise StateError(msg)
-
-    def _complete(self) -> Iterator[tuple[Path, Manifest]]:
-        for folder in self._folder.checkpoints():
-            try:
-                yield folder, read_manifest(self._files, folder)
-            except Defect:
-                continue
-            except FileNotFoundError:
-                if is_there(folder):
-                    raise
 
     def _reject(self, folder: Path, problem: Defect | OSError) -> Sequence[Rejected]:
         if not is_there(folder):
@@ -120,22 +228,14 @@ class DiskStateStore(StateStore):
         location = self._folder.set_aside(folder, problem.flaw)
         return [Rejected(folder.name, str(problem), str(location))]
 
-    def _next_generation(self) -> int:
-        generation = 0
-        for folder in self._folder.checkpoints():
-            with contextlib.suppress(Defect, OSError, StateError):  # an old one that cannot be read stops no save
-                generation = max(generation, read_manifest(self._files, folder).generation)
-        return generation + 1
-
-    def _sweep(self) -> None:
-        with self._put_off():
-            self._folder.sweep()
-
     def _retire(self, *, saved: int) -> None:
         with self._put_off():
-            stored = {manifest.progress.step: (folder, manifest) for folder, manifest in self._complete()}
-            losses = {step: manifest.evaluation_loss for step, (_, manifest) in stored.items()}
-            self._folder.retire([stored[step][0] for step in self._retention.doomed(losses, saved=saved)])
+            found = complete(self._files, self._folder.checkpoints())
+            stored = {manifest.progress.step: (folder, manifest.snapshot) for folder, manifest in found}
+            kept = {*self._folder.pinned(), *self._held}
+            known = {step: Stored(of.evaluation_loss, of.saved_at, step in kept) for step, (_, of) in stored.items()}
+            doomed = self.retention.doomed({**self._elsewhere, **known}, saved=saved)
+            self._folder.retire([stored[step][0] for step in doomed if step in stored])
 
     @contextlib.contextmanager
     def _put_off(self) -> Iterator[None]:
@@ -144,17 +244,3 @@ class DiskStateStore(StateStore):
         except (OSError, StateError) as error:
             why = explain(error) if isinstance(error, OSError) else error
             _log.warning("deleting under %s is put off until the next save, %s", self._folder.root, why)
-
-
-@contextlib.contextmanager
-def _reading(root: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        msg = f"the checkpoints under {root} could not be read, {explain(error)}"
-        raise StateError(msg) from error
-
-
-def _info(folder: Path, manifest: Manifest) -> CheckpointInfo:
-    loss = manifest.evaluation_loss
-    return CheckpointInfo(manifest.progress, manifest.reason, str(folder), manifest.num_bytes, loss)

@@ -2,51 +2,132 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
 
+from adapters.shared.file_operations import explain
 from adapters.state_store.defect import Defect
-from adapters.state_store.manifest import COMMIT, MANIFEST, Manifest, StoredFile, commit_of
-from adapters.state_store.tree import Tree, hash_file, read_tree
+from adapters.state_store.manifest import COMMIT, MANIFEST, Manifest, StoredFile, commit_of, refuse_odd_names
+from adapters.state_store.shares import RANKS, Reader, announce, announced, leave_files, leave_problem, received
+from adapters.state_store.tree import Hashed
 from domain.errors import StateError
+from ports.state_store import JoinedPart, StatePart
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from typing_extensions import Buffer
+
     from adapters.shared.file_operations import FileOperations
-    from ports.state_store import Snapshot
+    from adapters.state_store.sealing import Seal, Sealing
+    from ports.key_provider import WrappedKey
+    from ports.state_store import Snapshot, StateShare
 
 
-def write_draft(files: FileOperations, snapshot: Snapshot, folder: Path, *, generation: int) -> Manifest:
-    """Write ``snapshot`` into the new ``folder`` and return its manifest; all is durable but the folder's own name.
+@final
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Writes checkpoints into new folders; with ``sealing`` their files are encrypted by a new key each."""
 
-    COMMIT is the last file to be written, after all that it vouches for is durable. Raises what a part raises,
-    ``OSError``, and ``StateError`` if a part wrote what could not be read back.
-    """
-    files.make_folder(folder)
-    for part in snapshot.parts:
-        part.write(folder)
-    try:
-        tree = read_tree(folder)
-        manifest = _describe(files, snapshot, folder, tree, generation)
+    files: FileOperations
+    sealing: Sealing | None = None
+
+    def write(self, snapshot: Snapshot, folder: Path, *, generation: int) -> Manifest:
+        """Write ``snapshot`` into the new ``folder`` and return its manifest; all is durable but the folder's own name.
+
+        That name is the save's id. Each file is hashed on its way to the disk, so the manifest holds what was captured,
+        whatever the disk makes of it. COMMIT is the last file to be written, after all that it vouches for is durable.
+        Raises what a part raises, ``OSError``, and ``StateError`` if the parts have no names that could be read back.
+        """
+        _refuse_odd_parts(snapshot)
+        self.files.make_folder(folder)
+        folders = _make_folders(self.files, folder, snapshot.parts)
+        seal = self.sealing and self.sealing.new(folder.name)
+        if snapshot.share is not None:
+            announce(self.files, folder, seal and seal.wrapped)
+        stored = _write_parts(self.files, snapshot, folder, seal)
+        if snapshot.share is not None:
+            stored = self._join(snapshot, snapshot.share, folder, stored, seal)
+        told = replace(snapshot, parts=(), share=None)
+        manifest = Manifest(folder.name, generation, told, stored, seal and seal.wrapped)
         data = manifest.to_bytes()
-        Manifest.from_bytes(data)
+        _write_durably(self.files, folder / MANIFEST, data)
+        _write_durably(self.files, folder / COMMIT, commit_of(data))
+        for inner in reversed(folders):
+            if inner.is_dir():
+                self.files.sync_folder(inner)
+        return manifest
+
+    def contribute(self, snapshot: Snapshot, folder: Path) -> None:
+        """Write a rank's parts into the ``folder`` that the first rank makes, and tell it; raises as ``write`` does."""
+        share = snapshot.share
+        assert share is not None
+        try:
+            key = announced(self.files, folder, share)
+            seal = None if key is None else self._joined_seal(share.save_id, key)
+            stored = _write_parts(self.files, snapshot, folder, seal)
+            for inner in sorted({(folder / file.path).parent for file in stored}):
+                self.files.sync_folder(inner)
+            leave_files(self.files, folder, share.rank, stored)
+        except Exception as error:
+            leave_problem(self.files, folder, share.rank, explain(error) if isinstance(error, OSError) else error)
+            raise
+
+    def _joined_seal(self, save_id: str, key: WrappedKey) -> Seal:
+        if self.sealing is None:
+            msg = f"rank 0 encrypts by the key {key.key_id}: give all processes the same state_store.encryption"
+            raise StateError(msg)
+        return self.sealing.join(save_id, key)
+
+    def _join(
+        self, snapshot: Snapshot, share: StateShare, folder: Path, own: Sequence[StoredFile], seal: Seal | None
+    ) -> Sequence[StoredFile]:
+        """Return ``own`` files with those of the other ranks and those that are made of all; drop what is consumed."""
+        stored = {file.path: file for file in (*own, *received(self.files, folder, share))}
+        joined = [part for part in snapshot.parts if isinstance(part, JoinedPart)]
+        with Reader(self.files, folder, seal) as reader:
+            made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), seal) for part in joined]
+        for name in sorted({name for part in joined for name in part.consumes}):
+            self.files.remove_file(folder / name)
+            del stored[name]
+        self.files.remove_tree(folder / RANKS)
+        for inner in sorted({(folder / name).parent for part in joined for name in part.consumes}):
+            self.files.remove_folder(inner)
+        return sorted((*stored.values(), *made), key=lambda file: file.path)
+
+
+def _write_parts(files: FileOperations, snapshot: Snapshot, folder: Path, seal: Seal | None) -> Sequence[StoredFile]:
+    """Write what this process has captured of ``snapshot`` into ``folder``, durably."""
+    own = sorted((part for part in snapshot.parts if isinstance(part, StatePart)), key=lambda part: part.name)
+    return [_write_file(files, part.name, folder, part.chunks(), seal) for part in own]
+
+
+def _refuse_odd_parts(snapshot: Snapshot) -> None:
+    try:
+        refuse_odd_names(part.name for part in snapshot.parts)
     except Defect as defect:
         msg = f"step {snapshot.progress.step} cannot be saved, its parts are at fault: {defect}"
         raise StateError(msg) from defect
-    _write_durably(files, folder / MANIFEST, data)
-    _write_durably(files, folder / COMMIT, commit_of(data))
-    for inner in tree.folders:
-        files.sync_folder(inner)
-    return manifest
 
 
-def _describe(files: FileOperations, snapshot: Snapshot, folder: Path, tree: Tree, generation: int) -> Manifest:
-    stored = []
-    for path, size in sorted(tree.files.items()):
-        stored.append(StoredFile(path, size, hash_file(files, folder / path)))
-        files.sync_file(folder / path)
-    return Manifest(uuid4().hex, generation, snapshot.progress, snapshot.reason, stored, snapshot.evaluation_loss)
+def _make_folders(files: FileOperations, folder: Path, parts: Sequence[StatePart | JoinedPart]) -> Sequence[Path]:
+    """Make the folders that the parts' names need; return all, outer ones first."""
+    inner = {parent for part in parts for parent in (folder / part.name).parents if folder in parent.parents}
+    made = sorted(inner)
+    for path in made:
+        files.make_folder(path)
+    return [folder, *made]
+
+
+def _write_file(
+    files: FileOperations, name: str, folder: Path, plain: Iterable[Buffer], seal: Seal | None
+) -> StoredFile:
+    path = folder / name
+    chunks = Hashed(plain if seal is None else seal.encrypt(name, plain))
+    files.write_chunks(path, chunks)
+    files.sync_file(path)
+    return StoredFile(name, chunks.size, chunks.hash)
 
 
 def _write_durably(files: FileOperations, path: Path, data: bytes) -> None:

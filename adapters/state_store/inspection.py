@@ -14,17 +14,19 @@ from typing_extensions import override
 
 from adapters.shared.file_operations import FileOperations, explain
 from adapters.state_store.defect import Defect
+from adapters.state_store.erasure import erased_in, time_of_erasure
 from adapters.state_store.manifest import COMMIT, MANIFEST
-from adapters.state_store.store_folder import StoreFolder, is_there
+from adapters.state_store.store_folder import StoreFolder, is_there, reading_under
 from adapters.state_store.verification import check_files, read_committed, read_manifest
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from adapters.state_store.manifest import Manifest
 
+ERASED = "erased"
 OTHER_SCHEMA = "other-schema"
 UNREADABLE = "unreadable"
 
@@ -71,10 +73,12 @@ class SetAside:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What was found in a store: its checkpoints, oldest first, and what lies in quarantine."""
+    """What was found in a store: its checkpoints, oldest first, and what is in quarantine, pinned, and erased when."""
 
     checkpoints: Sequence[CheckpointReport]
     quarantine: Sequence[SetAside]
+    pinned: Collection[int] = ()
+    erased: Sequence[tuple[str, str]] = ()
 
     @property
     def resumable(self) -> CheckpointReport | None:
@@ -100,11 +104,10 @@ class Inspector:
 
     def store(self, root: Path) -> StoreReport:
         """Return what lies under ``root``; raises ``StateError`` if its folders cannot be read."""
-        try:
-            return StoreReport(self._checkpoints(StoreFolder(root, self._files)), _set_aside(root / "quarantine"))
-        except OSError as error:
-            msg = f"the checkpoints under {root} could not be read, {explain(error)}"
-            raise StateError(msg) from error
+        with reading_under(root):
+            folder = StoreFolder(root, self._files)
+            checkpoints, set_aside = self._checkpoints(folder), _set_aside(root / "quarantine")
+            return StoreReport(checkpoints, set_aside, folder.pinned(), list(erased_in(root)))
 
     def checkpoint(self, folder: Path) -> CheckpointReport:
         """Return what lies in ``folder``; raises ``StateError`` if it is no longer there."""
@@ -122,6 +125,9 @@ class Inspector:
         return []
 
     def _checkpoint(self, folder: Path) -> CheckpointReport | None:
+        if not folder.is_symlink() and (time := time_of_erasure(folder)) is not None:
+            problem = Problem(ERASED, f"it was erased{time and ' at '}{time}, and nothing of it can be read any more")
+            return CheckpointReport(folder.name, None, None, frozenset(), [problem])
         saved, manifest = _time_of_save(folder), None
         sound: set[str] = set()
         problems: list[Problem] = []
@@ -177,11 +183,17 @@ def _set_aside(folder: Path) -> Sequence[SetAside]:
 
 @final
 class _CountedFile(FileIO):
-    """A file that tells how many bytes each read into a buffer gave."""
+    """A file that tells how many bytes each read gave."""
 
     def __init__(self, descriptor: int, count: Callable[[int], object]) -> None:
         super().__init__(descriptor, "rb")
         self._count = count
+
+    @override
+    def readall(self) -> bytes:
+        data = super().readall()
+        self._count(len(data))
+        return data
 
     @override
     def readinto(self, buffer: Any, /) -> int:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from adapters.state_store.defect import Defect, Flaw
 from adapters.state_store.tree import hash_bytes
+from domain.contract import Contract
 from domain.progress import Progress
+from ports.key_provider import WrappedKey
+from ports.state_store import CheckpointInfo, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MANIFEST = "MANIFEST.json"
 COMMIT = "COMMIT"
@@ -41,17 +45,37 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The snapshot that a checkpoint is, and the closed list of its files; ``generation`` counts a store's saves.
+    """What a checkpoint is, and the closed list of its files; ``generation`` counts a store's saves.
 
-    ``evaluation_loss`` is None where nobody measured, and in manifests of before it was written.
+    ``snapshot`` has no parts. What manifests of earlier versions do not tell (evaluation loss, contract, conditions,
+    time) is read as if nobody had measured, and of 1970. With a ``wrapped_key`` the files are encrypted, and their
+    sizes and hashes are those of what lies on the disk.
     """
 
     save_id: str
     generation: int
-    progress: Progress
-    reason: str
+    snapshot: Snapshot
     files: Sequence[StoredFile]
-    evaluation_loss: float | None = None
+    wrapped_key: WrappedKey | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """Return how far the run had come."""
+        return self.snapshot.progress
+
+    def info(self, location: str) -> CheckpointInfo:
+        """Return what the checkpoint at ``location`` is, for those who list it."""
+        told = self.snapshot
+        return CheckpointInfo(
+            told.progress,
+            told.reason,
+            location,
+            self.num_bytes,
+            told.evaluation_loss,
+            told.contract,
+            told.conditions,
+            told.saved_at,
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -66,8 +90,12 @@ class Manifest:
             "generation": self.generation,
             "step": self.progress.step,
             "progress": self.progress.to_json(),
-            "reason": self.reason,
-            "evaluation_loss": self.evaluation_loss,
+            "reason": self.snapshot.reason,
+            "evaluation_loss": self.snapshot.evaluation_loss,
+            "contract": self.snapshot.contract,
+            "conditions": dict(self.snapshot.conditions),
+            "saved_at": self.snapshot.saved_at,
+            "encryption": key_record(self.wrapped_key),
             "files": [{"path": file.path, "size": file.size, "hash": file.hash} for file in self.files],
         }
         return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -83,14 +111,25 @@ class Manifest:
         manifest = cls(
             save_id=_text(record, "save_id"),
             generation=_count(record, "generation"),
-            progress=_progress(_mapping(record.get("progress"), "progress")),
-            reason=_text(record, "reason"),
-            files=_files(record.get("files")),
-            evaluation_loss=_loss(record.get("evaluation_loss")),
+            snapshot=_snapshot(record),
+            files=stored_files(record.get("files")),
+            wrapped_key=key_from_record(record.get("encryption")),
         )
         if manifest.progress.step != _count(record, "step"):
             raise Defect(Flaw.BAD_MANIFEST, "step and progress disagree")
         return manifest
+
+
+def _snapshot(record: Mapping[str, Any]) -> Snapshot:
+    return Snapshot(
+        _progress(_mapping(record.get("progress"), "progress")),
+        _text(record, "reason"),
+        parts=(),
+        evaluation_loss=_loss(record.get("evaluation_loss")),
+        contract=_contract(record.get("contract", Contract.BITWISE)),
+        conditions=_conditions(_mapping(record.get("conditions", {}), "conditions")),
+        saved_at=_loss(record.get("saved_at")) or 0.0,
+    )
 
 
 def _parse(data: bytes) -> object:
@@ -144,11 +183,40 @@ def _progress(record: Mapping[str, Any]) -> Progress:
         if not all(type(number) is int and 0 <= number < 2**63 for lane in cursor["lanes"] for number in lane):
             raise Defect(Flaw.BAD_MANIFEST, "a lane holds something else than counts")
         return Progress.from_json(record)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise Defect(Flaw.BAD_MANIFEST, "progress has other fields") from error
 
 
-def _files(records: object) -> Sequence[StoredFile]:
+def _contract(value: object) -> Contract:
+    if not isinstance(value, str) or value not in list(Contract):
+        raise Defect(Flaw.BAD_MANIFEST, "contract is none that is known")
+    return Contract(value)
+
+
+def key_record(key: WrappedKey | None) -> Mapping[str, str] | None:
+    """Return ``key`` as JSON."""
+    return None if key is None else {"key_id": key.key_id, "wrapped_key": b64encode(key.data).decode("ascii")}
+
+
+def key_from_record(value: object) -> WrappedKey | None:
+    """Return what ``key_record`` described; raises ``Defect`` for anything else."""
+    if value is None:
+        return None
+    record = _mapping(value, "encryption")
+    try:
+        return WrappedKey(_text(record, "key_id"), b64decode(_text(record, "wrapped_key"), validate=True))
+    except ValueError as error:
+        raise Defect(Flaw.BAD_MANIFEST, "wrapped_key is no base64") from error
+
+
+def _conditions(record: Mapping[str, Any]) -> Mapping[str, str]:
+    if not all(isinstance(value, str) for value in record.values()):
+        raise Defect(Flaw.BAD_MANIFEST, "conditions holds something else than text")
+    return record
+
+
+def stored_files(records: object) -> Sequence[StoredFile]:
+    """Return the files that a list in JSON describes; raises ``Defect`` if it does not, or one leads elsewhere."""
     if not isinstance(records, list):
         raise Defect(Flaw.BAD_MANIFEST, "files is not a list")
     files = [_file(_mapping(record, "a file")) for record in records]
@@ -159,12 +227,22 @@ def _files(records: object) -> Sequence[StoredFile]:
 
 def _file(record: Mapping[str, Any]) -> StoredFile:
     path = _text(record, "path")
-    if not _is_normal(path):
-        raise Defect(Flaw.BAD_MANIFEST, f"it lists {path[:200]!r}, which is not a normal path inside the checkpoint")
+    _refuse_odd_path(path)
     return StoredFile(path, _count(record, "size"), _text(record, "hash"))
 
 
-def _is_normal(path: str) -> bool:
+def refuse_odd_names(paths: Iterable[str]) -> None:
+    """Raise ``Defect`` unless files of these names can lie in one checkpoint."""
+    seen = set()
+    for path in sorted(paths):
+        _refuse_odd_path(path)
+        if path in seen or any(str(folder) in seen for folder in PurePosixPath(path).parents):
+            raise Defect(Flaw.BAD_MANIFEST, f"{path!r} is the name of more than one of them")
+        seen.add(path)
+
+
+def _refuse_odd_path(path: str) -> None:
     pure = PurePosixPath(path)
     is_inside = not pure.is_absolute() and ".." not in pure.parts and path not in {"", ".", MANIFEST, COMMIT}
-    return is_inside and str(pure) == path and "\0" not in path
+    if not is_inside or str(pure) != path or "\0" in path:
+        raise Defect(Flaw.BAD_MANIFEST, f"it lists {path[:200]!r}, which is not a normal path inside the checkpoint")

@@ -13,31 +13,34 @@ from typing_extensions import override
 
 from adapters.shared.file_operations import explain
 from adapters.state_store.defect import Defect
+from adapters.state_store.manifest import refuse_odd_names
 from adapters.state_store.store_folder import folder_name
-from adapters.state_store.tree import read_tree
 from domain.errors import StateError
-from domain.retention import Retention
-from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
+from domain.retention import Retention, Stored
+from ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from domain.retention import WayBack
 
 
 @final
 class MemoryStateStore(StateStore):
     """Keeps snapshots as bytes, as ``Retention`` says; nothing survives the process, and nothing is ever rejected.
 
-    Parts write into, and ``load`` returns, folders in the system's temporary one, deleted with the store.
+    ``load`` returns folders in the system's temporary one, deleted with the store.
     """
 
-    def __init__(self, *, keep: int, keep_every: int = 0, keep_best: int = 0) -> None:
-        self._retention = Retention(keep, keep_every, keep_best)
+    def __init__(self, *, keep: int, keep_every: int = 0, keep_best: int = 0, keep_hours: float = 0.0) -> None:
+        self._retention = Retention(keep, keep_every, keep_best, keep_hours)
         self._stored: dict[int, tuple[CheckpointInfo, Mapping[str, bytes]]] = {}
         self._lock = RLock()
         self._scratch: Path | None = None
 
     @override
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
+        assert snapshot.share is None
         step = snapshot.progress.step
         with self._lock:
             if step in self._stored:
@@ -45,20 +48,29 @@ class MemoryStateStore(StateStore):
                 raise StateError(msg)
             files = self._bytes_of(snapshot)
             num_bytes = sum(map(len, files.values()))
-            location, loss = f"memory:{folder_name(step)}", snapshot.evaluation_loss
-            info = CheckpointInfo(snapshot.progress, snapshot.reason, location, num_bytes, loss)
+            info = CheckpointInfo(
+                snapshot.progress,
+                snapshot.reason,
+                f"memory:{folder_name(step)}",
+                num_bytes,
+                snapshot.evaluation_loss,
+                snapshot.contract,
+                snapshot.conditions,
+                snapshot.saved_at,
+            )
             self._stored[step] = (info, files)
-            losses = {stored: info.evaluation_loss for stored, (info, _) in self._stored.items()}
-            for old in self._retention.doomed(losses, saved=step):
+            known = {stored: Stored(info.evaluation_loss, info.saved_at) for stored, (info, _) in self._stored.items()}
+            for old in self._retention.doomed(known, saved=step):
                 del self._stored[old]
         return info
 
     @override
-    def load(self) -> Loaded:
+    def load(self, *, at_most: int | None = None) -> Loaded:
         with self._lock:
-            if not self._stored:
+            steps = [step for step in self._stored if at_most is None or step <= at_most]
+            if not steps:
                 return Loaded(None, None)
-            info, files = self._stored[max(self._stored)]
+            info, files = self._stored[max(steps)]
             folder = self._new_folder()
             for name, data in files.items():
                 path = folder / name
@@ -67,9 +79,19 @@ class MemoryStateStore(StateStore):
         return Loaded(info, folder)
 
     @override
+    def supersede(self, step: int) -> None:
+        with self._lock:
+            for later in [stored for stored in self._stored if stored > step]:
+                del self._stored[later]
+
+    @override
     def list(self) -> Sequence[CheckpointInfo]:
         with self._lock:
             return [self._stored[step][0] for step in sorted(self._stored)]
+
+    @override
+    def spare(self, way_back: WayBack) -> None:
+        self._retention = self._retention.sparing(way_back)
 
     @override
     def flush(self) -> None:
@@ -78,13 +100,8 @@ class MemoryStateStore(StateStore):
 
     def _bytes_of(self, snapshot: Snapshot) -> Mapping[str, bytes]:
         try:
-            folder = self._new_folder()
-            try:
-                for part in snapshot.parts:
-                    part.write(folder)
-                return {name: (folder / name).read_bytes() for name in read_tree(folder).files}
-            finally:
-                shutil.rmtree(folder)
+            refuse_odd_names(part.name for part in snapshot.parts)
+            return {part.name: b"".join(part.chunks()) for part in snapshot.parts if isinstance(part, StatePart)}
         except (Defect, OSError) as error:
             why = explain(error) if isinstance(error, OSError) else f"its parts are at fault: {error}"
             msg = f"step {snapshot.progress.step} could not be kept in memory, {why}"

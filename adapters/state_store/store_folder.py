@@ -8,13 +8,17 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
+from adapters.shared.file_operations import explain
+from adapters.state_store.door import Door
+from domain.access import Role
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from adapters.shared.file_operations import FileOperations
+    from ports.state_store import StateShare
 
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,17})")
 
@@ -33,6 +37,16 @@ def is_there(path: Path) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def reading_under(root: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into a ``StateError`` about the checkpoints under ``root``."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"the checkpoints under {root} could not be read, {explain(error)}"
+        raise StateError(msg) from error
+
+
 @final
 class StoreFolder:
     """The folders of ``root``, which need not exist yet; all methods raise ``OSError``, and ``StateError`` for a link.
@@ -41,13 +55,17 @@ class StoreFolder:
     come back after a power loss beside the new one, and sweeping it would empty both.
     """
 
-    def __init__(self, root: Path, files: FileOperations) -> None:
+    def __init__(self, root: Path, files: FileOperations, door: Door | None = None) -> None:
         self.root = root
+        self._door = door or Door()
         self._files = files
         self._checkpoints = root / "checkpoints"
         self._quarantine = root / "quarantine"
         self._drafts = root / ".tmp"
         self._trash = root / ".trash"
+        self._pins = root / "pins"
+        self._erased = root / "erased"
+        self._superseded = root / "superseded"
 
     def prepare(self) -> None:
         """Make what is missing."""
@@ -57,19 +75,45 @@ class StoreFolder:
         """Return where ``step`` is kept."""
         return self._checkpoints / folder_name(step)
 
-    def new_draft(self) -> Path:
-        """Return a name for a save under way."""
-        return self._drafts / uuid4().hex
+    def pinned(self) -> Collection[int]:
+        """Return the steps whose checkpoints somebody asked to be kept."""
+        _refuse_link(self._pins)
+        try:
+            names = [path.name for path in self._pins.iterdir()]
+        except FileNotFoundError:
+            return ()
+        return {int(match[1]) for match in map(_NAME.fullmatch, names) if match}
 
-    def checkpoints(self) -> Sequence[Path]:
-        """Return whatever is named as a checkpoint, by step."""
+    def pin(self, step: int) -> None:
+        """Have the checkpoint of ``step`` kept until ``release``; raises ``StateError`` if there is none."""
+        self._refuse_missing(step)
+        self._make(self._pins)
+        if not is_there(self._pins / folder_name(step)):
+            self._files.write_file(self._pins / folder_name(step), b"")
+        self._files.sync_folder(self._pins)
+        self._refuse_missing(step)  # a run that trains may have deleted it meanwhile
+
+    def release(self, step: int) -> None:
+        """Leave the checkpoint of ``step`` to retention again; raises ``StateError`` if it was not pinned."""
+        if step not in self.pinned():
+            msg = f"step {step} of {self.root} is not pinned: {self._pins} holds a file for each that is"
+            raise StateError(msg)
+        self._files.remove_file(self._pins / folder_name(step))
+        self._files.sync_folder(self._pins)
+
+    def draft(self, share: StateShare | None = None) -> Path:
+        """Return where a new save, or the one that ``share`` is of, is under way; its name is the save's id."""
+        return self._drafts / (uuid4().hex if share is None else share.save_id)
+
+    def checkpoints(self, at_most: int | None = None) -> Sequence[Path]:
+        """Return whatever is named as a checkpoint, by step, up to that of the step ``at_most``."""
         _refuse_link(self._checkpoints)
         try:
             names = [path.name for path in self._checkpoints.iterdir()]
         except FileNotFoundError:
             return []
         steps = sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
-        return [self.checkpoint(step) for step in steps]
+        return [self.checkpoint(step) for step in steps if at_most is None or step <= at_most]
 
     def publish(self, draft: Path, target: Path) -> None:
         """Move a complete draft to its place, durably, or leave no trace of it there."""
@@ -90,21 +134,54 @@ class StoreFolder:
 
     def set_aside(self, folder: Path, flaw: str) -> Path:
         """Move a checkpoint into quarantine, named after what is wrong with it, and return where it is now."""
-        self._make(self._quarantine)
-        target = self._free_name(f"{folder.name}.{flaw}")
-        self._files.rename(folder, target)
-        self._files.sync_folder(self._quarantine)
-        self._files.sync_folder(self._checkpoints)
-        return target
+        return self._move(folder, self._quarantine / f"{folder.name}.{flaw}")
+
+    def supersede(self, step: int) -> None:
+        """Move the checkpoints of steps after ``step`` out of the way, the latest first."""
+        for folder in reversed(self.checkpoints()[len(self.checkpoints(step)) :]):
+            self._move(folder, self._superseded / folder.name)
+
+    def bury(self, folder: Path) -> Path:
+        """Move a checkpoint to where erased ones lie, unless it is there already, and return where it is now."""
+        if folder.parent == self._erased:
+            return folder
+        return self._move(folder, self._erased / folder.name)
+
+    def refuse_erased(self) -> None:
+        """Raise ``StateError`` if checkpoints were erased here: who finds no others must not begin anew unawares."""
+        if _children(self._erased):
+            msg = f"checkpoints of {self.root} were erased and none is left: start anew with --fresh"
+            raise StateError(msg)
+
+    def all_folders(self) -> Sequence[Path]:
+        """Return whatever lies where checkpoints, those that were set aside and erased ones do."""
+        places = (self._checkpoints, self._quarantine, self._superseded, self._erased)
+        return [path for place in places for path in _children(place)]
+
+    def litter(self) -> Sequence[Path]:
+        """Return what failures and crashes have left."""
+        return [*_children(self._trash), *_children(self._drafts)]
 
     def retire(self, folders: Sequence[Path]) -> None:
-        """Delete checkpoints, each gone from its place before its first file is."""
-        for folder in folders:
+        """Delete checkpoints, each recorded before, and gone from its place before its first file is, if one may."""
+        for folder in folders if self._door.may(Role.DELETE) else ():
+            self._door.deletes(folder.name, "retention")
             self._files.rename(folder, self._trash / f"{folder.name}.{uuid4().hex}")
         self.sweep()
 
+    def remove(self, folder: Path) -> None:
+        """Delete one checkpoint, a copy of which is archived, durably; touch nothing else, beside what others do."""
+        self._door.deletes(folder.name, "the disk is nearly full")
+        target = self._trash / f"{folder.name}.{uuid4().hex}"
+        self._files.rename(folder, target)
+        self._files.sync_folder(self._trash)
+        self._files.sync_folder(self._checkpoints)
+        self._files.remove_tree(target)
+
     def sweep(self) -> None:
-        """Delete what failures and crashes have left, once its move out of ``checkpoints`` is durable."""
+        """Delete what failures and crashes have left, if one may, once its move out of ``checkpoints`` is durable."""
+        if not self._door.may(Role.DELETE):
+            return
         litter = sorted([*self._trash.iterdir(), *self._drafts.iterdir()])
         if litter:
             self._files.sync_folder(self._trash)
@@ -112,9 +189,18 @@ class StoreFolder:
         for path in litter:
             self._files.remove_tree(path)
 
-    def _free_name(self, name: str) -> Path:
-        numbered = (self._quarantine / f"{name}.{number}" for number in count(2))
-        return next(path for path in chain([self._quarantine / name], numbered) if not is_there(path))
+    def _refuse_missing(self, step: int) -> None:
+        if not is_there(self.checkpoint(step)):
+            msg = f"{self.checkpoint(step)} is not there: name a step that inspect shows"
+            raise StateError(msg)
+
+    def _move(self, folder: Path, place: Path) -> Path:
+        self._make(place.parent)
+        target = _free_name(place)
+        self._files.rename(folder, target)
+        self._files.sync_folder(place.parent)
+        self._files.sync_folder(folder.parent)
+        return target
 
     def _make(self, *folders: Path) -> None:
         self._make_root(self.root)
@@ -135,6 +221,19 @@ class StoreFolder:
             with contextlib.suppress(OSError):
                 self._files.remove_folder(folder)
             raise
+
+
+def _free_name(path: Path) -> Path:
+    numbered = (path.with_name(f"{path.name}.{number}") for number in count(2))
+    return next(name for name in chain([path], numbered) if not is_there(name))
+
+
+def _children(folder: Path) -> Sequence[Path]:
+    _refuse_link(folder)
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def _refuse_link(folder: Path) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from blake3 import blake3
 
 from adapters.state_store.defect import Defect, Flaw
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Buffer
 
     from adapters.shared.file_operations import FileOperations
 
-_CHUNK = 1 << 20
+_PIECE = 4 << 20
+_SMALL = 1 << 16  # bytes that are hashed sooner than handed to a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,50 @@ def hash_bytes(data: bytes) -> str:
 def hash_file(files: FileOperations, path: Path) -> str:
     """Return what ``hash_bytes`` would of the file's bytes.
 
-    It reads instead of mapping the file: a sector that cannot be read is then an ``OSError``, not the end of the
-    process by SIGBUS.
+    It reads, a piece ahead, instead of mapping the file: a sector that cannot be read is then an ``OSError``, not the
+    end of the process by SIGBUS.
     """
     with files.open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        hasher = blake3(max_threads=blake3.AUTO if size > _CHUNK else 1)
-        buffer = memoryview(bytearray(min(size, _CHUNK) or 1))
-        while count := file.readinto(buffer):
-            hasher.update(buffer[:count])
+        if size <= _PIECE:
+            return hash_bytes(file.readall())
+        hasher = blake3(max_threads=blake3.AUTO)
+        with ThreadPoolExecutor(1, "read") as thread:
+            buffer, ahead = (memoryview(bytearray(_PIECE)) for _ in range(2))
+            reading = thread.submit(file.readinto, buffer)
+            while count := reading.result():
+                reading = thread.submit(file.readinto, ahead)
+                hasher.update(buffer[:count])
+                buffer, ahead = ahead, buffer
     return f"blake3:{hasher.hexdigest()}"
+
+
+@final
+class Hashed:
+    """Bytes that are counted and hashed on their way through, in pieces that the processor's cache still holds."""
+
+    def __init__(self, chunks: Iterable[Buffer]) -> None:
+        self.size = 0
+        self._chunks = chunks
+        self._hasher = blake3(max_threads=blake3.AUTO)
+
+    @property
+    def hash(self) -> str:
+        """Return what ``hash_bytes`` would of those that went through."""
+        return f"blake3:{self._hasher.hexdigest()}"
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the pieces; a large one is hashed in a thread while whoever asked for it uses it."""
+        with ThreadPoolExecutor(1, "hash") as thread:
+            for chunk in self._chunks:
+                view = memoryview(chunk).cast("B")
+                self.size += len(view)
+                if len(view) <= _SMALL:
+                    self._hasher.update(view)
+                    yield view
+                    continue
+                for start in range(0, len(view), _PIECE):
+                    piece = view[start : start + _PIECE]
+                    hashed = thread.submit(self._hasher.update, piece)
+                    yield piece
+                    hashed.result()

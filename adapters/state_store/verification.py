@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -16,12 +17,12 @@ from adapters.state_store.manifest import (
     OtherSchemaError,
     commit_of,
 )
-from adapters.state_store.store_folder import folder_name
+from adapters.state_store.store_folder import folder_name, is_there
 from adapters.state_store.tree import hash_file, read_tree
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from adapters.shared.file_operations import FileOperations
@@ -63,6 +64,27 @@ def verify(files: FileOperations, folder: Path) -> Manifest:
         if defect is not None:
             raise defect
     return manifest
+
+
+def complete(files: FileOperations, folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
+    """Yield those of ``folders`` that are committed, with their manifests; raises as ``read_manifest`` for a disk."""
+    for folder in folders:
+        try:
+            yield folder, read_manifest(files, folder)
+        except Defect:
+            continue
+        except FileNotFoundError:
+            if is_there(folder):
+                raise
+
+
+def next_generation(files: FileOperations, folders: Iterable[Path]) -> int:
+    """Return the number of the save after those in ``folders``; an old one that cannot be read stops no save."""
+    generation = 0
+    for folder in folders:
+        with contextlib.suppress(Defect, OSError, StateError):
+            generation = max(generation, read_manifest(files, folder).generation)
+    return generation + 1
 
 
 def check_files(

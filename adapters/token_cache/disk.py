@@ -1,4 +1,4 @@
-"""Tokens as memory-mapped files in a folder that several runs may share."""
+"""Tokens as files, memory-mapped or encrypted, in a folder that several runs may share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing_extensions import override
 from adapters.shared.token_folder.folder import TokenFolder
 from adapters.shared.token_folder.manifest import MANIFEST
 from adapters.shared.token_folder.operations import Damaged, TokenFileOperations, plain_name, storing
-from adapters.shared.token_folder.reading import read_manifest
 from adapters.shared.token_folder.shards import StoredShards
 from adapters.shared.token_folder.writing import ShardWriter
 from adapters.token_cache.room import Room
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from adapters.shared.token_folder.kept import Arrays
     from adapters.shared.token_folder.manifest import ShardManifest
+    from adapters.shared.token_folder.sealing import ShardSealing
     from domain.eviction import EvictionPolicy
     from ports.token_source import Tokens, TokenShard
 
@@ -41,7 +41,8 @@ class DiskTokenCache(TokenCache):
     it. A shard is pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with one
     file descriptor (derived arrays take none); this object lets go of them when room is needed.
     ``folder`` must be new, empty or a token cache, or ``ConfigurationError`` is raised; and on a local disk, since
-    locks hold there only.
+    locks hold there only. With ``sealing`` all but names, sizes and counts is encrypted, a shard by a key of its own,
+    and ids are decrypted as they are read; a folder holds either encrypted tokens or plain ones.
     """
 
     def __init__(
@@ -53,11 +54,14 @@ class DiskTokenCache(TokenCache):
         eviction: EvictionPolicy | None = None,
         verify: bool = True,
         max_open: int = 256,
+        sealing: ShardSealing | None = None,
         files: TokenFileOperations | None = None,
     ) -> None:
-        self._folder = TokenFolder(folder.absolute(), files or TokenFileOperations())
+        self._sealing = sealing
+        is_encrypted = sealing is not None
+        self._folder = TokenFolder(folder.absolute(), files or TokenFileOperations(), is_encrypted=is_encrypted)
         place = self._folder.root / plain_name(fingerprint)
-        self._shards = StoredShards(self._folder, place, verify=verify, max_open=max_open)
+        self._shards = StoredShards(self._folder, place, verify=verify, max_open=max_open, sealing=sealing)
         policy = eviction or OwnLast({place.name}, LeastRecentlyUsed())
         self._room = None if budget is None else Room(self._folder, self._shards, budget=budget, policy=policy)
 
@@ -79,7 +83,8 @@ class DiskTokenCache(TokenCache):
             self._folder.make_folder(self._shards.place)
         grown = self._room.check if self._room else _unlimited
         with self._folder.draft() as draft:  # what the parts raise is not the disk's, and comes through
-            manifest = ShardWriter(self._folder.files, draft, grown).write(name, parts, meta)
+            seal = self._sealing and self._sealing.new()
+            manifest = ShardWriter(self._folder.files, draft, grown, seal).write(name, parts, meta)
             with storing(f"the shard {name!r}", self._folder.root):
                 return self._publish(draft, manifest).shard
 
@@ -114,7 +119,7 @@ class DiskTokenCache(TokenCache):
     def _stored(self, name: str) -> ShardManifest | None:
         path = self._shards.path_of(name)
         try:
-            return read_manifest(self._folder.files, path)
+            return self._shards.read(path)
         except (FileNotFoundError, NotADirectoryError, Damaged):
             pass  # what is there, if anything, is no shard
         if path.exists() or path.is_symlink():

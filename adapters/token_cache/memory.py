@@ -135,7 +135,7 @@ class MemoryTokenCache(TokenCache):
 
 
 def _size_of(tokens: Tokens) -> int:
-    return tokens.ids.nbytes + tokens.offsets.nbytes + tokens.hashes.nbytes
+    return tokens.ids[:].nbytes + tokens.offsets.nbytes + tokens.hashes.nbytes
 
 
 def _joined(parts: Iterable[Tokens]) -> Tokens:
@@ -160,6 +160,6 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def _fingerprint_of(tokens: Tokens) -> str:
     hasher = blake3(tokens.ids.dtype.name.encode())
-    for array in (tokens.ids, tokens.offsets, tokens.hashes):
+    for array in (tokens.ids[:], tokens.offsets, tokens.hashes):
         hasher.update(blake3(array.tobytes()).digest())
     return str(hasher.hexdigest(length=16))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from adapters.shared.token_folder.manifest import MANIFEST
 from adapters.shared.token_folder.operations import Damaged
-from adapters.shared.token_folder.reading import lock_to_evict, read_manifest
+from adapters.shared.token_folder.reading import lock_to_evict, read_name
 from domain.errors import ConfigurationError, DataError
 from domain.eviction import CachedShard
 
@@ -103,7 +103,7 @@ class Room:
 
     def _describe(self, path: Path) -> _Stored | None:
         try:
-            name = self._names.get(path) or read_manifest(self._folder.files, path).name
+            name = self._names.get(path) or read_name(self._folder.files, path)
             with os.scandir(path) as entries:
                 status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
             last_used = status[MANIFEST].st_mtime

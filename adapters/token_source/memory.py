@@ -52,6 +52,6 @@ class MemoryTokenSource(TokenSource):
 
 def _describe(name: str, tokens: Tokens) -> TokenShard:
     hasher = blake3(tokens.ids.dtype.name.encode())
-    for array in (tokens.ids, tokens.offsets, tokens.hashes):
+    for array in (tokens.ids[:], tokens.offsets, tokens.hashes):
         hasher.update(blake3(array.tobytes()).digest())
     return TokenShard(name, len(tokens.ids), len(tokens.hashes), hasher.hexdigest(length=16))

@@ -51,7 +51,7 @@ def _open(stored: StoredShards, shard: TokenShard, vocabulary_size: int | None) 
     tokens = stored.open(shard)
     if vocabulary_size is not None:
         check_ids(
-            tokens.ids,
+            tokens.ids[:],
             vocabulary_size,
             lambda number: f"the id at position {number} of the shard {shard.name!r} in {stored.place}",
         )

@@ -5,21 +5,39 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from domain.events import (
+    ArchiveFailed,
     BatchSplit,
+    CheckpointArchived,
+    CheckpointFailed,
+    CheckpointMoved,
     CheckpointRejected,
     CheckpointSaved,
+    ContractWeakened,
     DataStalled,
     HandlerFailed,
     MemoryExhausted,
+    ResourcesAdjusted,
+    RollBackSkipped,
+    RolledBack,
     RunFailed,
+    RunStalled,
     RunStarted,
     StopRequested,
+    UpdateDropped,
 )
+from domain.resources import Knob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from domain.events import Event
+
+_KNOBS = {
+    Knob.PREFETCH: "batches ahead",
+    Knob.THREADS: "threads that read",
+    Knob.MICRO_BATCH: "rows at once",
+    Knob.SAVE_EVERY: "steps between checkpoints",
+}
 
 
 @final
@@ -35,21 +53,33 @@ class Announce:
             self._say(line)
 
 
-def sentence_of(event: Event) -> str | None:  # noqa: PLR0911  a table of events
+def sentence_of(event: Event) -> str | None:
     """Return ``event`` in words, or None if figures tell it better."""
+    return _of_training(event) or _of_checkpoints(event)
+
+
+def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a table of events
     match event:
         case RunStarted(progress):
             return f"resumed at step {progress.step}" if progress.step else None
-        case CheckpointSaved(progress, location, reason, seconds):
-            return f"step {progress.step} · checkpoint ({reason}) in {location}, {seconds:.2f} s"
-        case CheckpointRejected(name, reason, location):
-            return f"{name} is damaged ({reason}): set aside in {location}; an older one is used, if there is one"
+        case UpdateDropped(progress, reason):
+            return f"step {progress.step} · update DROPPED: {reason}"
         case MemoryExhausted(progress, micro_batch, _):
             return f"step {progress.step + 1} does not fit into memory with {micro_batch} rows at once"
         case BatchSplit(_, micro_batch):
-            return f"the same batch again in micro-batches of {micro_batch}; the result does not change"
+            return f"micro-batches of {micro_batch} from now on; the result is the same but for rounding"
+        case ResourcesAdjusted(progress, knob, before, after, reason):
+            return f"step {progress.step} · {_KNOBS[knob]} from {before} to {after}: {reason}"
+        case ContractWeakened(progress, reasons):
+            return f"from step {progress.step} on equal but for rounding, not to the bit: {'; '.join(reasons)}"
+        case RolledBack(progress, from_step, reason):
+            return f"step {from_step} · ROLLED BACK to step {progress.step}: {reason}"
+        case RollBackSkipped(progress, reason):
+            return f"step {progress.step} · {reason}; training goes on, as no checkpoint is old enough to go back to"
         case DataStalled(progress, seconds):
             return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
+        case RunStalled(progress, seconds, _):
+            return f"step {progress.step} · goes on after {seconds:.0f} s without a sign of life"
         case StopRequested(progress, reason, _):
             return f"step {progress.step} · stopping: {reason}"
         case RunFailed(progress, error):
@@ -57,5 +87,24 @@ def sentence_of(event: Event) -> str | None:  # noqa: PLR0911  a table of events
         case HandlerFailed(name, handler, error):
             outcome = "" if name == RunFailed.__name__ else " and training goes on"
             return f"{handler} failed on {name}{outcome}: {type(error).__name__}: {error}"
+        case _:
+            return None
+
+
+def _of_checkpoints(event: Event) -> str | None:  # noqa: PLR0911  a table of events
+    match event:
+        case CheckpointSaved(progress, location, reason, seconds, stall):
+            cost = f"{seconds:.2f} s" if stall > seconds / 2 else f"{seconds:.2f} s, training waited {stall:.2f} s"
+            return f"step {progress.step} · checkpoint ({reason}) in {location}, {cost}"
+        case CheckpointFailed(progress, _, problem):
+            return f"step {progress.step} · NOT SAVED, training goes on and the next save tries again: {problem}"
+        case CheckpointRejected(name, reason, location):
+            return f"{name} is damaged ({reason}): set aside in {location}; an older one is used, if there is one"
+        case CheckpointArchived(step, location, seconds):
+            return f"step {step} · archived in {location}, {seconds:.2f} s beside training"
+        case ArchiveFailed(step, problem):
+            return f"step {step} · NOT ARCHIVED, the next checkpoint is tried: {problem}"
+        case CheckpointMoved(step, source, target, reason):
+            return f"step {step} · moved from {source} to {target}: {reason}"
         case _:
             return None

@@ -26,7 +26,12 @@ class RecordEvents:
     def __call__(self, event: Event) -> None:
         """Write ``event``."""
         if not isinstance(event, StepCompleted):
-            self._write({"time": datetime.now(UTC).isoformat(), "event": type(event).__name__, **_flat(event)})
+            self._write(record_of(event))
+
+
+def record_of(event: Event) -> dict[str, Any]:
+    """Return ``event`` as a JSON object with its time."""
+    return {"time": datetime.now(UTC).isoformat(), "event": type(event).__name__, **_flat(event)}
 
 
 def _flat(event: Event) -> dict[str, Any]:
@@ -38,7 +43,7 @@ def _flat(event: Event) -> dict[str, Any]:
                 record |= {"step": step, "tokens": tokens}
             case Evaluation() as evaluation:
                 record |= {"loss": evaluation.loss, "bits_per_byte": evaluation.bits_per_byte}
-            case Exception() as error:
+            case BaseException() as error:
                 record[field.name] = f"{type(error).__name__}: {error}"
             case value:
                 # a record's own "event" is its kind

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from application.handlers.watch_compilation import Compilations
-    from domain.events import EvaluationCompleted, Event, RunStarted, StepCompleted
+    from domain.events import EvaluationCompleted, Event, RolledBack, RunStarted, StepCompleted, StopRequested
     from ports.monitor import Monitor
     from ports.optimizer import Trainable
 
 _PATIENCE_SECONDS = 30.0
+_SHARE_OF_GRACE = 0.1
 _MOST_WAITING = 10_000
 
 
@@ -29,7 +30,8 @@ class RecordMetrics:
     error is raised at a later event, where the bus makes it ``HandlerFailed``. At its start, before a checkpoint and at
     its end the run waits for that thread, so that no figure of a step that a checkpoint holds can be lost. Should the
     monitors hang, ``settle`` raises ``TrainingError`` after 30 seconds, each time it is called: training goes on and
-    the checkpoint is made, without their figures. Behind 10,000 steps figures are dropped, which is raised too.
+    the checkpoint is made, without their figures; after a signal they get a tenth of ``grace_seconds`` at most. Behind
+    10,000 steps figures are dropped, which is raised too. ``also`` are asked in that thread for more of each step.
     """
 
     def __init__(
@@ -38,20 +40,25 @@ class RecordMetrics:
         trainable: Trainable,
         compilations: Compilations | None = None,
         *,
+        also: Sequence[Callable[[], Mapping[str, float]]] = (),
+        grace_seconds: float = math.inf,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._monitors = monitors
         self._trainable = trainable
         self._compilations = compilations
+        self._also = also
         self._compile_seconds = 0.0
         self._clock = clock
+        self._grace_seconds = grace_seconds
+        self._patience = _PATIENCE_SECONDS
         self._thread = Background("monitors")
         self._ready = -math.inf
         self._memory_bytes = 0
         self._asked = -math.inf
         self._dropped = 0
 
-    def on_start(self, event: RunStarted) -> None:
+    def on_start(self, event: RunStarted | RolledBack) -> None:
         """Make the monitors forget steps that are about to be taken again."""
         step = event.progress.step
         self._thread.submit(lambda: self._each(lambda monitor: monitor.rewind(step)))
@@ -72,16 +79,21 @@ class RecordMetrics:
         self._thread.submit(lambda: self._record_evaluation(event))
         self._thread.raise_errors()
 
+    def on_stop(self, event: StopRequested) -> None:
+        """Wait less from here on if a signal has left little time."""
+        if event.signal is not None:
+            self._patience = min(_PATIENCE_SECONDS, self._grace_seconds * _SHARE_OF_GRACE)
+
     def settle(self, event: Event) -> None:
         """Wait until what was recorded has reached the monitors; raises ``TrainingError`` if they take 30 seconds."""
-        if not self._thread.settle(_PATIENCE_SECONDS):
-            msg = f"the monitors have not answered for {_PATIENCE_SECONDS:.0f} s at {type(event).__name__}"
+        if not self._thread.settle(self._patience):
+            msg = f"the monitors have not answered for {self._patience:.0f} s at {type(event).__name__}"
             raise TrainingError(msg)
         self._thread.raise_errors()
 
     def close(self) -> None:
         """End the thread once the monitors have everything."""
-        self._thread.close(_PATIENCE_SECONDS)
+        self._thread.close(self._patience)
 
     def _record_step(self, event: StepCompleted, completed: float, compiling: Mapping[str, float]) -> None:
         outcome, hardware = event.outcome, self._trainable.hardware
@@ -104,8 +116,13 @@ class RecordMetrics:
             "rejected": supply.rejected,
             "memory_bytes": self._sampled_memory(),
             "micro_batch": outcome.micro_batch,
+            "dropped_updates": event.progress.health.dropped,
+            "rollbacks": len(event.progress.health.returns),
+            "memory_retries": self._trainable.memory_retries,
             **compiling,
         }
+        for figures in self._also:
+            metrics |= figures()
         if hardware.peak_flops is not None:
             metrics["mfu"] = tokens_per_second * hardware.flops_per_token / hardware.peak_flops
         self._record(event.progress.step, metrics)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from domain.cadence import Every
 from domain.commands import SaveCheckpoint, SaveReason
+from domain.resources import Knob
 
 if TYPE_CHECKING:
     from application.checkpoints import Checkpoints
     from application.inbox import Inbox
     from domain.budget import Budget
-    from domain.cadence import Every
-    from domain.events import RunFailed, StepCompleted, StopRequested
+    from domain.events import ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
 
 
 @final
 class SaveOnCadence:
-    """Asks for a checkpoint when one is due and at the end of the budget."""
+    """Asks for a checkpoint when one is due and at the end of the budget; how often may change as the run goes on."""
 
     def __init__(self, cadence: Every, budget: Budget, inbox: Inbox) -> None:
         self._cadence = cadence
@@ -29,6 +30,11 @@ class SaveOnCadence:
             self._inbox.post(SaveCheckpoint(SaveReason.FINAL))
         elif self._cadence.is_due(event.progress.step):
             self._inbox.post(SaveCheckpoint())
+
+    def on_adjusted(self, event: ResourcesAdjusted) -> None:
+        """Save as often as the run can afford now."""
+        if event.knob is Knob.SAVE_EVERY:
+            self._cadence = Every(event.after)
 
 
 @final

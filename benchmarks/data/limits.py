@@ -45,7 +45,7 @@ def measure_growth(plan: Plan) -> Sequence[Figure]:
     """Measure speed and memory as the corpus grows."""
     figures = []
     for mode in ("cache", "stream"):
-        results = {factor: _grow(plan, mode, factor) for factor in plan.factors}
+        results = _grow(plan, mode)
         rates = [result["rate"] for result in results.values()]
         shown = " / ".join(f"{factor}x" for factor in results)
         loss = 1 - min(rates) / rates[0]
@@ -81,12 +81,20 @@ def measure_s3(plan: Plan) -> Sequence[Figure]:
     ]
 
 
-def _grow(plan: Plan, mode: str, factor: int) -> Mapping[str, float]:
+def _grow(plan: Plan, mode: str) -> Mapping[int, Mapping[str, float]]:
+    """Return the medians for each size of the corpus; the sizes take turns, so that a slow minute is one for all."""
     corpus = plan.corpus
-    folder, how = corpus.grown(factor), {"tokenizer": corpus.tokenizer, "warm": corpus.one, "mode": mode}
-    runs = [measure_apart("work.grow", folder=folder, cache=plan.scratch("grown"), **how) for _ in range(plan.rounds)]
-    found = {name: statistics.median(run[name] for run in runs) for name in ("peak", "private")}
-    return found | {"rate": statistics.median(run["tokens"] / run["seconds"] / 1e6 for run in runs)}
+    how = {"tokenizer": corpus.tokenizer, "warm": corpus.one, "mode": mode}
+    runs: dict[int, list[Mapping[str, float]]] = {factor: [] for factor in plan.factors}
+    for _ in range(plan.rounds):
+        for factor, known in runs.items():
+            found = measure_apart("work.grow", folder=corpus.grown(factor), cache=plan.scratch("grown"), **how)
+            known.append(found | {"rate": found["tokens"] / found["seconds"] / 1e6})
+    names = ("peak", "private", "rate")
+    return {
+        factor: {name: statistics.median(run[name] for run in known) for name in names}
+        for factor, known in runs.items()
+    }
 
 
 def _worst_median(rounds: Sequence[Sequence[float]]) -> float:

@@ -40,6 +40,18 @@ Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, BeforeValidator(_path)]
 
 
+class KeySettings(Section):
+    """Keys that are held elsewhere."""
+
+    key_from: Text = Field(
+        description="Where the key is: env:NAME, a variable with base64 of 32 bytes, file:PATH, a file of them, or "
+        "KIND:PLACE for an outside key provider."
+    )
+    old_keys_from: list[Text] = Field(
+        default_factory=list, description="Where keys are, of the same kind, that older files were written with."
+    )
+
+
 class PluginSettings(Section):
     """A section whose kind is not built in: an outside adapter gets ``options`` as they are."""
 

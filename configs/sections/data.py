@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, Tag, ValidationInfo, field_validato
 from configs.sections.base import (
     PLUGIN,
     Folder,
+    KeySettings,
     Natural,
     Number,
     PluginSettings,
@@ -65,7 +66,10 @@ class PackingSettings(Section):
 class CacheSettings(Section):
     """Where tokens are kept, so that text is tokenized once."""
 
-    dir: Folder | None = Field(default=None, description="Folder of the token cache; null means run.cache_dir/tokens.")
+    dir: Folder | None = Field(
+        default=None,
+        description="Folder of the token cache; null means run.cache_dir/tokens, or encrypted-tokens in its place.",
+    )
     budget: Positive | None = Field(
         default=None,
         description="Bytes that the cache may take; tokens of data that this run does not need make room first; null "
@@ -78,6 +82,9 @@ class CacheSettings(Section):
     )
     eviction_options: dict[str, Any] | None = Field(
         default=None, description="What an outside eviction policy is to be given; null gives it nothing."
+    )
+    encryption: KeySettings | None = Field(
+        default=None, description="How the tokens are encrypted; null leaves them as they are."
     )
 
 
@@ -178,6 +185,14 @@ class TokensDataSettings(FeedSettings):
             msg = "is stream, but data.kind=tokens is read where it lies, as a cache is: leave data.mode out"
             raise ValueError(msg)
         return mode
+
+    @field_validator("cache")
+    @classmethod
+    def _is_somebody_else_s(cls, cache: CacheSettings) -> CacheSettings:
+        if cache.encryption is not None:
+            msg = "names a key, but data.kind=tokens reads files as others have made them: leave the encryption out"
+            raise ValueError(msg)
+        return cache
 
 
 class MixtureDataSettings(FeedSettings):

@@ -116,7 +116,8 @@ class DecoderModelSettings(Section):
     )
     gradient_checkpointing: GradientCheckpointing = Field(
         default="none",
-        description="Layers that are computed again in the backward to save memory: none, full, or every:N.",
+        description="Layers that are computed again in the backward to save memory: none, full, every:N, or as few "
+        "as keep a micro-batch's activations within budget:SIZE, such as budget:6GiB.",
     )
     compile: Compile = Field(
         default="auto",

@@ -49,6 +49,11 @@ class HuggingFaceModelSettings(Section):
         default=None,
         description="The value of model.path again, if code that comes with that model may be run; null runs none.",
     )
+    trust_pickle: Text | None = Field(
+        default=None,
+        description="The value of model.path again, if weights in that folder that are a pickle may be opened, for "
+        "their tensors only; null opens none.",
+    )
     attention: Text = Field(
         default="auto",
         description="Implementation of attention: sdpa, eager, varlen, flex_attention, flash_attention_2, "
@@ -61,7 +66,8 @@ class HuggingFaceModelSettings(Section):
     )
     gradient_checkpointing: GradientCheckpointing = Field(
         default="none",
-        description="Layers that are computed again in the backward to save memory: none, full, or every:N.",
+        description="Layers that are computed again in the backward to save memory: none, full, every:N, or as few "
+        "as keep a micro-batch's activations within budget:SIZE, such as budget:6GiB.",
     )
     compile: Compile = Field(
         default="auto",
@@ -89,6 +95,14 @@ class HuggingFaceModelSettings(Section):
             msg = (
                 f"must be the value of model.path, {info.data.get('path')}, to run the code that comes with that model"
             )
+            raise ValueError(msg)
+        return value
+
+    @field_validator("trust_pickle")
+    @classmethod
+    def _is_the_path_too(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value != info.data.get("path"):
+            msg = f"must be the value of model.path, {info.data.get('path')}, to open a pickle that is in that folder"
             raise ValueError(msg)
         return value
 

@@ -20,18 +20,25 @@ class StepSettings(Section):
     learning_rate: Annotated[Number, Field(gt=0)] = Field(default=3e-3, description="Peak learning rate, above 0.")
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, description="The learning rate over the run.")
     batch_size: Positive = Field(default=8, description="Sequences in an optimizer step, over all processes.")
-    micro_batch: Positive | None = Field(
-        default=None, description="Sequences that go through the model at once; null means the whole batch."
+    micro_batch: Positive | Literal["auto"] | None = Field(
+        default="auto",
+        description="Sequences that go through the model at once on each process; auto means as many as fitted before "
+        "or as there is memory for; null as many as fitted before, or all that are its.",
     )
 
     @field_validator("micro_batch")
     @classmethod
-    def _fits_the_batch(cls, micro_batch: int | None, info: ValidationInfo) -> int | None:
+    def _fits_the_batch(cls, micro_batch: int | str | None, info: ValidationInfo) -> int | str | None:
         batch_size = info.data.get("batch_size")
-        if micro_batch is not None and batch_size is not None and micro_batch > batch_size:
+        if isinstance(micro_batch, int) and batch_size is not None and micro_batch > batch_size:
             msg = f"must be at most optimizer.batch_size, which is {batch_size}"
             raise ValueError(msg)
         return micro_batch
+
+    @property
+    def fixed_micro_batch(self) -> int | None:
+        """Return the size that is configured, None if it is to be found."""
+        return self.micro_batch if isinstance(self.micro_batch, int) else None
 
 
 class TorchOptimizerSettings(StepSettings):
@@ -56,8 +63,10 @@ class TorchOptimizerSettings(StepSettings):
     clip: Annotated[Number, Field(gt=0)] = Field(
         default=1.0, description="Norm to which a larger gradient is scaled down, above 0."
     )
-    precision: Literal["auto", "fp32", "bf16"] = Field(
-        default="auto", description="Number format of the computation; auto takes bf16 where the device is fast at it."
+    precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = Field(
+        default="auto",
+        description="Number format of the computation: fp32, bf16, fp16 with a scaled loss, or fp8 for large layers "
+        "and bf16 for the rest; auto takes bf16 where the device is fast at it.",
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
         default="auto", description="Device to train on; auto takes an accelerator if there is one."
@@ -107,6 +116,14 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
         default=None,
         description="A DeepSpeed JSON file, taken as it is: a value that the run sets otherwise is refused.",
     )
+
+    @field_validator("precision")
+    @classmethod
+    def _is_one_of_its_engine(cls, precision: str) -> str:
+        if precision not in ("auto", "fp32", "bf16"):
+            msg = f"is {precision}, which is for optimizer.kind=accelerate only: set optimizer.precision=bf16"
+            raise ValueError(msg)
+        return precision
 
 
 class PluginOptimizerSettings(StepSettings):

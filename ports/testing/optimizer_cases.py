@@ -14,6 +14,7 @@ import pytest
 
 from domain.packing import ConcatPacking
 from domain.row_index import place_rows, read_rows
+from ports.state_store import JoinedPart, StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,26 +24,34 @@ if TYPE_CHECKING:
 
     from domain.batch import Batch
     from ports.optimizer import Optimizer, Trainable
-    from ports.state_store import StatePart
 
 VOCABULARY_SIZE = 257
 END_OF_TEXT = 256
 _LENGTHS = (5, 16, 3, 20, 9, 7, 1, 30, 2)  # documents of a batch of 6 rows of 16 tokens, 3 of them padding
 
 
-def write(parts: Iterable[StatePart], folder: Path) -> Path:
+def write(parts: Iterable[StatePart | JoinedPart], folder: Path) -> Path:
     """Write ``parts`` into ``folder``, which is created, and return it."""
     folder.mkdir()
-    for part in parts:
-        part.write(folder)
+    for name, data in files_of(parts).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
     return folder
 
 
-def files_of(parts: Iterable[StatePart]) -> dict[str, bytes]:
-    """Return the bytes of the files that ``parts`` write: what two states are compared by."""
-    with TemporaryDirectory() as scratch:
-        folder = write(parts, Path(scratch) / "state")
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def files_of(parts: Iterable[StatePart | JoinedPart]) -> dict[str, bytes]:
+    """Return the bytes of the files that ``parts``, of all ranks, are: what two states are compared by."""
+    parts = list(parts)
+    joined = [part for part in parts if isinstance(part, JoinedPart)]
+    files = {part.name: b"".join(part.chunks()) for part in parts if isinstance(part, StatePart)}
+
+    def read(name: str, offset: int, size: int) -> bytes:
+        return files[name][offset : offset + size]
+
+    made = {part.name: b"".join(part.chunks(read)) for part in joined}
+    consumed = {name for part in joined for name in part.consumes}
+    return {name: data for name, data in (files | made).items() if name not in consumed}
 
 
 def packed_batch(*, seed: int = 0) -> Batch:

@@ -10,24 +10,21 @@ from domain.progress import Progress
 from ports.state_store import Snapshot, StatePart
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
     from threading import Event
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BytesPart(StatePart):
-    """A part that is one file, ``name``, which may name folders before it."""
+    """A part whose bytes are given."""
 
     name: str
     data: bytes | bytearray
 
-    def write(self, folder: Path) -> None:
-        """Write the file."""
-        path = folder / self.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(self.data)
+    def chunks(self) -> Iterator[bytes | bytearray]:
+        """Yield all of them."""
+        yield self.data
 
 
 @final
@@ -36,10 +33,11 @@ class FailingPart(StatePart):
     """A part that raises ``error`` after half its file."""
 
     error: BaseException
+    name: str = "half"
 
-    def write(self, folder: Path) -> None:
-        """Write half a file and raise."""
-        (folder / "half").write_bytes(b"half of what was to be written")
+    def chunks(self) -> Iterator[bytes]:
+        """Yield half a file and raise."""
+        yield b"half of what was to be written"
         raise self.error
 
 
@@ -50,12 +48,13 @@ class WaitingPart(StatePart):
 
     begun: Event
     may_finish: Event
+    name: str = "waited"
 
-    def write(self, folder: Path) -> None:
-        """Write a file once allowed."""
+    def chunks(self) -> Iterator[bytes]:
+        """Yield a file once allowed."""
         self.begun.set()
         assert self.may_finish.wait(timeout=30)
-        (folder / "waited").write_bytes(b"done")
+        yield b"done"
 
 
 def snapshot_of(step: int, files: Mapping[str, bytes], *, reason: str = "periodic") -> Snapshot:

@@ -16,6 +16,9 @@ from domain.errors import StateError
 from domain.progress import Progress
 from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
 from ports.testing.snapshots import BytesPart, FailingPart, WaitingPart, snapshot_of
+from ports.testing.state_store_retention import StateStoreRetention
+from ports.testing.state_store_returns import StateStoreReturns
+from ports.testing.state_store_shares import StateStoreShares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +28,7 @@ _NAMES = st.sampled_from(["model", "optimizer.json", "rng/rank-00000", "rng/rank
 _FILES = st.dictionaries(_NAMES, st.binary(max_size=200), max_size=4)
 
 
-class StateStoreContract:
+class StateStoreContract(StateStoreRetention, StateStoreReturns, StateStoreShares):
     """What every ``StateStore`` promises; derive, override ``new_store``, and ``reopen`` if it outlives its object.
 
     ``keep`` is how many checkpoints the stores under test keep; ``own_files`` are the names of files that a store puts
@@ -49,6 +52,10 @@ class StateStoreContract:
     def store(self, new_store: Callable[[], StateStore]) -> StateStore:
         """Return an empty store."""
         return new_store()
+
+    def stored_bytes(self, files: Mapping[str, bytes]) -> int:
+        """Return how many bytes ``files`` take where they are stored."""
+        return sum(map(len, files.values()))
 
     def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
         """Return the files of the loaded parts."""
@@ -76,7 +83,7 @@ class StateStoreContract:
         assert loaded.info == saved
         assert (saved.progress, saved.reason) == (snapshot_of(7, {}).progress, "final")
         assert saved.location
-        assert saved.num_bytes == sum(map(len, files.values()))
+        assert saved.num_bytes == self.stored_bytes(files)
 
     def test_a_later_change_of_the_argument_does_not_leak_in(
         self, store: StateStore, reopen: Callable[[StateStore], StateStore]
@@ -162,21 +169,6 @@ class StateStoreContract:
         newest = store.load().info
         assert newest is not None
         assert newest.evaluation_loss is None
-
-    def test_retention_keeps_the_newest(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """The newest ``keep`` checkpoints stay, and no fewer at any time."""
-        for step in range(1, 2 * self.keep + 2):
-            store.save(snapshot_of(step, {"model": b"%d" % step}))
-            steps = [info.progress.step for info in reopen(store).list()]
-            assert steps == list(range(max(1, step - self.keep + 1), step + 1))
-            assert self.contents(store.load()) == {"model": b"%d" % step}
-
-    def test_retention_spares_what_was_just_saved(self, store: StateStore) -> None:
-        """A step that is saved late, below those that are stored, is not deleted by its own save."""
-        for step in range(2, self.keep + 2):
-            store.save(snapshot_of(step, {}))
-        saved = store.save(snapshot_of(1, {"model": b"late"}))
-        assert saved in store.list()
 
     def test_flush_is_idempotent(self, store: StateStore) -> None:
         """``flush`` may be called on an empty store, twice, and from another thread."""

@@ -13,11 +13,17 @@ from source_tree import ROOT, Module, camel, last_name, project, refuse
 _BLOCK = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
 _PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
+_TELL_FIGURES = ("application/handlers/account_time.py", "application/handlers/watchdog.py")
 _OF_A_RUN = (
     "checkpoints/",
+    "optimizer/",
     "quarantine/",
+    "superseded/",
     "tensorboard/",
     "profile/",
+    "post-mortem/",
+    "heartbeats/",
+    "stacks/",
     ".tmp/",
     ".trash/",
     "holdfast/",
@@ -78,7 +84,9 @@ def test_the_reference_names_events_and_commands(path, base):
 def test_the_reference_names_metrics():
     """docs/reference.md has a row for each figure that a monitor gets."""
     recorder = Module("application/handlers/record_metrics.py", _read("application/handlers/record_metrics.py"))
-    keys = {key.value for node in recorder.nodes(ast.Dict) for key in node.keys if isinstance(key, ast.Constant)}
+    others = [Module(path, _read(path)) for path in _TELL_FIGURES]
+    dicts = [node for module in (recorder, *others) for node in module.nodes(ast.Dict)]
+    keys = {key.value for node in dicts for key in node.keys if isinstance(key, ast.Constant)}
     keys |= {node.slice.value for node in recorder.nodes(ast.Subscript) if isinstance(node.slice, ast.Constant)}
     keys = {key for key in keys if isinstance(key, str)}
     reference = _read("docs/reference.md")
@@ -88,8 +96,8 @@ def test_the_reference_names_metrics():
 
 def test_the_reference_names_exit_codes():
     """docs/reference.md has a row for each exit code that the command line's help names."""
-    listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/cli.py"), re.DOTALL)
-    assert listed, "bootstrap/cli.py no longer explains its exit codes"
+    listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/run_arguments.py"), re.DOTALL)
+    assert listed, "bootstrap/run_arguments.py no longer explains its exit codes"
     codes = re.findall(r"\b\d{1,3}\b", listed[1])
     reference = _read("docs/reference.md")
     assert codes

@@ -46,6 +46,8 @@ def _statements(count: int) -> str:
         (unsafe_code, "adapters/a.py", "from pickle import loads"),
         (unsafe_code, "adapters/a.py", "torch.load(path, weights_only=True)"),
         (unsafe_code, "adapters/a.py", "from torch import load"),
+        (unsafe_code, "adapters/model_factory/huggingface_imports.py", "torch.load(path)"),
+        (unsafe_code, "adapters/model_factory/huggingface_imports.py", "torch.load(path, weights_only=False)"),
         (unsafe_code, "adapters/a.py", "yaml.load(text, Loader=yaml.SafeLoader)"),
         (unsafe_code, "adapters/a.py", "eval(text)"),
         (unsafe_code, "adapters/a.py", "exec(text)"),
@@ -96,6 +98,7 @@ def test_a_violation_is_seen(rule, path, text):
         (crowded_constructors, "domain/a.py", f"class A:\n    def f(self, {_NAMES}): ..."),
         (unsafe_code, "adapters/a.py", "network.eval()\nre.compile(x)\nyaml.safe_load(x)\nload_file(x)"),
         (unsafe_code, "adapters/a.py", "AutoConfig.from_pretrained(path, trust_remote_code=False)"),
+        (unsafe_code, "adapters/model_factory/huggingface_imports.py", "torch.load(path, weights_only=True)"),
         (catch_alls, "adapters/a.py", "try: f()\nexcept BaseException:\n    undo()\n    raise"),
         (catch_alls, "application/prefetch.py", "try: f()\nexcept BaseException: pass"),
         (

@@ -100,3 +100,8 @@ class TestAccelerateOptimizer(OptimizerContract):
 class TestAccelerateOptimizerInBfloat16(TestAccelerateOptimizer):
     tolerance = 1e-2
     precision = "bf16"
+
+
+class TestAccelerateOptimizerInFloat16(TestAccelerateOptimizer):
+    tolerance = 1e-2
+    precision = "fp16"

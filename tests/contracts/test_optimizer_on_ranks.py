@@ -12,6 +12,7 @@ from process_group_ranks import free_port
 
 HERE = Path(__file__).parent
 SUITE = HERE / "optimizer_on_ranks.py"
+SHARDED = ("fsdp2", "zero1", "zero2", "zero3", "zero2-offload")
 
 
 def run_on_two_ranks(engine, tmp_path):
@@ -45,13 +46,11 @@ def run_on_two_ranks(engine, tmp_path):
     return [(rank.communicate(timeout=850)[0], rank.returncode) for rank in ranks]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "engine",
-    [
-        "ddp",
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fsdp2", "zero1", "zero2", "zero3", "zero2-offload")),
-    ],
+    ["ddp", "ddp in fp16", "fsdp2 in fp16", *SHARDED],
 )
 def test_every_promise_holds_on_two_ranks(engine, tmp_path):
     """The contract suite passes on both of two ranks that train one model together."""

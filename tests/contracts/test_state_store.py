@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
+from typing_extensions import override
 
+from adapters.key_provider.memory import MemoryKeyProvider
+from adapters.shared.encryption import encrypted_size
+from adapters.state_store.archive.archive import CheckpointArchive
+from adapters.state_store.archive.lease import ArchiveLease
+from adapters.state_store.archive.local import LocalObjects
 from adapters.state_store.disk import DiskStateStore
 from adapters.state_store.memory import MemoryStateStore
+from adapters.state_store.sealing import Sealing
+from adapters.state_store.tiered import TieredStateStore
+from domain.retention import Retention
 from ports.testing.state_store import StateStoreContract
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from ports.state_store import StateStore
 
@@ -45,7 +55,7 @@ class TestDiskStateStore(StateStoreContract):
 
         def new() -> StateStore:
             root = folder / f"run-{next(numbers)}"
-            store = DiskStateStore(root, keep=self.keep)
+            store = self.open(root)
             roots[store] = root
             return store
 
@@ -53,4 +63,54 @@ class TestDiskStateStore(StateStoreContract):
 
     @pytest.fixture
     def reopen(self, roots: dict[StateStore, Path]) -> Callable[[StateStore], StateStore]:
-        return lambda store: DiskStateStore(roots[store], keep=self.keep)
+        return lambda store: self.open(roots[store])
+
+    @pytest.fixture
+    def open_rank(self, folder: Path) -> Callable[[], StateStore]:
+        numbers = count()
+        return lambda: self.open_as(next(numbers), folder / "shared")
+
+    def open(self, root: Path) -> StateStore:
+        """Return the store under ``root``, as each process would open it."""
+        return self.open_as(0, root)
+
+    def open_as(self, rank: int, root: Path) -> StateStore:
+        """Return the store under ``root`` as ``rank`` would open it."""
+        return DiskStateStore(root, keep=self.keep)
+
+
+class TestEncryptedDiskStateStore(TestDiskStateStore):
+    @override
+    def open_as(self, rank: int, root: Path) -> StateStore:
+        sealing = Sealing(MemoryKeyProvider(bytes(range(32))), root.parent)
+        return DiskStateStore(root, keep=self.keep, sealing=sealing)
+
+    @override
+    def stored_bytes(self, files: Mapping[str, bytes]) -> int:
+        return sum(encrypted_size(len(data)) for data in files.values())
+
+
+class TestTieredStateStore(TestDiskStateStore):
+    @override
+    def open_as(self, rank: int, root: Path) -> StateStore:
+        if rank > 0:
+            return DiskStateStore(root, keep=self.keep)
+        objects = LocalObjects(root.with_suffix(".archive"))
+        lease = ArchiveLease(objects, say=lambda _: None)
+        store = TieredStateStore(
+            DiskStateStore(root, keep=self.keep),
+            CheckpointArchive(objects, lease=lease),
+            lease,
+            Retention(self.keep),
+            tell=lambda _: None,
+            patience=30.0,
+        )
+        self.blocks.close()  # whoever opened it before has ended
+        self.blocks.enter_context(store.archiving())
+        return store
+
+    @pytest.fixture(autouse=True)
+    def archived(self, folder: Path) -> Iterator[None]:
+        """Let each store use its archive until the test ends."""
+        with ExitStack() as self.blocks:
+            yield

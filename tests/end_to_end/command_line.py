@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import random
@@ -9,6 +11,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bootstrap.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = "the model reads text and learns to say what comes next in small steps and keeps its place"
@@ -33,6 +41,14 @@ def run(*arguments: str, cwd: Path, timeout: float = 110) -> subprocess.Complete
     return subprocess.run(
         command, cwd=cwd, env=environment(), text=True, capture_output=True, timeout=timeout, check=False
     )
+
+
+def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process, which has imported already what a new one would spend its seconds on."""
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        code = main(arguments)
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
 def corpus(folder: Path, *, documents: int = 120, seed: int = 0) -> Path:
@@ -87,11 +103,25 @@ def losses(run_folder: Path) -> dict[int, float]:
 
 def wait_for_step(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Return once ``metrics.jsonl`` holds ``step``."""
+
+    def written() -> bool:
+        path = run_folder / "metrics.jsonl"
+        return path.exists() and f'"step": {step},' in path.read_text()
+
+    _wait(written, process, f"step {step} was not reached")
+
+
+def wait_for_checkpoint(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Return once the checkpoint of ``step`` is durable, which is some steps later: it is written beside training."""
+    commit = run_folder / f"checkpoints/checkpoint-{step}/COMMIT"
+    _wait(commit.exists, process, f"the checkpoint of step {step} was not written")
+
+
+def _wait(happened: Callable[[], bool], process: subprocess.Popen[str], complaint: str) -> None:
     deadline = time.monotonic() + 100
     while time.monotonic() < deadline and process.poll() is None:
-        path = run_folder / "metrics.jsonl"
-        if path.exists() and f'"step": {step},' in path.read_text():
+        if happened():
             return
         time.sleep(0.005)
-    message = f"step {step} was not reached: {process.communicate()}"
+    message = f"{complaint}: {process.communicate()}"
     raise AssertionError(message)

@@ -8,6 +8,7 @@ def figures(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_profiled_run_says_where_the_profile_is(tmp_path):
     """profile.steps leaves a trace and a table in the run folder, and one line tells where."""
     settings = tiny(corpus(tmp_path), "run.budget.steps=6", "profile.steps=3:5")

@@ -35,6 +35,7 @@ def assert_same_losses(home, name):
         assert found[step] == pytest.approx(loss, rel=5e-6), step
 
 
+@pytest.mark.slow
 def test_one_command_starts_two_processes(home):
     """distributed.processes starts them itself: the losses are those of one process, and what is said is said once."""
     outcome = run("train", *settings(home, "ddp", TWO), cwd=home)
@@ -44,6 +45,7 @@ def test_one_command_starts_two_processes(home):
     assert outcome.stderr.count("step 30 · checkpoint") == 1
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_two_goes_on_alone(home):
     """SIGTERM saves on all ranks together and ends with its code; one process goes on and takes the same steps."""
     process = start("train", *settings(home, "stopped", TWO), cwd=home)
@@ -59,7 +61,9 @@ def test_a_stopped_run_of_two_goes_on_alone(home):
 @pytest.mark.parametrize(
     ("mistake", "code", "named"),
     [
-        ("optimizer.batch_size=3", 2, "2 processes cannot share optimizer.batch_size=3"),
+        pytest.param(
+            "optimizer.batch_size=3", 2, "2 processes cannot share optimizer.batch_size=3", marks=pytest.mark.slow
+        ),
         pytest.param("data.path=nowhere.jsonl", 3, "nowhere.jsonl", marks=pytest.mark.slow),
     ],
 )

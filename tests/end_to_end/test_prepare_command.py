@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import corpus, environment, run, tiny
+from command_line import corpus, environment, run_here, tiny
 
 from adapters.tokenizer.memory import MemoryTokenizer
 from bootstrap import build
@@ -40,19 +40,19 @@ def said_once(result):
 def test_what_is_prepared_once_is_there_for_all_who_come(tmp_path):
     """A second `prepare` makes nothing, `train` tokenizes nothing, and other settings get a cache of their own."""
     path, cache = corpus(tmp_path), tmp_path / "cache"
-    first = run("prepare", *tiny(path), cwd=tmp_path)
+    first = run_here("prepare", *tiny(path), cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "of 120 documents" in first.stdout
     assert "of them new" in first.stdout
     made = stored(cache)
-    again = run("prepare", *tiny(path), cwd=tmp_path)
+    again = run_here("prepare", *tiny(path), cwd=tmp_path)
     assert (again.returncode, "there already" in again.stdout) == (0, True), again.stderr
-    trained = run("train", *tiny(path, "data.mode=cache", "run.budget.steps=2"), cwd=tmp_path)
+    trained = run_here("train", *tiny(path, "data.mode=cache", "run.budget.steps=2"), cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "million a second" not in trained.stderr
     assert stored(cache) == made
     [kept] = datasets(cache)
-    other = run("prepare", *tiny(path, "tokenizer.vocabulary_size=310"), cwd=tmp_path)
+    other = run_here("prepare", *tiny(path, "tokenizer.vocabulary_size=310"), cwd=tmp_path)
     assert (other.returncode, len(datasets(cache))) == (0, 2), other.stderr
     assert kept in datasets(cache)
     assert made.items() <= stored(cache).items()
@@ -63,7 +63,7 @@ def test_the_command_that_prepare_proposes_is_the_one_to_run(tmp_path):
     path = corpus(tmp_path)
     (tmp_path / "of mine.yaml").write_text("data:\n  sequence_length: 32\n")
     setting = "data.transforms=[{kind: length, options: {min_characters: 3}}]"
-    result = run("prepare", "--config", "of mine.yaml", *tiny(path, setting), cwd=tmp_path)
+    result = run_here("prepare", "--config", "of mine.yaml", *tiny(path, setting), cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     proposed = next(line for line in result.stdout.splitlines() if line.startswith("try next:"))
     words = subprocess.run(
@@ -78,22 +78,22 @@ def test_rejected_records_are_told_and_are_no_pass_for_a_stricter_run(tmp_path):
     path = corpus(tmp_path)
     with path.open("a") as file:
         file.write('{"no": 1}\n{broken\n')
-    stopped = run("prepare", *tiny(path), cwd=tmp_path)
+    stopped = run_here("prepare", *tiny(path), cwd=tmp_path)
     assert (stopped.returncode, "data.on_error=skip" in said_once(stopped)) == (3, True)
     for _ in range(2):
-        result = run("prepare", *tiny(path, "data.on_error=skip"), cwd=tmp_path)
+        result = run_here("prepare", *tiny(path, "data.on_error=skip"), cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert "2 records were rejected" in result.stdout
         assert "'text' is missing" in result.stdout
         assert "not JSON" in result.stdout
-    stopped = run("prepare", *tiny(path), cwd=tmp_path)
+    stopped = run_here("prepare", *tiny(path), cwd=tmp_path)
     assert (stopped.returncode, "data.on_error=skip" in said_once(stopped)) == (3, True)
 
 
 def test_tokens_need_no_preparing(tmp_path):
     """Data that are tokens already are refused with code 2 and a sentence."""
     np.save(tmp_path / "ids.npy", np.arange(100, dtype=np.uint16))
-    result = run("prepare", "data.kind=tokens", f"data.path={tmp_path / 'ids.npy'}", cwd=tmp_path)
+    result = run_here("prepare", "data.kind=tokens", f"data.path={tmp_path / 'ids.npy'}", cwd=tmp_path)
     assert (result.returncode, "data.kind=tokens" in said_once(result)) == (2, True)
 
 
@@ -102,7 +102,7 @@ def test_somebody_elses_folder_is_left_alone(tmp_path):
     path, folder = corpus(tmp_path), tmp_path / "thesis"
     folder.mkdir()
     (folder / "chapter-1.txt").write_text("precious")
-    result = run("prepare", *tiny(path, f"data.cache.dir={folder}"), cwd=tmp_path)
+    result = run_here("prepare", *tiny(path, f"data.cache.dir={folder}"), cwd=tmp_path)
     assert (result.returncode, str(folder) in said_once(result)) == (2, True)
     assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("chapter-1.txt", "precious")]
 
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, place):
     folder = place(tmp_path)
     if place is read_only and os.access(folder.parent, os.W_OK):
         pytest.skip("whoever runs this may write anywhere")
-    result = run("prepare", *tiny(corpus(tmp_path), f"data.cache.dir={folder}"), cwd=tmp_path)
+    result = run_here("prepare", *tiny(corpus(tmp_path), f"data.cache.dir={folder}"), cwd=tmp_path)
     assert (result.returncode, str(folder) in said_once(result)) == (4, True)
 
 
@@ -146,7 +146,7 @@ def test_a_full_disk_is_told_and_room_mends_it(tmp_path):
     )
     assert (result.returncode, str(tmp_path / "cache/tokens") in said_once(result)) == (4, True), result.stderr
     assert stored(tmp_path / "cache") == {}
-    assert run("prepare", *settings, cwd=tmp_path).returncode == 0
+    assert run_here("prepare", *settings, cwd=tmp_path).returncode == 0
 
 
 class CountingTokenizer(Tokenizer):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import corpus, losses, run, tiny
+from command_line import corpus, losses, run, run_here, tiny
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_trained_run_generates(trained):
     """``generate`` continues a prompt, the same way for the same seed."""
     home, _ = trained
     command = ("generate", "runs/default", "--prompt", "the model", "--max-new-tokens", "12")
-    first, second = (run(*command, cwd=home) for _ in range(2))
+    first, second = (run_here(*command, cwd=home) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert first.stdout.startswith("the model")
     assert first.stdout == second.stdout
@@ -99,7 +99,7 @@ def test_a_trained_run_generates(trained):
 def test_a_finished_run_says_so(trained):
     """The same command on a finished run trains nothing and says how to start another."""
     home, _ = trained
-    process = run("train", *tiny(home / "corpus.jsonl"), cwd=home)
+    process = run_here("train", *tiny(home / "corpus.jsonl"), cwd=home)
     assert process.returncode == 0, process.stderr
     assert "is finished at step 30" in process.stdout
     assert "--fresh" in process.stdout
@@ -110,10 +110,10 @@ def test_a_finished_run_says_so(trained):
 def test_fresh_sets_the_old_run_aside(tmp_path):
     """``--fresh`` moves the old folder away whole and begins anew."""
     settings = tiny(corpus(tmp_path), "run.budget.steps=2", "evaluation.at_start=false")
-    assert run("train", *settings, cwd=tmp_path).returncode == 0
+    assert run_here("train", *settings, cwd=tmp_path).returncode == 0
     marker = tmp_path / "runs/default/mine.txt"
     marker.write_text("keep")
-    process = run("train", "--fresh", *settings, cwd=tmp_path)
+    process = run_here("train", "--fresh", *settings, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     aside = [path for path in (tmp_path / "runs").iterdir() if path.name != "default"]
     assert [(path / "mine.txt").read_text() for path in aside] == ["keep"]
@@ -123,9 +123,9 @@ def test_fresh_sets_the_old_run_aside(tmp_path):
 def test_another_model_shape_does_not_continue_the_run(tmp_path):
     """A change that makes it another run is refused with the setting's name, and nothing is touched."""
     settings = tiny(corpus(tmp_path), "run.budget.steps=2", "evaluation.at_start=false")
-    assert run("train", *settings, cwd=tmp_path).returncode == 0
+    assert run_here("train", *settings, cwd=tmp_path).returncode == 0
     before = (tmp_path / "runs/default/run.json").read_bytes()
-    process = run("train", *settings, "model.config.hidden_size=64", cwd=tmp_path)
+    process = run_here("train", *settings, "model.config.hidden_size=64", cwd=tmp_path)
     assert process.returncode == 2
     assert "model.config.hidden_size" in process.stderr
     assert (tmp_path / "runs/default/run.json").read_bytes() == before

@@ -62,6 +62,15 @@ def two_bad(root: Path) -> None:
     (root / "quarantine").rmdir()
 
 
+def four(root: Path) -> None:
+    """Prepare a store with steps 1 to 4, and a superseded step 4 of an earlier past."""
+    store = DiskStateStore(root, keep=4)
+    for step in (1, 2, 3, 4):
+        store.save(snapshot_of(step))
+    store.supersede(3)
+    store.save(snapshot_of(4))
+
+
 def save(root: Path, killer: KillAt) -> None:
     """Save step 3."""
     DiskStateStore(root, keep=1, files=WatchedFiles(killer)).save(snapshot_of(3, killer))
@@ -70,6 +79,23 @@ def save(root: Path, killer: KillAt) -> None:
 def load(root: Path, killer: KillAt) -> None:
     """Load, which sets the damaged ones aside."""
     DiskStateStore(root, keep=4, files=WatchedFiles(killer)).load()
+
+
+def three(root: Path) -> None:
+    """Prepare a store with steps 1 to 3."""
+    store = DiskStateStore(root, keep=4)
+    for step in (1, 2, 3):
+        store.save(snapshot_of(step))
+
+
+def evict(root: Path, killer: KillAt) -> None:
+    """Let the oldest leave the disk."""
+    DiskStateStore(root, keep=4, files=WatchedFiles(killer)).evict(1)
+
+
+def supersede(root: Path, killer: KillAt) -> None:
+    """Move all but steps 1 and 2 out of the way."""
+    DiskStateStore(root, keep=4, files=WatchedFiles(killer)).supersede(2)
 
 
 def recover(root: Path) -> dict[str, Any]:
@@ -85,6 +111,7 @@ def recover(root: Path) -> dict[str, Any]:
         "step": first.info.progress.step if first.info else None,
         "second_is_no_op": after_first == after_second and second.info == first.info and not second.rejected,
         "quarantined": sorted(path.name for path in (root / "quarantine").glob("*")),
+        "superseded": sorted(path.name for path in (root / "superseded").glob("*")),
         "damaged": [step for step, folder in kept.items() if not payload(step).items() <= files_under(folder).items()],
         "goes_on": store.load().info == store.list()[-1] and max(kept) == 10,
         "litter": litter(root),
@@ -92,7 +119,13 @@ def recover(root: Path) -> dict[str, Any]:
     }
 
 
-SCENARIOS = {"first": (nothing, save), "save": (one_and_litter, save), "quarantine": (two_bad, load)}
+SCENARIOS = {
+    "first": (nothing, save),
+    "save": (one_and_litter, save),
+    "quarantine": (two_bad, load),
+    "evict": (three, evict),
+    "supersede": (four, supersede),
+}
 
 
 def main(scenario: str, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from adapters.shared.file_operations import FileOperations
@@ -13,8 +14,7 @@ from domain.progress import Progress
 from ports.state_store import Snapshot, StatePart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -73,7 +73,7 @@ class FailAt:
         number, self.count = self.count, self.count + 1
         if number == self.point or (self.for_good and number > self.point):
             self.failed.append(name)
-            if name == "write_file":
+            if name in {"write_file", "write_chunks"}:
                 path.write_bytes(b"{")
             raise OSError(self.code, os.strerror(self.code), str(path))
         return operation()
@@ -98,18 +98,15 @@ class KillAt:
 
 @dataclass(frozen=True)
 class WatchedPart(StatePart):
-    """A part that writes its file in two halves, each through ``around``."""
+    """A part that gives its file in two halves, each through ``around``."""
 
     name: str
     data: bytes
     around: Around
 
-    def write(self, folder: Path) -> None:
-        path = folder / self.name
-        path.parent.mkdir(exist_ok=True)
-        with path.open("wb", buffering=0) as file:
-            for half in (self.data[: len(self.data) // 2], self.data[len(self.data) // 2 :]):
-                self.around("part", path, lambda half=half: file.write(half))
+    def chunks(self) -> Iterator[bytes]:
+        for half in (self.data[: len(self.data) // 2], self.data[len(self.data) // 2 :]):
+            yield self.around("part", Path(self.name), lambda half=half: half)
 
 
 def run_through(name: str, path: Path, operation: Callable[[], Any]) -> Any:

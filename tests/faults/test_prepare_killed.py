@@ -84,6 +84,7 @@ def undisturbed(place):
     return files
 
 
+@pytest.mark.slow
 def test_prepare_killed_at_five_moments_leaves_the_same_bytes(place, undisturbed):
     """Killed with SIGKILL five times, each a random way on, the same command finishes to an undisturbed one's bytes."""
     chance = random.Random()

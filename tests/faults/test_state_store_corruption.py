@@ -1,4 +1,4 @@
-"""What a state store on disk makes of checkpoints that are damaged or hostile."""
+"""T3 and T17: what a state store on disk makes of checkpoints that are damaged or hostile."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ def commit(folder: Path, manifest: bytes) -> None:
     (folder / "COMMIT").write_text(f"blake3:{blake3(manifest).hexdigest()}\n")
 
 
-def test_every_flipped_bit_is_found(root):
+@pytest.mark.parametrize("flips", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_every_flipped_bit_is_found(root, flips):
     """A checkpoint of which one bit is flipped, in whichever file, is set aside."""
-    chance = random.Random(0)
-    for _ in range(500):
+    chance = random.Random(flips)
+    for _ in range(flips):
         path = newest(root) / chance.choice(NAMES)
         before = path.read_bytes()
         damaged = bytearray(before)

@@ -21,7 +21,9 @@ import pytest
 from crash_driver import in_child
 from file_faults import MEMORY, FailAt, KillAt, Recorder, files_under, run_through
 
+from adapters.key_provider.memory import MemoryKeyProvider
 from adapters.shared.token_folder.operations import TokenFileOperations
+from adapters.shared.token_folder.sealing import ShardSealing
 from adapters.token_cache.disk import DiskTokenCache
 from domain.errors import DataError, StateError
 from ports.token_source import Tokens
@@ -59,8 +61,8 @@ def halves(tokens):
     return {"halves": np.array([len(tokens.ids) // 2])}
 
 
-def fill(root, around=run_through, budget=None, names=NAMES):
-    tokens = DiskTokenCache(root, "dataset", files=WatchedTokenFiles(around), budget=budget)
+def fill(root, around=run_through, budget=None, names=NAMES, sealing=None):
+    tokens = DiskTokenCache(root, "dataset", files=WatchedTokenFiles(around), budget=budget, sealing=sealing)
     for name in tokens.missing(names):
         tokens.derive(tokens.put(name, parts(name, around), {"name": name}), "halves", halves)
 
@@ -118,12 +120,36 @@ def killed_evicting(folder):
     outcomes_after_kills(evict, lambda point: is_sound_within_budget(folder / f"{point}"))
 
 
+def killed_encrypting(folder):
+    def is_dark_and_sound(place):
+        secret = next(parts(NAMES[0])).ids.tobytes()[:64]
+        is_dark = not any(secret in data for data in files_under(place).values())
+        fill(place, names=NAMES[:1], sealing=sealing())
+        tokens = DiskTokenCache(place, "dataset", sealing=sealing())
+        return is_dark and is_sound(tokens) and tokens.missing(NAMES[:1]) == []
+
+    outcomes_after_kills(
+        lambda point, killer: fill(folder / f"{point}", killer, names=NAMES[:1], sealing=sealing()),
+        lambda point: is_dark_and_sound(folder / f"{point}"),
+    )
+
+
+def sealing():
+    return ShardSealing(MemoryKeyProvider(b"\x01" * 32))
+
+
+def is_sound(tokens):
+    return all(
+        np.array_equal(tokens.open(shard).ids[:], np.concatenate([part.ids for part in parts(shard.name)]))
+        for shard in tokens.shards()
+    )
+
+
 def is_sound_within_budget(place):
     tokens = DiskTokenCache(place, "dataset", budget=BUDGET)
     tokens.put("4", parts("4"), {})
-    for shard in tokens.shards():
-        if not np.array_equal(tokens.open(shard).ids, np.concatenate([part.ids for part in parts(shard.name)])):
-            return False
+    if not is_sound(tokens):
+        return False
     return sum(map(len, files_under(place / "dataset").values())) <= BUDGET and not any((place / ".tmp").iterdir())
 
 
@@ -134,9 +160,15 @@ def driven(*arguments):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("scenario", ["killed_everywhere", "killed_evicting"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "killed_everywhere",
+        *(pytest.param(f"killed_{kind}", marks=pytest.mark.slow) for kind in ("evicting", "encrypting")),
+    ],
+)
 def test_a_kill_at_any_point_is_made_good(scenario):
-    """Killed before or after any file operation, a cache is filled to the same bytes, or stays within its budget."""
+    """Killed at any file operation, a cache is filled to the same tokens, in budget, and a sealed one tells nothing."""
     with TemporaryDirectory(dir=MEMORY) as folder:
         driver = driven(scenario, folder)
         output, errors = driver.communicate(timeout=55)
@@ -275,6 +307,5 @@ def test_damaged_derived_arrays_are_made_again(root, damage):
 
 
 if __name__ == "__main__":
-    {"killed_everywhere": killed_everywhere, "killed_evicting": killed_evicting, "slowly": slowly}[sys.argv[1]](
-        Path(sys.argv[2])
-    )
+    scenarios = (killed_everywhere, killed_evicting, killed_encrypting, slowly)
+    {scenario.__name__: scenario for scenario in scenarios}[sys.argv[1]](Path(sys.argv[2]))

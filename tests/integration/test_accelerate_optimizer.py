@@ -14,8 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.optimizer.accelerate import AccelerateOptimizer
 from adapters.optimizer.algorithm import Algorithm
-from adapters.shared.device import choose_device, choose_precision, peak_flops, within_memory
-from domain.errors import ConfigurationError, OutOfMemory, StateError
+from adapters.shared.file_parts import write_parts
+from domain.errors import ConfigurationError, OutOfMemory, StateError, StepTorn
 from domain.packing import ConcatPacking
 from domain.row_index import place_rows, read_rows
 from domain.sampling import Sampling
@@ -132,8 +132,10 @@ def test_trainables_of_two_precisions_live_in_one_process():
     assert figures == expected
 
 
-@pytest.mark.parametrize("message", ["a bug", "DefaultCPUAllocator: can't allocate memory"])
-def test_a_step_that_is_cut_in_two_is_not_saved(message, tmp_path):
+@pytest.mark.parametrize(
+    ("message", "error"), [("a bug", RuntimeError), ("DefaultCPUAllocator: can't allocate memory", StepTorn)]
+)
+def test_a_step_that_is_cut_in_two_is_not_saved(message, error, tmp_path):
     """An error inside the optimizer's own step is never taken for a shortage, and bars saving until a restore."""
     trainable = prepare()
     before = write(trainable.capture(), tmp_path / "before")
@@ -143,7 +145,7 @@ def test_a_step_that_is_cut_in_two_is_not_saved(message, tmp_path):
 
     hook = register_optimizer_step_post_hook(fail)
     try:
-        with pytest.raises(RuntimeError, match=message):
+        with pytest.raises(error, match=message):
             take_step(trainable, packed_batch(), step=1, rate=0.01)
     finally:
         hook.remove()
@@ -189,8 +191,7 @@ def test_weights_that_do_not_fit_leave_the_optimizer_alone(tmp_path):
     trained, fresh = prepare(), prepare()
     take_step(trained, packed_batch(), step=1, rate=0.01)
     folder = write(trained.capture(), tmp_path / "a")
-    for part in build(num_hidden_layers=3).capture():
-        part.write(folder)
+    write_parts(build(num_hidden_layers=3).capture(), folder)
     before = files_of(fresh.capture())
     with pytest.raises(StateError, match=r"model\.layers\.2"):
         fresh.restore(folder)
@@ -226,65 +227,6 @@ def test_generating_leaves_torch_s_random_state():
     before = torch.get_rng_state()
     trainable.generate([1], Sampling(max_new_tokens=4, temperature=1.0), end_of_text=END_OF_TEXT)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation"),
-        MemoryError(),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory"),
-        RuntimeError("could not create a primitive"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        RuntimeError("std::bad_alloc"),
-    ],
-)
-def test_every_library_s_shortage_is_one_error(error):
-    """Whatever a library says for want of memory becomes ``OutOfMemory`` in one line, without the library's error."""
-
-    def work():
-        raise error
-
-    with pytest.raises(OutOfMemory) as raised:
-        within_memory("cpu", work)
-    assert str(raised.value)
-    assert "\n" not in str(raised.value)
-    assert raised.value.__context__ is None
-
-
-@pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("out of memory"), KeyError("a")])
-def test_other_errors_are_no_shortage(error):
-    """A bug stays what it is: it must not be tried again with fewer rows."""
-
-    def work():
-        raise error
-
-    with pytest.raises(type(error)) as raised:
-        within_memory("cpu", work)
-    assert raised.value is error
-
-
-def test_work_within_memory_returns_what_it_computes():
-    """Nothing but a shortage changes what the work does."""
-    assert within_memory("cpu", divmod, 7, 3) == (2, 1)
-
-
-def test_a_device_that_is_missing_is_refused():
-    """A configured device must be there, and auto takes one that is."""
-    assert choose_device("cpu")[0] == "cpu"
-    assert choose_device("auto")[0] in ("cpu", "cuda", "mps")
-    missing = [kind for kind, module in (("cuda", torch.cuda), ("mps", torch.mps)) if not module.is_available()]
-    for kind in missing:
-        with pytest.raises(ConfigurationError, match=f"device is {kind}"):
-            choose_device(kind)
-
-
-def test_the_precision_is_what_was_asked_for_or_says_why():
-    """A configured precision is taken as it is, and auto gives a reason."""
-    assert choose_precision("bf16", "cpu") == ("bf16", "configured")
-    precision, reason = choose_precision("auto", "cpu")
-    assert precision in ("fp32", "bf16")
-    assert "CPU" in reason or "here" in reason
 
 
 _CHILD = """
@@ -325,6 +267,7 @@ def _digest(trainable):
     return hashed.hexdigest()
 
 
+@pytest.mark.slow
 def test_another_process_continues_bit_for_bit(tmp_path):
     """A run with dropout that is taken up in a fresh process has the bytes of the one that went on."""
     trainable = prepare(build(attention_dropout=0.5))
@@ -356,15 +299,6 @@ def test_state_of_any_memory_layout_is_saved(tmp_path):
     assert files_of(trainables[1].capture()) == files_of(trainables[0].capture())
 
 
-@pytest.mark.parametrize(
-    ("name", "peak"), [("NVIDIA L40", 181e12), ("NVIDIA L4", 121e12), ("NVIDIA H100 PCIe", 756e12), ("Any Other", None)]
-)
-def test_the_peak_is_that_of_the_device(name, peak, monkeypatch):
-    """A device whose name begins like another's has its own peak, and one that nobody knows has none."""
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
-    assert peak_flops("cuda") == peak
-
-
 def run_out_of_memory(precision):
     """Take a step that needs more address space than there is, then the same in small parts; tell what happened."""
     import resource
@@ -387,6 +321,7 @@ def run_out_of_memory(precision):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits address space as Linux does")
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_real_shortage_is_survived(precision):
     """A process that truly runs out of memory is told so, changes nothing, and takes the step in parts that fit."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+from torch.utils.file_baton import FileBaton
 
 from adapters.optimizer.build_locks import announce_builds
+from bootstrap.signals import StoppedAtOnce, stopping_on_signals
 
 
 @pytest.fixture
@@ -67,3 +71,10 @@ def test_a_build_is_announced_before_it_begins(folder, caplog):
     (folder / "async_io.so").write_text("")
     announce_builds(["async_io"])
     assert caplog.text == ""
+
+
+def test_a_signal_ends_the_wait_for_a_lock(folder):
+    """Who stops a run that torch keeps waiting for a lock does not wait with it."""
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(StoppedAtOnce), stopping_on_signals(lambda _reason, _number: False):
+        FileBaton(str(folder / "lock")).wait()

@@ -8,6 +8,7 @@ import stat
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from blake3 import blake3
@@ -19,6 +20,9 @@ from domain.errors import ConfigurationError, StateError
 from domain.progress import Progress
 from ports.state_store import Snapshot, StatePart
 from ports.testing.snapshots import BytesPart, snapshot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def filled(root: Path, *steps: int, keep: int = 5) -> DiskStateStore:
@@ -50,6 +54,10 @@ def test_a_checkpoint_is_a_folder_that_describes_itself(tmp_path):
     assert record == {
         "schema": 2,
         "evaluation_loss": None,
+        "contract": "bitwise",
+        "conditions": {},
+        "saved_at": info.saved_at,
+        "encryption": None,
         "generation": 1,
         "step": 7,
         "progress": snapshot_of(7, {}).progress.to_json(),
@@ -175,12 +183,15 @@ def test_an_incomplete_folder_does_not_count_as_kept(tmp_path):
 
 @dataclass(frozen=True)
 class LookingPart(StatePart):
-    """Writes nothing, and notes what lies in ``.tmp`` and ``.trash`` when it is asked to."""
+    """Is empty, and notes what lies in ``.tmp`` and ``.trash`` of the run folder when its bytes are asked for."""
 
+    run: Path
     seen: list[str]
+    name: str = "looking"
 
-    def write(self, folder: Path) -> None:
-        self.seen.extend(path.name for path in [*folder.parent.iterdir(), *folder.parents[1].glob(".trash/*")])
+    def chunks(self) -> Iterator[bytes]:
+        self.seen.extend(path.name for path in [*self.run.glob(".tmp/*"), *self.run.glob(".trash/*")])
+        yield b""
 
 
 def test_the_rests_of_a_crash_make_room_for_the_next_save(tmp_path):
@@ -192,7 +203,7 @@ def test_the_rests_of_a_crash_make_room_for_the_next_save(tmp_path):
         (tmp_path / folder / "link").symlink_to(tmp_path / "checkpoints")
     store.load()
     assert names_in(tmp_path / ".tmp") == names_in(tmp_path / ".trash") == ["dead", "link"]
-    looking = LookingPart([])
+    looking = LookingPart(tmp_path, [])
     store.save(Snapshot(Progress(step=2), "periodic", [looking]))
     assert set(looking.seen).isdisjoint({"dead", "link"})
     assert names_in(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2"]
@@ -204,29 +215,26 @@ def test_a_name_that_is_taken_is_refused_before_anything_is_written(tmp_path):
     (tmp_path / "checkpoints/checkpoint-2").mkdir()
     (tmp_path / "checkpoints/checkpoint-3").symlink_to("nowhere")
     for step in (2, 3):
-        looking = LookingPart([])
+        looking = LookingPart(tmp_path, [])
         with pytest.raises(StateError, match="already stored"):
             store.save(Snapshot(Progress(step=step), "periodic", [looking]))
         assert looking.seen == []
     assert names_in(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
 
 
-@dataclass(frozen=True)
-class LinkPart(StatePart):
-    target: Path
-
-    def write(self, folder: Path) -> None:
-        (folder / "model").symlink_to(self.target)
-
-
 @pytest.mark.parametrize(
-    "part", [LinkPart(Path(__file__)), BytesPart("MANIFEST.json", b"{}"), BytesPart("COMMIT", b"")], ids=range(3)
+    "names",
+    [
+        *(["MANIFEST.json"], ["COMMIT"], ["../model"], ["/tmp/model"], ["a/../b"], ["./a"], [""], ["a\0b"]),
+        *(["model", "model"], ["model", "model/weights"]),
+    ],
+    ids=repr,
 )
-def test_a_part_that_could_not_be_read_back_is_refused(tmp_path, part):
-    """A part that writes a link, or a file of the store's own, fails the save rather than the load."""
+def test_parts_that_could_not_be_read_back_are_refused(tmp_path, names):
+    """Parts named like the store's own files, out of the checkpoint or twice fail the save rather than the load."""
     store = filled(tmp_path / "run", 1)
     with pytest.raises(StateError, match="step 2"):
-        store.save(Snapshot(Progress(step=2), "periodic", [part]))
+        store.save(Snapshot(Progress(step=2), "periodic", [BytesPart(name, b"{}") for name in names]))
     assert names_in(tmp_path / "run/checkpoints") == ["checkpoint-1"]
     assert names_in(tmp_path / "run/.tmp") == []
 
@@ -270,3 +278,23 @@ def test_a_store_keeps_at_least_one(tmp_path, keep):
     for kind in (partial(DiskStateStore, tmp_path), MemoryStateStore):
         with pytest.raises(ConfigurationError, match="at least 1"):
             kind(keep=keep)
+
+
+def test_an_older_checkpoint_that_went_bad_is_found_before_it_is_needed(tmp_path):
+    """Scrubbing looks at each older checkpoint in turn, sets the damaged one aside, and begins anew behind the last."""
+    store = filled(tmp_path, 1, 2, 3, keep=9)
+    (tmp_path / "checkpoints/checkpoint-2/model").write_bytes(b"x")
+    found = [[rejected.name for rejected in store.scrub()] for _ in range(6)]
+    assert [name for names in found for name in names] == ["checkpoint-2"]
+    assert [info.progress.step for info in store.list()] == [1, 3]
+    (tmp_path / "checkpoints/checkpoint-1/model").write_bytes(b"x")
+    assert [rejected.name for _ in range(2) for rejected in store.scrub()] == ["checkpoint-1"]
+    assert [info.progress.step for info in store.list()] == [3]
+
+
+def test_scrubbing_leaves_the_newest_to_a_resume(tmp_path):
+    """The newest checkpoint is not looked at: whoever loads it does so, and has an older one to fall back to."""
+    store = filled(tmp_path, 1, keep=9)
+    (tmp_path / "checkpoints/checkpoint-1/model").write_bytes(b"x")
+    assert [store.scrub() for _ in range(3)] == [(), (), ()]
+    assert names_in(tmp_path / "checkpoints") == ["checkpoint-1"]

@@ -55,6 +55,7 @@ def most_given_back(most_growth):
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="only glibc tells what is in use")
+@pytest.mark.slow
 def test_words_are_forgotten_when_the_process_has_grown():
     """A process that met many words gives their memory back at its limit, and its ids stay the same; below it none."""
     assert most_given_back(24 << 20) > 16 << 20

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import nn
 
+from adapters.model_factory.decoder import DecoderModelFactory
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.shared.gradient_checkpointing import checkpoint_layers
+from domain.checkpoint_choice import CheckpointBudget
 from domain.errors import ConfigurationError
+from domain.memory_estimate import Training
 from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -28,7 +31,8 @@ CONFIGS = {
 
 
 def build(config, policy):
-    factory = HuggingfaceModelFactory(config=config, gradient_checkpointing=policy)
+    kind = HuggingfaceModelFactory if "model_type" in config else DecoderModelFactory
+    factory = kind(config=config, gradient_checkpointing=policy)
     return factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=0)
 
 
@@ -99,3 +103,75 @@ def test_a_network_of_ours_is_told_the_number():
     for policy, every in (("full", 1), ("every:3", 3), ("none", 0)):
         checkpoint_layers(network, policy)
         assert network.gradient_checkpointing_every == every
+
+
+DEEP = {
+    "llama": {"model_type": "llama", "num_hidden_layers": 6, **SIZES},
+    "gpt2": {
+        "model_type": "gpt2",
+        "n_embd": 32,
+        "n_layer": 6,
+        "n_head": 4,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+    },
+    "decoder": {"num_hidden_layers": 6, **SIZES},
+}
+ROWS, LENGTH = 6, 16  # of ``packed_batch``
+LAST_NORM = 4 * 3 * ROWS * LENGTH * 32  # and what lies around the layers
+
+
+def within(budget):
+    return CheckpointBudget(budget, Training(ROWS, LENGTH, is_masked=True))
+
+
+@pytest.mark.parametrize("config", DEEP.values(), ids=DEEP)
+def test_a_budget_is_kept_with_few_layers_computed_again(config):
+    """What is measured stays within each budget, and one policy that computes fewer layers again would not."""
+    policies = ("none", "every:6", "every:3", "every:2", "full")
+    measured = {policy: kept_bytes(build(config, policy)) for policy in policies}
+    layer = (measured["none"] - measured["every:6"]) * 1.05  # one runs again at a time
+    chosen = []
+    for share in (1.2, 0.9, 0.75, 0.6, 0.35):
+        budget = int(measured["none"] * share)
+        model = build(config, within(budget))
+        policy = model.notes[-1].split("gradient checkpointing is ")[1].split(",")[0]
+        again = 0 if policy == "none" else layer
+        assert kept_bytes(model) == measured[policy]
+        assert measured[policy] - LAST_NORM + (layer if policy != "none" else 0) <= 1.1 * budget
+        for fewer in policies[: policies.index(policy)]:
+            assert measured[fewer] + again > 0.95 * budget, (policy, fewer)
+        chosen.append(policy)
+    assert chosen[0] == "none"
+    assert chosen[-1] == "full"
+    assert len(set(chosen)) >= 3
+
+
+def test_a_budget_that_nothing_keeps_is_refused():
+    """The refusal names the smallest budget that would do, and that one does."""
+    with pytest.raises(ConfigurationError, match=r"6 rows of 16 tokens.*set budget:") as refused:
+        build(DEEP["llama"], within(1000))
+    least = int(str(refused.value).split("set budget:")[1].split("MiB")[0])
+    build(DEEP["llama"], within(least << 20))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        CONFIGS["nemotron_h"],
+        {"model_type": "mixtral", "num_hidden_layers": 2, "num_local_experts": 2, **SIZES},
+    ],
+    ids=["nemotron_h", "mixtral"],
+)
+def test_a_model_of_uneven_or_expert_layers_has_no_budget(config):
+    """A model that the formula does not describe is refused with what to set in its place."""
+    with pytest.raises(ConfigurationError, match="every:N"):
+        build(config, within(10**9))
+
+
+def test_eager_attention_has_no_budget():
+    """Its weights grow with the square of the length, which the formula knows nothing of."""
+    factory = HuggingfaceModelFactory(config=DEEP["llama"], attention="eager", gradient_checkpointing=within(10**9))
+    with pytest.raises(ConfigurationError, match="eager attention"):
+        factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=0)

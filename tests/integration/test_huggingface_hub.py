@@ -27,8 +27,10 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHILD = """
 import json, sys
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
+from adapters.model_factory.huggingface_imports import Trust
 from domain.errors import ConfigurationError
 for settings in map(json.loads, sys.argv[1:]):
+    settings["trusts"] = Trust(settings.pop("code_of", None))
     try:
         model = HuggingfaceModelFactory(**settings).build(vocabulary_size=257, end_of_text=256, seed=99)
     except ConfigurationError as error:
@@ -106,6 +108,7 @@ def build(hub, *settings, **environment):
     return [line.removeprefix("said: ") for line in child.stdout.splitlines() if line.startswith("said: ")]
 
 
+@pytest.mark.slow
 def test_a_model_is_fetched_by_name_and_revision(hub):
     """A name on the hub is built with the weights of the revision, and offline again from what was kept."""
     settings = {"path": "some/model", "revision": "old"}
@@ -144,7 +147,7 @@ def test_a_hub_out_of_reach_is_said_in_one_line(hub):
 
 @pytest.mark.slow
 def test_code_runs_only_if_the_model_is_named(hub, tmp_path):
-    """Code beside the weights runs if ``runs_code_of`` is the model's own path, and for no other value."""
+    """Code beside the weights runs if ``trusts.code_of`` is the model's own path, and for no other value."""
     folder, sentinel = tmp_path / "model", tmp_path / "sentinel"
     (folder / "configuration_own.py").write_text(
         f"open({str(sentinel)!r}, 'w').close()\nfrom transformers import LlamaConfig\n"
@@ -159,9 +162,9 @@ def test_code_runs_only_if_the_model_is_named(hub, tmp_path):
         "auto_map": {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnModel"},
     }
     (folder / "config.json").write_text(json.dumps(described))
-    strangers = [{"path": str(folder), "runs_code_of": other} for other in (None, "some/model", f"{folder}/")]
+    strangers = [{"path": str(folder), "code_of": other} for other in (None, "some/model", f"{folder}/")]
     assert all(line.startswith("refused:") for line in build(hub, *strangers))
     assert not sentinel.exists()
-    (line,) = build(hub, {"path": str(folder), "runs_code_of": str(folder)})
+    (line,) = build(hub, {"path": str(folder), "code_of": str(folder)})
     assert float(line.removeprefix("sum: ")) == pytest.approx(hub.total)
     assert sentinel.exists()

@@ -116,6 +116,7 @@ def test_code_of_a_model_is_never_run(tmp_path):
     assert not (tmp_path / "was run").exists()
 
 
+@pytest.mark.slow
 def test_a_hub_that_cannot_be_reached_is_one_sentence():
     """Offline, a name on the hub that no cache holds is an error in one line."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

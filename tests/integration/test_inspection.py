@@ -89,7 +89,7 @@ def test_a_good_run_is_told_oldest_first(root, inspect, look):
         ["2", "2,000", "periodic"],
         ["3", "3,000", "preempt"],
     ]
-    assert rows[-1][3:] == ["2001-09-09", "01:46:40", "6.8", "KiB", "verified", "-", "-", "-", "-"]
+    assert rows[-1][3:] == ["bitwise", "2001-09-09", "01:46:40", "6.8", "KiB", "verified", "-", "-", "-", "-"]
     assert out.endswith("a resume would take checkpoint-3\n")
     code, report = look(root)
     assert (code, report["sound"], report["resume"]["takes"]) == (0, True, "checkpoint-3")
@@ -98,8 +98,12 @@ def test_a_good_run_is_told_oldest_first(root, inspect, look):
         "step": 3,
         "tokens": 3000,
         "reason": "preempt",
+        "contract": "bitwise",
         "saved": "2001-09-09T01:46:40+00:00",
         "bytes": 7001,
+        "key": None,
+        "pinned": False,
+        "tiers": ["disk"],
         "state": "verified",
         "problems": [],
         "loss": None,

@@ -29,7 +29,7 @@ from domain.retry import RetryPolicy
 CONTENT = random.Random(3).randbytes(100_000)
 QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=10)
 HASTY = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=0.4)
-CALM = RetryPolicy(first_delay=0.5, max_delay=0.5, deadline=1.2)  # it ends in a pause, not in an attempt
+CALM = RetryPolicy(first_delay=0.5, max_delay=0.5, deadline=1.2)
 OWN = {"key": "AKIAEXAMPLE", "secret": "hush/hush+key", "token": "hushtoken"}
 NATIVE, PYTHON = "object_store/", "aiobotocore/"
 ROOT = Path(__file__).parents[2]

@@ -12,22 +12,27 @@ from adapters.event_bus.memory import MemoryEventBus
 from adapters.model_factory.memory import MemoryModelFactory
 from adapters.optimizer.memory import MemoryOptimizer
 from adapters.process_group.single import SingleProcessGroup
+from adapters.shared.file_parts import captured, unpacked
 from adapters.state_store.memory import MemoryStateStore
 from adapters.tokenizer.memory import MemoryTokenizer
 from application.checkpoints import Checkpoints
 from application.engine import Engine
 from application.evaluate import Evaluator
+from application.handlers.adapt_micro_batch import AdaptMicroBatch
 from application.handlers.evaluate_on_cadence import EvaluateOnCadence
-from application.handlers.halve_micro_batch import HalveMicroBatch
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from application.inbox import Inbox
+from application.memory_tier import MemoryTier
 from application.rejections import Rejections
-from application.train import TrainPlan, TrainRun
+from application.train import TrainRun
 from domain.budget import Budget
 from domain.cadence import Every
-from domain.events import MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
+from domain.events import BatchSplit, MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
+from domain.grace import Grace
 from domain.holdout import Holdout
+from domain.micro_batch import KnownSize, MicroBatchPolicy
 from domain.schedule import Span, WarmupDecay, half_cosine
+from domain.train_plan import TrainPlan
 from ports.optimizer import Trainable, Update
 from ports.process_group import ProcessGroup
 from ports.testing.optimizer_cases import files_of
@@ -129,23 +134,44 @@ class Loop:
     holdout: Holdout = Holdout(0.2, seed=5)  # noqa: RUF009  frozen
     rejections: Rejections = field(default_factory=lambda: Rejections("stop"))
     group: ProcessGroup = field(default_factory=SingleProcessGroup)
+    inner: Trainable | None = None
+    peak: float = 5.0
+    known: KnownSize | None = None
     micro_batch: int = 4
+    grow_after: int = 0
+    grace: Grace = Grace()  # noqa: RUF009  frozen
     max_rows: int | None = None
     save_every: int = 0
     evaluate_every: int = 0
     evaluate_at_start: bool = False
+    saves_beside: bool = False
+    keeps_copy: bool = False
+    is_tight: bool = False
+    saves_on_failure: bool = True
 
     def __post_init__(self):
         model = MemoryModelFactory().build(vocabulary_size=257, end_of_text=256, seed=1)
-        self.trainable = FaultyTrainable(MemoryOptimizer(max_rows=self.max_rows).prepare(model))
+        self.trainable = FaultyTrainable(self.inner or MemoryOptimizer(max_rows=self.max_rows).prepare(model))
         self.bus = MemoryEventBus()
         self.inbox = Inbox()
-        self.checkpoints = Checkpoints(self.store, self.trainable, self.bus, self.group, parts=[TOKENIZER])
+        self.checkpoints = Checkpoints(
+            self.store,
+            self.trainable,
+            self.bus,
+            self.group,
+            self.inbox,
+            parts=captured(TOKENIZER.write),
+            memory=MemoryTier(
+                may_overlap=lambda: self.saves_beside,
+                is_tight=lambda: self.is_tight,
+                unpack=self.unpack if self.keeps_copy else None,
+            ),
+        )
         held_out = held_out_of(self.source, self.plan, self.holdout, max_tokens=64)
         self.train = TrainRun(
-            plan=TrainPlan(self.budget, WarmupDecay(5.0, Span(3), 0.5, half_cosine, self.budget)),
+            plan=TrainPlan(self.budget, WarmupDecay(self.peak, Span(3), 0.5, half_cosine, self.budget), self.grace),
             feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
-            engine=Engine(self.trainable, micro_batch=self.micro_batch),
+            engine=Engine(self.trainable, micro_batch=(self.known or KnownSize(self.micro_batch)).rows),
             evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes, self.group),
             checkpoints=self.checkpoints,
             bus=self.bus,
@@ -159,9 +185,21 @@ class Loop:
             self.bus.subscribe(RunStarted, measure.on_start)
             self.bus.subscribe(StepCompleted, measure.on_step)
         self.bus.subscribe(StepCompleted, SaveOnCadence(Every(self.save_every), self.budget, self.inbox))
-        self.bus.subscribe(MemoryExhausted, HalveMicroBatch(self.inbox))
+        self.kept = []
+        policy = MicroBatchPolicy(self.micro_batch, self.plan.rows, grow_after=self.grow_after)
+        known = self.known or KnownSize(self.micro_batch)
+        adapt = AdaptMicroBatch(policy, known, self.inbox, self.kept.append)
+        self.bus.subscribe(MemoryExhausted, adapt.on_shortage)
+        self.bus.subscribe(BatchSplit, adapt.on_split)
+        self.bus.subscribe(StepCompleted, adapt.on_step)
         self.bus.subscribe(StopRequested, SaveOnStop(self.inbox))
-        self.bus.subscribe(RunFailed, SaveOnFailure(self.checkpoints))
+        if self.saves_on_failure:
+            self.bus.subscribe(RunFailed, SaveOnFailure(self.checkpoints))
+
+    @staticmethod
+    def unpack(snapshot):
+        """Return a folder of what was captured, to enter."""
+        return unpacked(snapshot.parts, None)
 
     def run(self):
         """Train; return the progress at the end."""

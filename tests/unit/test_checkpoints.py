@@ -8,6 +8,7 @@ from domain.cursor import Cursor, Lane
 from domain.errors import StateError
 from domain.events import CheckpointRejected, CheckpointSaved, EvaluationCompleted
 from domain.progress import Progress
+from ports.testing.snapshots import BytesPart
 
 PROGRESS = Progress(3, 96, Cursor(12, (Lane(1, 2, 3, 4), Lane())))
 
@@ -98,12 +99,9 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(tmp_path):
 
 def test_the_tokenizer_s_files_do_not_hinder_a_restore(tmp_path):
     """Parts beside the trainable lie in each checkpoint and are left alone when it is restored."""
-
-    class Note:
-        def write(self, folder):
-            (folder / "note.txt").write_text("kept")
-
+    note = BytesPart("note.txt", b"kept")
     loop = Loop(DiskStateStore(tmp_path, keep=1))
-    Checkpoints(loop.store, loop.trainable, loop.bus, loop.group, parts=[Note()]).save(PROGRESS, SaveReason.FINAL)
+    checkpoints = Checkpoints(loop.store, loop.trainable, loop.bus, loop.group, loop.inbox, parts=[note])
+    checkpoints.save(PROGRESS, SaveReason.FINAL)
     assert Loop(loop.store).checkpoints.restore_latest() == PROGRESS
     assert (loop.store.load().folder / "note.txt").read_text() == "kept"

@@ -7,13 +7,43 @@ from hypothesis import strategies as st
 
 from application.inbox import Inbox
 from domain import commands
-from domain.commands import Command, Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun, from_json, to_json
+from domain.commands import (
+    AcknowledgeArchive,
+    AcknowledgeMove,
+    AcknowledgeSave,
+    AdjustResources,
+    Command,
+    DropCopy,
+    Evaluate,
+    ReportDamage,
+    ReportStall,
+    RollBack,
+    SaveCheckpoint,
+    SaveReason,
+    SplitBatch,
+    StopRun,
+    from_json,
+    to_json,
+)
+from domain.resources import Knob
+from domain.tiers import Tier
 
+OUTCOME = (st.integers(1, 99), st.integers(1, 10**6), st.text(), st.floats(0, 1e6), st.none() | st.text())
 COMMANDS = st.one_of(
     st.builds(SplitBatch, st.integers(1, 10**6)),
+    st.builds(AdjustResources, st.sampled_from(Knob), st.integers(1, 99), st.integers(1, 99), st.text()),
     st.builds(SaveCheckpoint, st.sampled_from(SaveReason)),
     st.just(Evaluate()),
+    st.builds(ReportDamage, st.text(), st.text(), st.text()),
+    st.builds(
+        RollBack, st.integers(0), st.text(), st.none() | st.integers(0), st.none() | st.integers(0), st.booleans()
+    ),
     st.builds(StopRun, st.text(), st.none() | st.integers(1, 64)),
+    st.builds(AcknowledgeArchive, *OUTCOME[1:]),
+    st.builds(AcknowledgeSave, *OUTCOME),
+    st.builds(AcknowledgeMove, st.integers(1, 99), st.sampled_from(Tier), st.sampled_from(Tier), st.text()),
+    st.just(DropCopy()),
+    st.builds(ReportStall, st.floats(0, 1e6), st.text()),
 )
 
 
@@ -28,6 +58,16 @@ def test_a_command_survives_the_way_to_another_rank(command):
 def test_every_command_can_be_told_to_another_rank():
     """No command is forgotten when a new one is written."""
     examples = [SplitBatch(1), SaveCheckpoint(), Evaluate(), StopRun("why")]
+    examples += [
+        AcknowledgeSave(1, 7, "here", 0.5),
+        AcknowledgeArchive(1, "there", 0.5, "no way"),
+        AcknowledgeMove(1, Tier.DISK, Tier.ARCHIVE, "why"),
+        DropCopy(),
+        ReportDamage("a", "b", "c"),
+        AdjustResources(Knob.PREFETCH, 4, 8, "why"),
+        ReportStall(61.5, "why"),
+        RollBack(100, "a spike", 3, 8),
+    ]
     kinds = {kind for kind in vars(commands).values() if isinstance(kind, type) and issubclass(kind, Command)}
     assert {type(command) for command in examples} == kinds - {Command}
     assert [from_json(to_json(command)) for command in examples] == examples

@@ -1,4 +1,5 @@
 import math
+import threading
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from adapters.optimizer.memory import MemoryOptimizer
 from adapters.process_group.single import SingleProcessGroup
 from adapters.tokenizer.memory import MemoryTokenizer
 from application.evaluate import Evaluator
+from application.held_out import HeldOut
 from domain.errors import DataError, OutOfMemory
 from domain.holdout import Holdout
+from domain.packing import ConcatPacking
 
 UNITS = {"a": [f"text number {number}" for number in range(20)], "b": ["ä" * 30, "Ω" * 11]}
 PLAN = Plan(length=10, rows=4, seed=1)
@@ -121,3 +124,19 @@ def test_documents_of_one_token_have_no_targets():
     """A held-out set without targets has loss 0 and divides by nothing."""
     evaluation = evaluator_of(trainable_of(), held_out_of({"a": ["x"]}, max_tokens=1)).run()
     assert (evaluation.nats, evaluation.loss, evaluation.bits_per_byte) == (0.0, 0.0, 0.0)
+
+
+def test_reading_what_is_held_out_can_be_given_up():
+    """Who is asked to stop while the documents are read, which may hang, does not wait for them."""
+    may_go_on = threading.Event()
+
+    class Hanging:
+        def __iter__(self):
+            may_go_on.wait(60)
+            return iter(())
+
+    held_out = HeldOut(Hanging(), Holdout(1.0, seed=1), ConcatPacking(10), rows=4, max_tokens=100)
+    try:
+        assert evaluator_of(trainable_of(), held_out).run(should_stop=lambda: True) is None
+    finally:
+        may_go_on.set()

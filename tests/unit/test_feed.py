@@ -2,7 +2,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import cycle, islice, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from application.rejections import Rejections
 from domain.cursor import Cursor, Lane
 from domain.errors import DataError, StateError
 from domain.holdout import Holdout
+from ports.data_source import DataSource
 
 END = 256
 TEXTS = st.text("abcdefgh ä", max_size=30)
@@ -198,6 +199,64 @@ def test_the_supply_tells_what_was_read_and_left_out_so_far(mode, prefetch):
         assert before.rejected <= after.rejected
     assert (told[0].rejected < 12) == (told[0].bytes_read < size) == (mode == "stream")
     assert (told[-1].bytes_read, told[-1].read_retries, told[-1].rejected) == (size, 0, 12)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    CORPORA,
+    PLANS.map(lambda plan: plan.with_(prefetch=plan.prefetch or 2)),
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=1, max_size=12),
+)
+def test_batches_are_the_same_however_depth_and_threads_change(units, plan, turns):
+    """Turning prefetch and threads between any two batches changes no batch, cursor or end."""
+    expected = [content(batch) for batch in batches_of(feed_of(units, plan))]
+    feed = feed_of(units, plan)
+    feed.seek(Cursor())
+    found = []
+    for prefetch, threads in cycle(turns):
+        feed.prefetch = prefetch
+        if feed.threads:
+            feed.threads = threads
+        assert (feed.prefetch, feed.threads) == (prefetch, threads if plan.mode == "stream" else 0)
+        batch = feed.next()
+        if batch is None:
+            break
+        found.append(content(batch))
+    feed.close()
+    assert found == expected
+
+
+def test_more_threads_read_more_lanes_at_a_time():
+    """Threads that are added while batches are made read beside those that wait; no more than lanes are of use."""
+    gate, reading = threading.Event(), threading.Semaphore(0)
+
+    class Waiting(DataSource):
+        def __init__(self, inner):
+            self.inner = inner
+
+        def units(self):
+            return self.inner.units()
+
+        def read(self, unit, start=None):
+            reading.release()
+            gate.wait(10)
+            yield from self.inner.read(unit, start)
+
+        def fingerprint(self):
+            return self.inner.fingerprint()
+
+    units = {f"{number}": ["abcdefgh" * 9] for number in range(6)}
+    feed = feed_of(Waiting(MemoryDataSource(units)), Plan("stream", 8, 2, lanes=3, workers=1, prefetch=1))
+    assert (feed.threads, feed.most_threads) == (1, 3)
+    feed.seek(Cursor())
+    assert reading.acquire(timeout=10)
+    assert not reading.acquire(timeout=0.05)
+    feed.threads = 3
+    assert reading.acquire(timeout=10)
+    assert reading.acquire(timeout=10)
+    gate.set()
+    assert feed.next() is not None
+    feed.close()
 
 
 @dataclass

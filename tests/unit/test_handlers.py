@@ -11,7 +11,6 @@ from adapters.monitor.memory import MemoryMonitor
 from application.handlers import record_metrics
 from application.handlers.announce import Announce
 from application.handlers.evaluate_on_cadence import EvaluateOnCadence
-from application.handlers.halve_micro_batch import HalveMicroBatch
 from application.handlers.record_events import RecordEvents
 from application.handlers.record_metrics import RecordMetrics
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnStop
@@ -19,28 +18,40 @@ from application.inbox import Inbox
 from domain import events
 from domain.budget import Budget
 from domain.cadence import Every
-from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch
+from domain.commands import Evaluate, SaveCheckpoint, SaveReason
 from domain.cursor import Cursor
 from domain.errors import DataError, TrainingError
 from domain.events import (
+    ArchiveFailed,
     BatchSplit,
+    CheckpointArchived,
+    CheckpointFailed,
+    CheckpointMoved,
     CheckpointRejected,
     CheckpointSaved,
     CheckpointStarted,
+    ContractWeakened,
     DataEnded,
     DataStalled,
     EvaluationCompleted,
     Event,
     HandlerFailed,
     MemoryExhausted,
+    ResourcesAdjusted,
+    RollBackSkipped,
+    RolledBack,
     RunFailed,
     RunFinished,
+    RunStalled,
     RunStarted,
     StepCompleted,
     StopRequested,
+    UpdateDropped,
 )
 from domain.outcome import DataSupply, Evaluation, StepOutcome
 from domain.progress import Progress
+from domain.resources import Knob
+from domain.tiers import Tier
 from ports.monitor import Monitor
 from ports.optimizer import Hardware
 
@@ -61,7 +72,7 @@ EXAMPLES = [
     MemoryExhausted(PROGRESS, 8, "no room"),
     BatchSplit(PROGRESS, 4),
     EvaluationCompleted(PROGRESS, Evaluation(8.0, 4, 16)),
-    CheckpointSaved(PROGRESS, "/runs/a/checkpoint-7", SaveReason.FINAL, 0.5),
+    CheckpointSaved(PROGRESS, "/runs/a/checkpoint-7", SaveReason.FINAL, 0.5, 0.5),
     CheckpointRejected("checkpoint-9", "bad hash", "/runs/a/quarantine/checkpoint-9"),
     StopRequested(PROGRESS, "SIGTERM", 15),
     RunFailed(PROGRESS, DataError("line 3 is no JSON")),
@@ -70,6 +81,16 @@ EXAMPLES = [
     DataEnded(PROGRESS),
     CheckpointStarted(PROGRESS, SaveReason.FINAL),
     DataStalled(PROGRESS, 2.5),
+    CheckpointFailed(PROGRESS, SaveReason.PERIODIC, "the disk is full: free some space there"),
+    ContractWeakened(PROGRESS, ["ranks was 1 and is 2"]),
+    CheckpointArchived(7, "s3://bucket/run/checkpoint-7", 1.5),
+    RunStalled(PROGRESS, 61.0, "rank 1 tells nothing any more"),
+    CheckpointMoved(7, Tier.DISK, Tier.ARCHIVE, "the disk is nearly full"),
+    ArchiveFailed(7, "s3://bucket cannot be reached: look at the network"),
+    ResourcesAdjusted(PROGRESS, Knob.PREFETCH, 4, 8, "training waited for data 43% of its time"),
+    UpdateDropped(PROGRESS, "the loss is nan"),
+    RolledBack(PROGRESS, 12, "the loss rose from 2.1 to 7.5"),
+    RollBackSkipped(PROGRESS, "the loss rose from 2.1 to 7.5"),
 ]
 each_event = pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 
@@ -96,7 +117,7 @@ def test_every_event_but_a_step_is_recorded_as_json(event):
         assert again == record
         assert record["event"] == type(event).__name__
         assert record["time"].endswith("+00:00")
-        assert ("step" in record) == any(field.name == "progress" for field in fields(event))
+        assert ("step" in record) == any(field.name in {"progress", "step"} for field in fields(event))
 
 
 def test_the_history_says_what_happened():
@@ -126,7 +147,7 @@ def test_announcements_say_what_a_person_asks():
     assert lines == [
         "resumed at step 7",
         "step 8 does not fit into memory with 8 rows at once",
-        "the same batch again in micro-batches of 4; the result does not change",
+        "micro-batches of 4 from now on; the result is the same but for rounding",
         "step 7 · checkpoint (final) in /runs/a/checkpoint-7, 0.50 s",
         (
             "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; an older one is used, "
@@ -136,6 +157,16 @@ def test_announcements_say_what_a_person_asks():
         "failed after step 7: DataError",
         "RecordMetrics.on_step failed on StepCompleted and training goes on: OSError: disk full",
         "step 8 · waited 2.5 s for data: reading is slower than training",
+        "step 7 · NOT SAVED, training goes on and the next save tries again: the disk is full: free some space there",
+        "from step 7 on equal but for rounding, not to the bit: ranks was 1 and is 2",
+        "step 7 · archived in s3://bucket/run/checkpoint-7, 1.50 s beside training",
+        "step 7 · goes on after 61 s without a sign of life",
+        "step 7 · moved from disk to archive: the disk is nearly full",
+        "step 7 · NOT ARCHIVED, the next checkpoint is tried: s3://bucket cannot be reached: look at the network",
+        "step 7 · batches ahead from 4 to 8: training waited for data 43% of its time",
+        "step 7 · update DROPPED: the loss is nan",
+        "step 12 · ROLLED BACK to step 7: the loss rose from 2.1 to 7.5",
+        "step 7 · the loss rose from 2.1 to 7.5; training goes on, as no checkpoint is old enough to go back to",
     ]
 
 
@@ -144,6 +175,8 @@ class Device:
 
     def __init__(self, peak_flops):
         self.hardware = Hardware("device", "bf16", 10, flops_per_token=60.0, peak_flops=peak_flops)
+
+    memory_retries = 0
 
     def memory_bytes(self):
         return 12345
@@ -174,6 +207,9 @@ def test_the_figures_of_a_step_reach_the_monitor(peak_flops):
         "rejected": 1,
         "memory_bytes": 12345,
         "micro_batch": 2,
+        "dropped_updates": 0,
+        "rollbacks": 0,
+        "memory_retries": 0,
     }
     ((step, metrics),) = monitor.records
     assert step == 7
@@ -233,6 +269,16 @@ def test_checkpoints_are_due_on_their_cadence_and_at_the_end():
     assert orders(never, inbox, map(at, range(1, 4))) == [[], [], final]
 
 
+def test_checkpoints_follow_the_rhythm_that_a_run_can_afford():
+    """From its adjustment on, saves are due at multiples of the new number of steps; no other adjustment counts."""
+    inbox = Inbox()
+    handler = SaveOnCadence(Every(2), Budget(steps=99), inbox)
+    handler.on_adjusted(ResourcesAdjusted(PROGRESS, Knob.PREFETCH, 4, 5, "why"))
+    assert orders(handler, inbox, map(at, range(1, 5))) == [[], [SaveCheckpoint()], [], [SaveCheckpoint()]]
+    handler.on_adjusted(ResourcesAdjusted(PROGRESS, Knob.SAVE_EVERY, 2, 4, "why"))
+    assert orders(handler, inbox, map(at, range(5, 9))) == [[], [], [], [SaveCheckpoint()]]
+
+
 @pytest.mark.parametrize(("signal", "reason"), [(None, SaveReason.FINAL), (15, SaveReason.PREEMPT)])
 def test_a_stop_is_answered_with_a_checkpoint(signal, reason):
     """A run that is asked to stop saves, and the checkpoint tells whether a signal asked."""
@@ -254,19 +300,6 @@ def test_only_a_new_run_is_evaluated_at_its_start(step, at_start, expected):
     inbox = Inbox()
     EvaluateOnCadence(Every(0), Budget(steps=9), inbox, at_start=at_start).on_start(RunStarted(Progress(step)))
     assert inbox.drain() == [Evaluate()] * expected
-
-
-def test_a_micro_batch_is_halved_down_to_one_row():
-    """Halving rounds up, ends at one row, and at one row there is no remedy."""
-    inbox = Inbox()
-    rows, tried = 13, []
-    while rows:
-        tried.append(rows)
-        HalveMicroBatch(inbox)(MemoryExhausted(PROGRESS, rows, "no room"))
-        answers = inbox.drain()
-        assert answers in ([], [SplitBatch((rows + 1) // 2)])
-        rows = answers[0].rows if answers else 0
-    assert tried == [13, 7, 4, 2, 1]
 
 
 GONE = "gone"

@@ -1,5 +1,6 @@
 import threading
-from itertools import count
+import time
+from itertools import count, islice
 
 import pytest
 from hypothesis import given, settings
@@ -100,3 +101,46 @@ def test_closing_wakes_one_who_waits():
     assert not closing.is_alive()
     assert not waiting.is_alive()
     assert received in ([], [1])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 5)), max_size=12), st.integers(1, 5))
+def test_the_depth_may_change_at_any_item(changes, depth):
+    """Whatever depth it is set to on the way, the same items come in the same order, and none twice."""
+    prefetch = Prefetch(iter(range(40)), depth=depth)
+    found = []
+    for new, taken in changes:
+        prefetch.resize(new)
+        found += islice(prefetch, taken)
+    found += prefetch
+    prefetch.close()
+    assert found == list(range(40))
+
+
+def test_a_new_depth_bounds_what_is_made_ahead():
+    """A deeper queue fills further, and a shallower one is bounded anew once what waits in it was taken."""
+    made = []
+
+    def items():
+        for number in count():
+            made.append(number)
+            yield number
+
+    def settled(expected):
+        deadline = time.monotonic() + 10
+        while len(made) < expected and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.02)
+        return len(made)
+
+    prefetch = Prefetch(items(), depth=1)
+    assert settled(2) == 2
+    prefetch.resize(5)
+    assert settled(6) == 6
+    assert prefetch.fill == 5
+    prefetch.resize(2)
+    assert [next(prefetch) for _ in range(3)] == [0, 1, 2]
+    assert settled(6) == 6
+    assert [next(prefetch) for _ in range(4)] == [3, 4, 5, 6]
+    assert settled(10) == 10
+    prefetch.close()

@@ -206,3 +206,12 @@ def test_a_policy_without_an_end_is_refused(numbers):
     """Numbers under which trying would never end, or make no sense, are refused."""
     with pytest.raises(ValueError, match="not a way to retry"):
         RetryPolicy(**numbers)
+
+
+def test_what_the_deadline_cut_short_is_not_the_cause():
+    """Of an attempt that ended with the time for all, the error before it is raised, which says more."""
+    clock, busy, cut = Clock(), ConnectionResetError("busy"), TimeoutError("cut")
+    with pytest.raises(ConnectionResetError, match="busy"):
+        run(attempts([busy, cut], clock, seconds=3.0), clock, RetryPolicy(0.0, 1.0, 0.0, deadline=6.0))
+    with pytest.raises(TimeoutError, match="cut"):
+        run(attempts([cut], clock, seconds=6.0), clock, RetryPolicy(0.0, 1.0, 0.0, deadline=6.0))

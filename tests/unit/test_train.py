@@ -47,7 +47,7 @@ def test_events_come_in_their_documented_order():
     step = ["StepCompleted"]
     due = ["StepCompleted", "EvaluationCompleted", "CheckpointStarted", "CheckpointSaved"]
     assert loop.story == [
-        *("RunStarted", "EvaluationCompleted", "MemoryExhausted", "BatchSplit"),
+        *("RunStarted", "EvaluationCompleted", "MemoryExhausted", "BatchSplit", "ContractWeakened"),
         *(step + due + step + due),
         "RunFinished",
     ]
@@ -211,7 +211,8 @@ def test_commands_that_answer_commands_are_obeyed_before_the_end():
     loop.bus.subscribe(CheckpointSaved, lambda _: loop.inbox.post(SplitBatch(1)))
     loop.at_step(2, lambda: loop.inbox.post(StopRun("enough")))
     loop.run()
-    assert loop.story[-5:] == ["StopRequested", "CheckpointStarted", "CheckpointSaved", "BatchSplit", "RunFinished"]
+    story = ["StopRequested", "CheckpointStarted", "CheckpointSaved", "BatchSplit", "ContractWeakened", "RunFinished"]
+    assert loop.story[-6:] == story
 
 
 def test_a_step_is_saved_once():

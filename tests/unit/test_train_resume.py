@@ -7,7 +7,7 @@ from streams import MODES, Plan
 from adapters.data_source.memory import MemoryDataSource
 from domain.budget import Budget
 from domain.commands import SaveReason, StopRun
-from domain.errors import DataError
+from domain.errors import DataError, LeaveAtOnce
 from domain.events import CheckpointSaved, RunFailed, RunFinished, RunStarted
 
 STEPS = 8
@@ -43,7 +43,7 @@ def fail(loop, step, error=ZeroDivisionError):
 
 def vanish(loop, step):
     """End the process without a chance to save: only periodic checkpoints are there."""
-    fail(loop, step, KeyboardInterrupt)
+    fail(loop, step, LeaveAtOnce)
 
 
 @pytest.mark.parametrize("mode", MODES)

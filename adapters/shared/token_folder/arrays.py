@@ -19,33 +19,35 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from adapters.shared.token_folder.folder import TokenFolder
+    from adapters.shared.token_folder.sealing import ShardSeal
 
     Arrays = Mapping[str, NDArray[Any]]
 
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I32": np.int32, "I64": np.int64}
 
 
-def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays) -> None:
-    """Write ``arrays`` to ``path``, durably, as a safetensors file that also bears a hash of them.
+def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, seal: ShardSeal | None = None) -> None:
+    """Write ``arrays`` to ``path``, durably, as a safetensors file with a hash of them, encrypted by ``seal``.
 
     Where several do so at once, one of them wins. Raises ``OSError``; the folder above must be there.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     with folder.draft() as draft:
         unfinished = draft / path.name
-        folder.files.write_file(unfinished, save(contiguous, metadata={"blake3": _digest(contiguous)}))
+        data = save(contiguous, metadata={"blake3": _digest(contiguous)})
+        folder.files.write_file(unfinished, data if seal is None else seal.encrypt(path.name, data))
         folder.files.sync_file(unfinished)
         folder.files.replace_file(unfinished, path)
         folder.files.sync_folder(path.parent)
 
 
-def load_arrays(path: Path, *, verify: bool) -> Arrays:
-    """Return what ``store_arrays`` wrote to ``path``, as read-only views of one memory map.
+def load_arrays(path: Path, seal: ShardSeal | None = None, *, verify: bool) -> Arrays:
+    """Return what ``store_arrays`` wrote to ``path``, as read-only views of one memory map, or of what was decrypted.
 
     Raises ``OSError``, and ``Damaged`` for a torn file or, with ``verify``, for other bytes.
     """
     with path.open("rb") as file:
-        mapped = map_file(file.fileno())
+        mapped = map_file(file.fileno()) if seal is None else memoryview(seal.decrypt(path.name, file.read()))
     try:
         header_end = 8 + int.from_bytes(mapped[:8], "little")
         header = json.loads(bytes(mapped[8:header_end]))

@@ -33,14 +33,16 @@ class TokenFolder:
 
     Nothing is created before ``prepare``. Methods raise ``OSError``, and ``ConfigurationError`` for a folder that holds
     something and lacks the marker: somebody else's is neither written to nor deleted from. Locks are ``flock``s on the
-    folders themselves: none is left behind, whoever dies.
+    folders themselves: none is left behind, whoever dies. All shards of a folder are encrypted, or none is: one of the
+    other kind is refused.
     """
 
-    def __init__(self, root: Path, files: TokenFileOperations) -> None:
+    def __init__(self, root: Path, files: TokenFileOperations, *, is_encrypted: bool = False) -> None:
         self.root = root
         self.files = files
         self.quarantine = root / ".quarantine"
         self._drafts = root / ".tmp"
+        self._is_encrypted = is_encrypted
         self._is_prepared = False
 
     def check(self) -> bool:
@@ -50,7 +52,7 @@ class TokenFolder:
         except FileNotFoundError:
             return False
         if MARKER in names:
-            _check_marker(self.root / MARKER)
+            _check_marker(self.root / MARKER, is_encrypted=self._is_encrypted)
             return True
         if any(not name.startswith(MARKER) for name in names):
             msg = f"{self.root} holds files that Holdfast did not write: choose an empty or a new folder for the tokens"
@@ -148,7 +150,8 @@ class TokenFolder:
         for path in self.root.glob(f"{MARKER}.*"):
             self.files.remove_file(path)
         unfinished = self.root / f"{MARKER}.{uuid4().hex}"
-        text = json.dumps({"schema": SCHEMA, "written_by": "holdfast", "holds": "tokens; may be deleted as a whole"})
+        told = {"schema": SCHEMA, "written_by": "holdfast", "holds": "tokens; may be deleted as a whole"}
+        text = json.dumps({**told, "encrypted": True} if self._is_encrypted else told)
         self.files.write_file(unfinished, f"{text}\n".encode("ascii"))
         self.files.sync_file(unfinished)
         self.files.rename(unfinished, self.root / MARKER)
@@ -178,12 +181,22 @@ def _lock_of_folder(path: Path) -> int | None:
     return descriptor
 
 
-def _check_marker(path: Path) -> None:
+def _check_marker(path: Path, *, is_encrypted: bool) -> None:
     try:
-        schema = json.loads(path.read_bytes())["schema"]
-    except (ValueError, KeyError, TypeError) as error:
+        marker = json.loads(path.read_bytes())
+        schema, was_encrypted = marker["schema"], marker.get("encrypted", False)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         msg = f"{path} is damaged, so nobody can tell whose the folder is: delete the folder if it is a token cache"
         raise ConfigurationError(msg) from error
     if schema != SCHEMA:
         msg = f"{path} is of another version of Holdfast (schema {schema}): choose another folder, or that version"
+        raise ConfigurationError(msg)
+    if was_encrypted and not is_encrypted:
+        msg = f"the tokens in {path.parent} are encrypted: name their key with data.cache.encryption.key_from"
+        raise ConfigurationError(msg)
+    if is_encrypted and not was_encrypted:
+        msg = (
+            f"the tokens in {path.parent} are not encrypted, and those of a run with data.cache.encryption must not "
+            "lie among them: name another folder with data.cache.dir"
+        )
         raise ConfigurationError(msg)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from adapters.shared.token_folder.folder import TokenFolder
+    from adapters.shared.token_folder.sealing import ShardSeal
 
     Arrays = Mapping[str, NDArray[Any]]
 
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @final
 class KeptArrays:
-    """Keeps arrays in files of ``folder``, at most ``max_open`` of them mapped at a time."""
+    """Keeps arrays in files of ``folder``, at most ``max_open`` of them mapped, or decrypted, at a time."""
 
     def __init__(self, folder: TokenFolder, *, verify: bool, max_open: int) -> None:
         self._folder = folder
@@ -32,8 +33,8 @@ class KeptArrays:
         self._recent: Recent[Path, Arrays] = Recent(max_open)
         self._verified: set[Path] = set()
 
-    def get(self, path: Path, make: Callable[[], Arrays]) -> Arrays:
-        """Return the arrays in the file ``path``, made and stored if they are not there or are damaged.
+    def get(self, path: Path, make: Callable[[], Arrays], seal: ShardSeal | None = None) -> Arrays:
+        """Return the arrays in the file ``path``, made and stored, by ``seal``, if they are not there or are damaged.
 
         Where the folder above is gone (its shard was evicted), they are made and not kept. Raises ``StateError`` for
         what the disk refuses.
@@ -41,15 +42,15 @@ class KeptArrays:
         arrays = self._recent.get(path)
         if arrays is None:
             with reading(path.name, path.parent):
-                arrays = self._load(path)
+                arrays = self._load(path, seal)
             if arrays is None:
-                arrays = self._store(path, make())
+                arrays = self._store(path, make(), seal)
             self._recent.put(path, arrays)
         return arrays
 
-    def _load(self, path: Path) -> Arrays | None:
+    def _load(self, path: Path, seal: ShardSeal | None) -> Arrays | None:
         try:
-            arrays = load_arrays(path, verify=self._verify and path not in self._verified)
+            arrays = load_arrays(path, seal, verify=self._verify and path not in self._verified)
         except FileNotFoundError:
             return None
         except Damaged as damage:
@@ -58,12 +59,12 @@ class KeptArrays:
         self._verified.add(path)
         return arrays
 
-    def _store(self, path: Path, arrays: Arrays) -> Arrays:
+    def _store(self, path: Path, arrays: Arrays, seal: ShardSeal | None) -> Arrays:
         with storing(path.name, path.parent):
             self._folder.prepare()
             try:
-                store_arrays(self._folder, path, arrays)
-                return load_arrays(path, verify=False)
+                store_arrays(self._folder, path, arrays, seal)
+                return load_arrays(path, seal, verify=False)
             except FileNotFoundError:
                 if path.parent.exists():
                     raise

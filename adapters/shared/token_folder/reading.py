@@ -6,33 +6,45 @@ import fcntl
 import mmap
 import os
 from errno import EWOULDBLOCK
+from io import FileIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
 
-from adapters.shared.token_folder.manifest import HASHES, MANIFEST, OFFSETS, TOKENS, ShardManifest
+from adapters.shared.token_folder.manifest import HASHES, MANIFEST, OFFSETS, TOKENS, ShardManifest, name_in
 from adapters.shared.token_folder.mapping import map_file
 from adapters.shared.token_folder.operations import Damaged
+from adapters.shared.token_folder.sealed_ids import SealedIds
 from ports.token_source import Tokens
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
+    from typing_extensions import Buffer
 
     from adapters.shared.file_operations import FileOperations
+    from adapters.shared.token_folder.sealing import ShardSeal, ShardSealing
 
 _CHUNK = 1 << 20
 
 
-def read_manifest(files: FileOperations, folder: Path) -> ShardManifest:
+def read_manifest(files: FileOperations, folder: Path, sealing: ShardSealing | None) -> ShardManifest:
     """Return the manifest of the shard in ``folder``, the other files unread.
 
-    Raises ``FileNotFoundError`` where there is none, ``Damaged``, ``DataError`` for a later version, ``OSError``.
+    Raises ``FileNotFoundError`` where there is none, ``Damaged``, ``DataError`` for a later version, ``StateError``
+    without the key, ``OSError``.
     """
     with files.open_file(folder / MANIFEST) as file:
-        return ShardManifest.from_bytes(file.read())
+        return ShardManifest.from_bytes(file.read(), sealing)
+
+
+def read_name(files: FileOperations, folder: Path) -> str:
+    """Return the name of the shard in ``folder``, for which no key is needed; raises as ``read_manifest``."""
+    with files.open_file(folder / MANIFEST) as file:
+        return name_in(file.read())
 
 
 def check_sizes(folder: Path, manifest: ShardManifest) -> None:
@@ -53,22 +65,36 @@ def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) 
 
     It reads instead of mapping: a sector that cannot be read is then an ``OSError``, not the end of the process.
     """
-    buffer = memoryview(bytearray(_CHUNK))
     for name, digest in manifest.digests.items():
         hasher = blake3()
         with files.open_file(folder / name) as file:
-            while count := file.readinto(buffer):
-                hasher.update(buffer[:count])
+            for chunk in _plain(file) if manifest.seal is None else _decrypted(file, name, manifest.seal):
+                hasher.update(chunk)
         if hasher.hexdigest() != digest:
             msg = f"{name} does not have the bytes that were written"
             raise Damaged(msg)
 
 
-def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
-    """Return the shard's tokens as memory maps, which pin it: no other process evicts it while they are held.
+def _plain(file: FileIO) -> Iterator[Buffer]:
+    buffer = memoryview(bytearray(_CHUNK))
+    while count := file.readinto(buffer):
+        yield buffer[:count]
 
+
+def _decrypted(file: FileIO, name: str, seal: ShardSeal) -> Iterator[Buffer]:
+    encrypted = seal.open(name, file)
+    for offset in range(0, encrypted.size, _CHUNK):
+        yield seal.read(encrypted, offset, _CHUNK)
+
+
+def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
+    """Return the shard's tokens, whose ids pin it: no other process evicts it while they are held.
+
+    They are memory maps; of a sealed shard the ids are decrypted as they are read, the others now.
     Raises ``FileNotFoundError`` for a shard that is gone or on its way out.
     """
+    if manifest.seal is not None:
+        return _sealed_tokens(folder, manifest, manifest.seal)
     ids = _map_pinned(folder / TOKENS, manifest)
     offsets = map_array(folder / OFFSETS, np.dtype(np.int64))
     hashes = map_array(folder / HASHES, np.dtype(np.uint64))
@@ -96,11 +122,29 @@ def lock_to_evict(folder: Path) -> int | None:
     return None
 
 
-def _map_pinned(path: Path, manifest: ShardManifest) -> NDArray[np.unsignedinteger]:
+def _sealed_tokens(folder: Path, manifest: ShardManifest, seal: ShardSeal) -> Tokens:
+    pinned = FileIO(folder / TOKENS, "rb", opener=lambda path, _: _open_pinned(path))
+    ids = SealedIds(seal.open(TOKENS, pinned), np.dtype(manifest.dtype), folder)
+    offsets, hashes = (_unsealed(folder / name, seal) for name in (OFFSETS, HASHES))
+    return Tokens(ids, np.frombuffer(offsets, np.int64), np.frombuffer(hashes, np.uint64))
+
+
+def _unsealed(path: Path, seal: ShardSeal) -> bytes:
+    with FileIO(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+        return seal.decrypt(path.name, file.readall())
+
+
+def _open_pinned(path: Path | str) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    if _lock(descriptor, Path(path), fcntl.LOCK_SH):
+        return descriptor
+    os.close(descriptor)
+    raise FileNotFoundError(path)
+
+
+def _map_pinned(path: Path, manifest: ShardManifest) -> NDArray[np.unsignedinteger]:
+    descriptor = _open_pinned(path)
     try:
-        if not _lock(descriptor, path, fcntl.LOCK_SH):
-            raise FileNotFoundError(path)
         if os.fstat(descriptor).st_size == 0:
             return np.zeros(0, manifest.dtype)
         # this kind of map keeps a duplicate of the descriptor, and with it the lock, while anybody holds a part of it

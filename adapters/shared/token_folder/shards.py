@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from adapters.shared.token_folder.folder import TokenFolder
     from adapters.shared.token_folder.kept import Arrays
+    from adapters.shared.token_folder.sealing import ShardSealing
     from ports.token_source import Tokens, TokenShard
 
 _REMEDY = "run again, and it is made again"
@@ -38,15 +39,25 @@ class _Opened:
 class StoredShards:
     """Lists and opens the shards below ``place``, a folder in ``folder``; ``max_open`` of them stay open, and pinned.
 
-    An open shard takes one file descriptor, derived arrays take none.
+    An open shard takes one file descriptor, derived arrays take none. With ``sealing`` all of them are encrypted.
     ``remedy`` ends the sentence about a shard that is gone or damaged.
     """
 
-    def __init__(self, folder: TokenFolder, place: Path, *, verify: bool, max_open: int, remedy: str = _REMEDY) -> None:
+    def __init__(
+        self,
+        folder: TokenFolder,
+        place: Path,
+        *,
+        verify: bool,
+        max_open: int,
+        remedy: str = _REMEDY,
+        sealing: ShardSealing | None = None,
+    ) -> None:
         self.place = place
         self._folder = folder
         self._verify = verify
         self._remedy = remedy
+        self._sealing = sealing
         self._recent: Recent[str, _Opened] = Recent(max_open)
         self._kept = KeptArrays(folder, verify=verify, max_open=max_open)
         self._manifests: dict[str, ShardManifest] = {}
@@ -57,6 +68,10 @@ class StoredShards:
         """Return where the shard ``name`` lies or would lie."""
         return self.place / safe_name(name)
 
+    def read(self, path: Path) -> ShardManifest:
+        """Return the manifest of the shard in the folder ``path``; raises as ``read_manifest``."""
+        return read_manifest(self._folder.files, path, self._sealing)
+
     def scan(self) -> Mapping[str, ShardManifest]:
         """Return the complete shards by name, sorted; each manifest is read once, and its ``meta`` is left out."""
         with self._lock, reading("the list of shards", self.place):
@@ -66,7 +81,7 @@ class StoredShards:
                 del self._manifests[folder]
             for folder in found - self._manifests.keys():
                 with contextlib.suppress(Damaged, FileNotFoundError, NotADirectoryError):
-                    manifest = read_manifest(self._folder.files, self.place / folder)
+                    manifest = self.read(self.place / folder)
                     if safe_name(manifest.name) == folder:
                         self._manifests[folder] = replace(manifest, meta={})
             return {
@@ -100,8 +115,11 @@ class StoredShards:
 
     def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
         """Return what ``make`` makes of the tokens of ``shard``, kept beside it under ``key``."""
-        path = self.path_of(shard.name) / f"derived-{safe_name(f'{shard.fingerprint} {key}')}.safetensors"
-        return self._kept.get(path, lambda: make(self.open(shard)))
+        seal = None if self._sealing is None else self._manifest(shard).seal
+        what = f"{shard.fingerprint} {key}"
+        name = safe_name(what) if seal is None else seal.hidden(what)
+        path = self.path_of(shard.name) / f"derived-{name}.safetensors"
+        return self._kept.get(path, lambda: make(self.open(shard)), seal)
 
     def set_aside(self, name: str) -> Path | None:
         """Move a damaged shard into quarantine and return where it is now; None if it is gone meanwhile."""
@@ -129,7 +147,7 @@ class StoredShards:
         path = self.path_of(shard.name)
         with self._damage_set_aside(shard.name), reading(f"the shard {shard.name!r}", path):
             try:
-                manifest = read_manifest(self._folder.files, path)
+                manifest = self.read(path)
             except FileNotFoundError as error:
                 raise self._gone(shard) from error
         if manifest.shard != shard:

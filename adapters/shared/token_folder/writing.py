@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from adapters.shared.token_folder.operations import TokenFileOperations
+    from adapters.shared.token_folder.sealing import ShardSeal
     from ports.token_source import Tokens
 
 _PIECE = 1 << 22
@@ -28,13 +29,17 @@ assert sys.byteorder == "little", "the files of tokens are little endian, and wr
 class ShardWriter:
     """Writes parts into a new folder, holding a few MiB of them at a time; all is durable but the folder's own name.
 
-    ``grown`` is told after each part how many bytes there are by now, and may stop it by raising.
+    ``grown`` is told after each part how many bytes there are by now, and may stop it by raising. With ``seal`` nothing
+    reaches the disk that is not encrypted.
     """
 
-    def __init__(self, files: TokenFileOperations, folder: Path, grown: Callable[[int], object]) -> None:
+    def __init__(
+        self, files: TokenFileOperations, folder: Path, grown: Callable[[int], object], seal: ShardSeal | None = None
+    ) -> None:
         self._files = files
         self._folder = folder
         self._grown = grown
+        self._seal = seal
         self._dtype: np.dtype[np.unsignedinteger] | None = None
 
     def write(self, name: str, parts: Iterable[Tokens], meta: Mapping[str, object]) -> ShardManifest:
@@ -44,7 +49,7 @@ class ShardWriter:
         """
         what = f"the shard {name!r}"
         with storing(what, self._folder):
-            tokens, offsets, hashes = (_Column(self._files, self._folder / name) for name in (TOKENS, OFFSETS, HASHES))
+            tokens, offsets, hashes = (self._column(name) for name in (TOKENS, OFFSETS, HASHES))
             offsets.add(np.zeros(1, np.int64))
         num_tokens = num_documents = 0
         for part in parts:
@@ -57,11 +62,15 @@ class ShardWriter:
             self._grown(tokens.size + offsets.size + hashes.size)
         with storing(what, self._folder):
             digests = {column.path.name: column.finish() for column in (tokens, offsets, hashes)}
-            manifest = ShardManifest(name, str(self._dtype or DTYPES[0]), num_tokens, num_documents, digests, meta)
+            dtype = str(self._dtype or DTYPES[0])
+            manifest = ShardManifest(name, dtype, num_tokens, num_documents, digests, meta, self._seal)
             self._files.write_file(self._folder / MANIFEST, manifest.to_bytes())
             self._files.sync_file(self._folder / MANIFEST)
             self._files.sync_folder(self._folder)
         return manifest
+
+    def _column(self, name: str) -> _Column:
+        return _Column(self._files, self._folder / name, self._seal)
 
     def _checked(self, ids: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
         if self._dtype is None:
@@ -72,14 +81,15 @@ class ShardWriter:
 
 @final
 class _Column:
-    """One file, hashed while it is written."""
+    """One file, hashed, and encrypted by ``seal``, while it is written."""
 
-    def __init__(self, files: TokenFileOperations, path: Path) -> None:
+    def __init__(self, files: TokenFileOperations, path: Path, seal: ShardSeal | None) -> None:
         self.path = path
         self.size = 0
         self._files = files
         self._hasher = blake3()
         self._buffer = bytearray()
+        self._encryptor = seal and seal.encryptor(path.name)
         files.write_file(path, b"")
 
     def add(self, values: NDArray[np.generic]) -> None:
@@ -95,6 +105,8 @@ class _Column:
 
     def finish(self) -> str:
         self._flush()
+        if self._encryptor is not None:
+            self._files.append_file(self.path, self._encryptor.finish())
         self._files.sync_file(self.path)
         return str(self._hasher.hexdigest())
 
@@ -105,4 +117,4 @@ class _Column:
 
     def _write(self, data: memoryview) -> None:
         self._hasher.update(data)
-        self._files.append_file(self.path, data)
+        self._files.append_file(self.path, data if self._encryptor is None else self._encryptor.add(data))

@@ -67,6 +67,7 @@ def check(samples, warm_up, most_a_minute):
     assert len(set(threads)) == 1, figures
 
 
+@pytest.mark.slow
 def test_a_stream_holds_on_to_nothing(tmp_path):
     """Over many epochs of three formats in several lanes, threads and open files stay as many, and memory stays."""
     write_corpus(tmp_path)

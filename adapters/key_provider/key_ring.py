@@ -1,0 +1,83 @@
+"""Keys that are at hand as bytes, and how they wrap data keys."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import secrets
+from typing import TYPE_CHECKING, final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from adapters.shared.encryption import KEY_SIZE, AuthenticationError
+from domain.errors import ConfigurationError, StateError
+from ports.key_provider import WrappedKey
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NONCE_SIZE = 12
+_ID_SIZE = 8
+_HOW_TO_MAKE = "make one with `openssl rand -base64 32`"
+
+
+@final
+class KeyRing:
+    """Wraps by the first of ``keys``, each of 32 bytes, and unwraps by any of them: AES-256-GCM.
+
+    What is stored is nonce (12 bytes) | encrypted data key | tag (16); the key's id and the context are authenticated
+    with it. The id is the beginning of the key's SHA-256, which tells nothing of a random key.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        ids = [_id_of(key) for key in keys]
+        self._ciphers = dict(zip(ids, map(AESGCM, keys), strict=True))
+        self._first = ids[0]
+
+    def wrap(self, data_key: bytes, context: bytes) -> WrappedKey:
+        """Answer ``KeyProvider.wrap``."""
+        nonce = secrets.token_bytes(_NONCE_SIZE)
+        encrypted = self._ciphers[self._first].encrypt(nonce, data_key, _authenticated(self._first, context))
+        return WrappedKey(self._first, nonce + encrypted)
+
+    def unwrap(self, wrapped: WrappedKey, context: bytes) -> bytes:
+        """Answer ``KeyProvider.unwrap``."""
+        cipher = self._ciphers.get(wrapped.key_id)
+        if cipher is None:
+            msg = (
+                f"the data key was wrapped by the key {wrapped.key_id[:64]!r}, and those at hand are "
+                f"{', '.join(self._ciphers)}: add that one as an old key"
+            )
+            raise StateError(msg)
+        nonce, encrypted = wrapped.data[:_NONCE_SIZE], wrapped.data[_NONCE_SIZE:]
+        try:
+            return cipher.decrypt(nonce, encrypted, _authenticated(wrapped.key_id, context))
+        except (InvalidTag, ValueError) as error:  # a nonce that was cut short is a ValueError
+            msg = (
+                f"the data key that the key {wrapped.key_id} wrapped cannot be authenticated: it was changed, or put "
+                "there from elsewhere; use another copy"
+            )
+            raise AuthenticationError(msg) from error
+
+
+def key_from_base64(text: str, place: str) -> bytes:
+    """Return the key that ``text`` holds as base64, or raise ``ConfigurationError`` about ``place``."""
+    try:
+        key = base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        msg = f"{place} does not hold base64: {_HOW_TO_MAKE}"
+        raise ConfigurationError(msg) from None
+    if len(key) != KEY_SIZE:
+        msg = f"{place} holds base64 of {len(key)} bytes where a key has {KEY_SIZE}: {_HOW_TO_MAKE}"
+        raise ConfigurationError(msg)
+    return key
+
+
+def _id_of(key: bytes) -> str:
+    return hashlib.sha256(key).digest()[:_ID_SIZE].hex()
+
+
+def _authenticated(key_id: str, context: bytes) -> bytes:
+    return key_id.encode("ascii") + context  # the id has one length, so that no other pair gives the same bytes

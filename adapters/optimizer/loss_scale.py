@@ -1,0 +1,67 @@
+"""What keeps small gradients in fp16 from becoming zero: the loss is made larger before its backward."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, final
+
+from adapters.shared.file_parts import TextPart
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ports.state_store import StatePart
+
+LOSS_SCALE_FILE = "loss_scale.json"
+
+_FIRST = 2.0**16  # this and the next are those of torch's GradScaler
+_GROWTH_STEPS = 2000
+
+
+@final
+class LossScale:
+    """A power of two, which rounds nothing; it halves until gradients are finite, and doubles after 2000 steps.
+
+    torch's ``GradScaler`` leaves a step out when gradients overflow; here it is computed again at half the scale, so
+    that each batch is learned from. ``value`` is that of the step under way, and settles once the step is taken.
+    """
+
+    def __init__(self, value: float = _FIRST, *, good_steps: int = 0) -> None:
+        self.value = self._settled = value
+        self._good_steps = good_steps
+
+    def lower(self) -> bool:
+        """Halve the value for another try; return False, with nothing changed, if it is 1 or below."""
+        if self.value <= 1:
+            return False
+        self.value /= 2
+        return True
+
+    def settle(self) -> None:
+        """Keep the value, with which a step was taken."""
+        self._good_steps = 1 if self.value < self._settled else self._good_steps + 1
+        if self._good_steps == _GROWTH_STEPS:
+            self.value, self._good_steps = self.value * 2, 0
+        self._settled = self.value
+
+    def forget(self) -> None:
+        """Go back to the value of the last step that was taken."""
+        self.value = self._settled
+
+    def capture(self) -> StatePart:
+        """Return what was settled, as a file."""
+        return TextPart(LOSS_SCALE_FILE, json.dumps({"scale": self._settled, "good_steps": self._good_steps}))
+
+    @classmethod
+    def read(cls, folder: Path) -> LossScale:
+        """Return what ``capture`` wrote, or a fresh one where nothing was; ``StateError`` if it cannot be read."""
+        path = folder / LOSS_SCALE_FILE
+        if not path.exists():
+            return cls()
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            return cls(float(saved["scale"]), good_steps=int(saved["good_steps"]))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            msg = f"{path} cannot be read: {error}; restore another checkpoint"
+            raise StateError(msg) from error

@@ -1,0 +1,1 @@
+"""What the machine has left: adapters of ``ports.resource_probe``."""

@@ -1,0 +1,86 @@
+"""The machine, as the operating system and the GPU's driver tell of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import final
+
+import psutil
+from typing_extensions import override
+
+from adapters.shared.host_memory import free_share
+from adapters.shared.nvml import Gpu
+from domain.resources import Pressure, ResourceSample
+from ports.resource_probe import ResourceProbe
+
+_CGROUP, _PRESSURE = Path("/sys/fs/cgroup"), Path("/proc/pressure")
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+_AVERAGE = re.compile(r"some avg10=([0-9.]+)")
+
+
+@final
+class HostResourceProbe(ResourceProbe):
+    """Asks psutil, the control group under ``cgroup``, the pressures under ``pressure``, and NVML for ``gpu``.
+
+    ``folder`` is on the disk that counts. ``gpu`` is the number or UUID that NVML knows a device by; None is none.
+    """
+
+    def __init__(
+        self, folder: Path, *, gpu: str | None = None, cgroup: Path = _CGROUP, pressure: Path = _PRESSURE
+    ) -> None:
+        self._folder = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+        self._cgroup = cgroup
+        self._pressure = pressure
+        self._stack = ExitStack()
+        self._gpu = Gpu.open(gpu, self._stack) if gpu is not None else None
+        self._before = self._counted()
+
+    @override
+    def sample(self) -> ResourceSample:
+        before, self._before = self._before, self._counted()
+        passed, busy, idle, disk, network = (now - then for now, then in zip(self._before, before, strict=True))
+        usage = shutil.disk_usage(self._folder)
+        memory, processors = (None, None) if self._gpu is None else self._gpu.in_use()
+        return ResourceSample(
+            memory=1.0 - free_share(self._cgroup),
+            processors=_share(busy, busy + idle),
+            disk=_share(usage.used, usage.used + usage.free),
+            disk_bytes=max(0.0, disk) / max(passed, 1e-6),
+            network_bytes=max(0.0, network) / max(passed, 1e-6),
+            pressure=Pressure(*map(self._waiting_for, ("memory", "io", "cpu"))),
+            gpu_memory=memory,
+            gpu=processors,
+        )
+
+    @override
+    def close(self) -> None:
+        self._stack.close()
+
+    def _counted(self) -> tuple[float, ...]:
+        """Return the time, seconds of processors busy and idle, and bytes of disks and networks, all since the boot."""
+        times = psutil.cpu_times()
+        idle = float(times.idle + getattr(times, "iowait", 0.0))
+        disk = psutil.disk_io_counters(nowrap=False)  # None on a machine without a disk of its own
+        network = psutil.net_io_counters(nowrap=False)
+        return (
+            time.monotonic(),
+            sum(getattr(times, kind, 0.0) for kind in _BUSY),
+            idle,
+            float(disk.read_bytes + disk.write_bytes) if disk else 0.0,
+            float(network.bytes_sent + network.bytes_recv) if network else 0.0,
+        )
+
+    def _waiting_for(self, resource: str) -> float | None:
+        try:
+            found = _AVERAGE.search((self._pressure / resource).read_text())
+        except OSError:  # a kernel that does not count it, or hides it from containers
+            return None
+        return None if found is None else min(1.0, float(found[1]) / 100)
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0

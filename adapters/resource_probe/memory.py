@@ -1,0 +1,33 @@
+"""A machine that does what a test wants."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from domain.resources import ResourceSample
+from ports.resource_probe import ResourceProbe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+QUIET = ResourceSample(memory=0.3, processors=0.5, disk=0.4, disk_bytes=0.0, network_bytes=0.0)
+
+
+@final
+class MemoryResourceProbe(ResourceProbe):
+    """Gives ``samples`` one after another, and the last one from then on; without any, those of a quiet machine."""
+
+    def __init__(self, samples: Iterable[ResourceSample] = (QUIET,)) -> None:
+        self._samples = iter(samples)
+        self._last = QUIET
+
+    @override
+    def sample(self) -> ResourceSample:
+        self._last = next(self._samples, self._last)
+        return self._last
+
+    @override
+    def close(self) -> None:
+        pass

@@ -1,0 +1,97 @@
+"""One line of an audit file.
+
+    {"details":{...},"event":"...","previous":"HASH or null","sequence":N,"time":"UTC","hash":"HASH"}
+
+HASH is ``blake3:`` and the hexadecimal BLAKE3 of the line as canonical JSON (sorted keys, no spaces, ASCII) without
+``hash``; with a key it is ``blake3-keyed:`` and that of BLAKE3's keyed mode.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import UnionType
+
+LONGEST_LINE = 1 << 20
+_MARK = b',"hash":"'
+_END = b'"}\n'
+_MEMBERS: Mapping[str, type | UnionType] = {
+    "details": dict,
+    "event": str,
+    "previous": str | None,
+    "sequence": int,
+    "time": str,
+}
+
+
+class NoEntryError(Exception):
+    """A line is not what was written, in the words that complete "line N ..."."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a line says; ``previous`` is the hash of the line before, None in the first one, whose sequence is 1."""
+
+    sequence: int
+    time: str
+    event: str
+    details: Mapping[str, Any]
+    previous: str | None
+    hash: str
+
+
+def new_line(event: str, details: Mapping[str, Any], *, after: Entry | None, key: bytes | None) -> tuple[bytes, Entry]:
+    """Return the line of ``event``, now, that continues ``after``, and what it says.
+
+    ``details`` must be what JSON can hold, without not-a-number and infinities.
+    """
+    record: dict[str, Any] = {
+        "sequence": after.sequence + 1 if after else 1,
+        "time": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "event": event,
+        "details": dict(details),
+        "previous": after.hash if after else None,
+    }
+    body = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+    digest = _hash(body, key)
+    return body[:-1] + _MARK + digest.encode("ascii") + _END, Entry(**record, hash=digest)
+
+
+def read_line(line: bytes, key: bytes | None) -> Entry:
+    """Return what ``line`` says, or raise ``NoEntryError`` if its hash is not that of its bytes."""
+    start, mark, stated = line.rpartition(_MARK)
+    body = start + b"}"
+    digest = _hash(body, key)
+    if not mark or stated != digest.encode("ascii") + _END:
+        raise NoEntryError(_why_not(stated, key))
+    try:
+        record = json.loads(body)
+        is_one = record.keys() == _MEMBERS.keys()
+        if is_one and all(isinstance(record[name], kind) for name, kind in _MEMBERS.items()):
+            return Entry(**record, hash=digest)
+    except (ValueError, RecursionError):
+        pass  # whoever has no key to protect the chain can give any line its hash
+    msg = "is no entry, although its hash is right: somebody wrote it"
+    raise NoEntryError(msg)
+
+
+def _hash(body: bytes, key: bytes | None) -> str:
+    if key is None:
+        return f"blake3:{blake3(body).hexdigest()}"
+    return f"blake3-keyed:{blake3(body, key=key).hexdigest()}"
+
+
+def _why_not(stated: bytes, key: bytes | None) -> str:
+    if key is None and stated.startswith(b"blake3-keyed:"):
+        return "was written with a key: give that key"
+    if key is not None and stated.startswith(b"blake3:"):
+        return "was written without a key, so that anybody can have done it"
+    secret = "" if key is None else ", or the key is another one"
+    return f"is not what was written: it was changed, cut or added{secret}"

@@ -1,0 +1,244 @@
+"""Copies of committed checkpoints at a place that outlives the machine."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, final
+
+from adapters.shared.file_operations import FileOperations, explain
+from adapters.state_store.archive.checksum import fingerprint
+from adapters.state_store.archive.download import check_sizes, download, read_copy
+from adapters.state_store.archive.names import is_committed, step_of
+from adapters.state_store.defect import Defect
+from adapters.state_store.manifest import COMMIT, MANIFEST, commit_of
+from adapters.state_store.store_folder import folder_name
+from adapters.state_store.tree import Hashed
+from adapters.state_store.verification import read_manifest, verify
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from adapters.state_store.archive.lease import ArchiveLease
+    from adapters.state_store.archive.objects import Found, Objects
+    from adapters.state_store.manifest import Manifest, StoredFile
+    from ports.state_store import CheckpointInfo
+
+_OWNER = "run"
+_UPLOADS = 3  # of one file, before the store is held to be at fault
+
+
+@final
+class CheckpointArchive:
+    """Keeps copies of a run's checkpoints as ``objects``, laid out as on disk, the files of each under its name.
+
+    A copy counts once its COMMIT is there, which is created after all that it vouches for was verified, and deleted
+    first. Objects are created and removed, never changed. Whoever writes holds ``lease``; without it, this one only
+    reads. One thread at a time. All raise ``StateError`` where the place or the disk fails.
+    """
+
+    def __init__(
+        self, objects: Objects, *, lease: ArchiveLease | None = None, files: FileOperations | None = None
+    ) -> None:
+        self._objects = objects
+        self._lease = lease
+        self._files = files or FileOperations()
+
+    @property
+    def name(self) -> str:
+        """Return what a person calls the archive."""
+        return self._objects.name()
+
+    def owner(self) -> str | None:
+        """Return the id of the run whose copies these are, None if nobody has claimed the archive."""
+        data = self._objects.read(_OWNER)
+        return None if data is None else data.decode("utf-8", "replace")
+
+    def claim(self, run: str) -> None:
+        """Have the archive be that of the run of the id ``run``; raises ``StateError`` if another is faster."""
+        self._hold()
+        if self.owner() not in (None, run):
+            self._objects.remove(_OWNER)
+        if not self._objects.create(_OWNER, run.encode()):
+            msg = f"{self.name} was claimed by another run meanwhile: give this one another archive url or run.name"
+            raise StateError(msg)
+
+    def put(self, folder: Path, should_stop: Callable[[], bool] = lambda: False) -> str | None:
+        """Copy a committed checkpoint; return where to, or None if ``should_stop`` said so between two files.
+
+        What an earlier attempt has brought there and is equal stays; what differs is replaced. A checkpoint that is
+        there already is left alone. Raises ``StateError`` if it is another one, if the folder does not verify, or if
+        the lease is lost.
+        """
+        with _on_disk(folder):
+            manifest, data = read_manifest(self._files, folder), self._read(folder / MANIFEST)
+            lease = self._hold()
+            found = self._objects.find(folder.name)
+            if self._is_there(folder.name, found, data):
+                return self._objects.name(folder.name)
+            verify(self._files, folder)
+            self._clear()
+            self._remove_others(folder.name, found, manifest, data)
+            for file in manifest.files:
+                if should_stop():
+                    return None
+                lease.confirm()
+                self._bring(folder, file, found.get(f"{folder.name}/{file.path}"))
+            self._create(f"{folder.name}/{MANIFEST}", data)
+            lease.renew()
+            self._create(f"{folder.name}/{COMMIT}", commit_of(data))
+            return self._objects.name(folder.name)
+
+    def holds(self, folder: Path) -> bool:
+        """Return whether a copy of this very checkpoint counts, its bytes unread: they were verified as it was made."""
+        with _on_disk(folder):
+            data = self._read(folder / MANIFEST)
+        found = self._objects.find(folder.name)
+        try:
+            return self._is_there(folder.name, found, data)
+        except StateError:  # another checkpoint of that step
+            return False
+
+    def list(self) -> Sequence[CheckpointInfo]:
+        """Return the copies that count, oldest first, without verifying their bytes."""
+        found = self._objects.find()
+        infos = []
+        for step in sorted({step for key in found if (step := step_of(key)) is not None}):
+            with contextlib.suppress(Defect):
+                infos.append(read_copy(self._objects, step, found)[0].info(self._location(step)))
+        return infos
+
+    def fetch(self, step: int, into: Path) -> CheckpointInfo:
+        """Bring a copy into the new folder ``into``, durably, once every byte is known to be as saved.
+
+        ``into`` is there only if this returns. Raises ``Defect``, which names the object, for a copy that is damaged.
+        """
+        found = self._objects.find(folder_name(step))
+        manifest, data = read_copy(self._objects, step, found)
+        check_sizes(self._objects, manifest, found)
+        try:
+            self._files.make_folder(into)
+            try:
+                download(self._objects, self._files, manifest, data, into)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    self._files.remove_tree(into)
+                raise
+        except OSError as error:
+            msg = f"step {step} could not be fetched into {into}, {explain(error)}"
+            raise StateError(msg) from error
+        return manifest.info(self._location(step))
+
+    def is_encrypted(self, step: int) -> bool:
+        """Return whether a copy needs a key to be read; raises ``Defect`` for one that does not count."""
+        return read_copy(self._objects, step, self._objects.find(folder_name(step)))[0].wrapped_key is not None
+
+    def delete(self, step: int, *, for_good: bool = False) -> None:
+        """Delete a copy; at any moment it counts as a whole or not at all. ``for_good`` destroys its key before."""
+        self._hold()
+        name = folder_name(step)
+        if for_good:
+            self._objects.destroy(f"{name}/{MANIFEST}")
+        self._remove(name, self._objects.find(name).keys())
+        self._clear()
+
+    def sweep(self) -> None:
+        """Delete what uploads that were cut short have left; nobody may be uploading meanwhile."""
+        self._hold()
+        found = self._objects.find()
+        for step in sorted({step for key in found if (step := step_of(key)) is not None}):
+            name = folder_name(step)
+            if not is_committed(name, found):
+                self._remove(name, found.keys())
+        self._clear()
+
+    def _hold(self) -> ArchiveLease:
+        if self._lease is None:
+            msg = f"{self._objects.name()} was opened for reading: acquire its lease to write there"
+            raise StateError(msg)
+        self._lease.renew()
+        return self._lease
+
+    def _clear(self) -> None:
+        self._objects.clear(lambda key: step_of(key) is not None)
+
+    def _is_there(self, name: str, found: Mapping[str, Found], data: bytes) -> bool:
+        if not is_committed(name, found):
+            return False
+        stored = (self._objects.read(f"{name}/{MANIFEST}"), self._objects.read(f"{name}/{COMMIT}"))
+        if stored != (data, commit_of(data)):
+            msg = f"{self._objects.name(name)} is another checkpoint, or damaged: delete it, or archive elsewhere"
+            raise StateError(msg)
+        return True
+
+    def _remove_others(self, name: str, found: Mapping[str, Found], manifest: Manifest, data: bytes) -> None:
+        """Remove what another upload of that name has left, its manifest before any file is replaced."""
+        kept = {f"{name}/{file.path}" for file in manifest.files}
+        described = f"{name}/{MANIFEST}"
+        if described in found and self._objects.read(described) == data:
+            kept.add(described)
+        self._remove(name, found.keys() - kept)
+
+    def _remove(self, name: str, keys: Collection[str]) -> None:
+        first = [f"{name}/{COMMIT}", f"{name}/{MANIFEST}"]  # a late COMMIT of a writer that lost vouches for nothing
+        rest = sorted(key for key in keys if key.startswith(f"{name}/") and key not in first)
+        for key in [*(key for key in first if key in keys), *rest]:
+            self._hold()  # another one's objects may have these names by now
+            self._objects.remove(key)
+
+    def _create(self, key: str, data: bytes) -> None:
+        if not self._objects.create(key, data):
+            msg = f"{self._objects.name(key)} was written by another process meanwhile: stop one of the two runs"
+            raise StateError(msg)
+
+    def _bring(self, folder: Path, file: StoredFile, present: Found | None) -> None:
+        key, path = f"{folder.name}/{file.path}", folder / file.path
+        for _ in range(_UPLOADS):
+            if present is None:
+                self._objects.upload(key, path)
+                present = self._objects.look(key)
+            if present is not None and self._is_equal(key, present, path, file):
+                return
+            self._hold()  # another one may have brought its own by now
+            self._objects.remove(key)
+            present = None
+        msg = f"{self._objects.name(key)} has other bytes than {path} each time it is uploaded: look into the store"
+        raise StateError(msg)
+
+    def _is_equal(self, key: str, present: Found, path: Path, file: StoredFile) -> bool:
+        if present.size != file.size:
+            return False
+        if present.tag is not None:
+            is_saved, tag = fingerprint(self._files, path, present.tag)
+            if is_saved != file.hash:
+                msg = f"{path} was changed while it was archived: leave the checkpoints of a run alone"
+                raise StateError(msg)
+            if tag == present.tag:
+                return True
+        return self._hash(key, file.size) == file.hash  # a store with keys of its own tells other tags
+
+    def _hash(self, key: str, size: int) -> str:
+        hashed = Hashed(self._objects.chunks(key, size))
+        for _ in hashed:
+            pass
+        return hashed.hash
+
+    def _read(self, path: Path) -> bytes:
+        with self._files.open_file(path) as file:
+            return file.readall()
+
+    def _location(self, step: int) -> str:
+        return self._objects.name(folder_name(step))
+
+
+@contextlib.contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except Defect as defect:
+        msg = f"{folder} is not archived, as it is damaged: {defect}"
+        raise StateError(msg) from defect
+    except OSError as error:
+        msg = f"{folder} could not be archived, {explain(error)}"
+        raise StateError(msg) from error

@@ -1,0 +1,62 @@
+"""The MD5s that object stores tell of their objects, computed from the file that was uploaded.
+
+They guard against damage on the way, not against a forger; where a store tells none that agrees, bytes are compared.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from blake3 import blake3
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from adapters.shared.file_operations import FileOperations
+
+_PART = 32 << 20
+_MOST_PARTS = 10_000
+_PIECE = 1 << 20
+_TAG = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
+
+
+def part_bytes(size: int) -> int:
+    """Return how large the parts are in which a file of ``size`` bytes is uploaded to S3, if it is in parts at all."""
+    return max(_PART, math.ceil(size / _MOST_PARTS / _PIECE) * _PIECE)
+
+
+def tag_of(info: Mapping[str, Any]) -> str | None:
+    """Return what a store's listing says of an object's bytes, None if it says nothing that is known here."""
+    if md5 := info.get("md5Hash"):  # Google
+        return base64.b64decode(md5).hex()
+    tag = str(info.get("ETag", "")).strip('"')
+    return tag if _TAG.fullmatch(tag) else None
+
+
+def fingerprint(files: FileOperations, path: Path, tag: str) -> tuple[str, str]:
+    """Return the hash of the file as the manifest has it, and the tag it would have if uploaded as that of ``tag``.
+
+    Both are of the same bytes, as the file is read once.
+    """
+    size, is_in_parts = path.stat().st_size, "-" in tag
+    limit = part_bytes(size) if is_in_parts else max(1, size)
+    hasher, parts, position = blake3(max_threads=blake3.AUTO), [_md5()], 0
+    with io.BufferedReader(files.open_file(path), _PIECE) as file:
+        while piece := file.read(_PIECE):
+            if position and position % limit == 0:
+                parts.append(_md5())
+            parts[-1].update(piece)
+            hasher.update(piece)
+            position += len(piece)
+    of_parts = f"{_md5(b''.join(part.digest() for part in parts)).hexdigest()}-{len(parts)}"
+    return f"blake3:{hasher.hexdigest()}", of_parts if is_in_parts else parts[0].hexdigest()
+
+
+def _md5(data: bytes = b"") -> Any:
+    return hashlib.md5(data, usedforsecurity=False)

@@ -1,0 +1,98 @@
+"""A copy of a checkpoint in an archive, read and brought to disk."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from adapters.state_store.defect import Defect, Flaw
+from adapters.state_store.manifest import (
+    COMMIT,
+    LARGEST_MANIFEST,
+    MANIFEST,
+    SCHEMA,
+    Manifest,
+    OtherSchemaError,
+    commit_of,
+    refuse_odd_names,
+)
+from adapters.state_store.store_folder import folder_name
+from adapters.state_store.tree import Hashed
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from adapters.shared.file_operations import FileOperations
+    from adapters.state_store.archive.objects import Found, Objects
+
+COMMIT_SIZE = len(commit_of(b""))
+
+
+def read_copy(objects: Objects, step: int, found: Mapping[str, Found]) -> tuple[Manifest, bytes]:
+    """Return the manifest of the copy of ``step`` among the objects ``found``, and its bytes.
+
+    Raises ``Defect`` for a copy that does not count, ``StateError`` for one of another version.
+    """
+    name = folder_name(step)
+    data = _read(objects, f"{name}/{MANIFEST}", found, LARGEST_MANIFEST)
+    if _read(objects, f"{name}/{COMMIT}", found, COMMIT_SIZE) != commit_of(data):
+        raise Defect(Flaw.BAD_COMMIT, f"{objects.name(f'{name}/{COMMIT}')} is not the hash of {MANIFEST}")
+    try:
+        manifest = Manifest.from_bytes(data)
+    except OtherSchemaError as error:
+        msg = (
+            f"{objects.name(name)} was written by another version, with schema {error} where this one has {SCHEMA}: "
+            "use that version, or archive elsewhere"
+        )
+        raise StateError(msg) from error
+    except Defect as defect:
+        raise Defect(defect.flaw, f"{objects.name(f'{name}/{MANIFEST}')} is no manifest, {defect}") from defect
+    if manifest.progress.step != step:
+        raise Defect(Flaw.WRONG_NAME, f"{objects.name(f'{name}/{MANIFEST}')} is that of step {manifest.progress.step}")
+    return manifest, data
+
+
+def check_sizes(objects: Objects, manifest: Manifest, found: Mapping[str, Found]) -> None:
+    """Raise ``Defect`` unless all files that the manifest lists are among ``found``, in their sizes."""
+    refuse_odd_names(file.path for file in manifest.files)
+    for file in manifest.files:
+        key = f"{folder_name(manifest.progress.step)}/{file.path}"
+        if key not in found:
+            raise Defect(Flaw.MISSING_FILE, f"{objects.name(key)} is missing")
+        if found[key].size != file.size:
+            raise Defect(Flaw.WRONG_SIZE, f"{objects.name(key)} has {found[key].size} bytes instead of {file.size}")
+
+
+def download(objects: Objects, files: FileOperations, manifest: Manifest, data: bytes, into: Path) -> None:
+    """Bring the files of the manifest, whose bytes are ``data``, into the empty folder ``into``, durably.
+
+    Raises ``Defect`` at the first file whose bytes are not those that were saved.
+    """
+    inner = {into / parent for file in manifest.files for parent in PurePosixPath(file.path).parents} - {into}
+    for folder in sorted(inner):
+        files.make_folder(folder)
+    for file in manifest.files:
+        key, path = f"{folder_name(manifest.progress.step)}/{file.path}", into / file.path
+        hashed = Hashed(objects.chunks(key, file.size))
+        files.write_chunks(path, hashed)
+        files.sync_file(path)
+        if hashed.hash != file.hash:
+            raise Defect(Flaw.WRONG_HASH, f"{objects.name(key)} does not have the bytes that were saved")
+    for path, content in ((into / MANIFEST, data), (into / COMMIT, commit_of(data))):
+        files.write_file(path, content)
+        files.sync_file(path)
+    for folder in [*sorted(inner, reverse=True), into]:
+        files.sync_folder(folder)
+
+
+def _read(objects: Objects, key: str, found: Mapping[str, Found], largest: int) -> bytes:
+    if key not in found:
+        raise Defect(Flaw.INCOMPLETE, f"{objects.name(key)} is missing")
+    if found[key].size > largest:
+        raise Defect(Flaw.BAD_MANIFEST, f"{objects.name(key)} has more than {largest} bytes")
+    content = objects.read(key)
+    if content is None:
+        raise Defect(Flaw.INCOMPLETE, f"{objects.name(key)} is missing")
+    return content

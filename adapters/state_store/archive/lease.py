@@ -1,0 +1,208 @@
+"""Who may write to an archive: a lease that lasts for a while, on any store that creates an object for one of two."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from threading import Event, RLock, Thread
+from typing import TYPE_CHECKING, final
+from uuid import uuid4
+
+import psutil
+
+from adapters.state_store.archive.term import Term, place_of_processes
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from adapters.state_store.archive.objects import Objects
+
+_log = logging.getLogger(__name__)
+
+_FOLDER = "lease"
+_DIGITS = 12
+_LOOKS = 20  # at another's lease, in the time that it lasts
+_PATIENCE = 5.0  # seconds for a renewal under way when the lease is given back
+
+
+@final
+class ArchiveLease:
+    """The right to write to the archive under ``objects``, for one process at a time.
+
+    Each term is an object of its own, ``lease/<number>``, created for one of all that try; the highest holds. A term
+    lasts ``ttl`` seconds and is renewed by the next one. Whoever waits for the end of another's looks at it for ``ttl``
+    seconds by ``timer``, which no correction of a clock moves, and by ``clock`` at the end that it names only if that
+    was written on this host; a holder that was a process of this machine and is gone is not waited for. ``say`` is told
+    of a wait. Terms below the highest are deleted; the highest never is, so that numbers only grow.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        say: Callable[[str], object],
+        ttl: float = 60.0,
+        clock: Callable[[], float] = time.time,
+        timer: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        host: str | None = None,
+    ) -> None:
+        self.ttl = ttl
+        self._objects = objects
+        self._say = say
+        self._clock = clock
+        self._timer = timer
+        self._sleep = sleep
+        self._host = host or socket.gethostname()
+        self._place = place_of_processes()
+        self._holder = uuid4().hex
+        self._lock = RLock()
+        self._number = 0
+        self._fence = 0
+        self._is_lost = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether it was held, and is known to be another's now."""
+        return self._is_lost
+
+    @property
+    def fence(self) -> int:
+        """Return a number that is higher than that of all holders before, 0 while it is not held."""
+        return 0 if self._is_lost else self._fence
+
+    def acquire(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
+        """Take the lease, once another's has run out; return whether it was, false if told to stop meanwhile.
+
+        Raises ``StateError`` if the other goes on renewing it, or another was faster.
+        """
+        with self._lock:
+            number = self._wait(should_stop)
+            if number is None:
+                return False
+            self._fence, self._is_lost = number + 1, False
+            self._begin(number + 1)
+            return True
+
+    def renew(self) -> None:
+        """Begin the next term; raises ``StateError`` if another holds the lease, or the store cannot be reached."""
+        with self._lock:
+            self.confirm()
+            self._begin(self._number + 1)
+
+    def confirm(self) -> None:
+        """Raise ``StateError`` if the lease is known not to be held; asks nobody."""
+        if self._is_lost or not self._number:
+            msg = f"{self._objects.name()} is not this process's to write to: stop the other run that archives there"
+            raise StateError(msg)
+
+    def release(self) -> None:
+        """Give the lease back, so that the next one need not wait; if that fails, it waits."""
+        if not self._lock.acquire(timeout=_PATIENCE):
+            return
+        try:
+            if self._number and not self._is_lost:
+                with contextlib.suppress(StateError):
+                    self._create(self._number + 1, expires_at=0)
+            self._number = self._fence = 0
+        finally:
+            self._lock.release()
+
+    def _wait(self, should_stop: Callable[[], bool]) -> int | None:
+        number, term = self._highest(self._numbers())
+        since, is_told = self._timer(), False
+        while number and (left := self._left(term, since)) > 0:
+            if should_stop():
+                return None
+            if not is_told:
+                self._say(
+                    f"{self._objects.name()} is {_held_by(term)}, whose lease may last {left:.0f} s more: waiting"
+                )
+                is_told = True
+            self._sleep(min(left, self.ttl / _LOOKS))
+            before, (number, term) = number, self._highest(self._numbers())
+            if number != before:
+                since = self._timer()
+                if term is not None and not term.is_over:
+                    raise self._is_held(term)
+        return number
+
+    def _left(self, term: Term | None, since: float) -> float:
+        if term is not None and (term.is_over or term.holder == self._holder or self._is_gone(term)):
+            return 0
+        left = since + self.ttl - self._timer()
+        return min(left, term.expires_at - self._clock()) if term is not None and term.host == self._host else left
+
+    def _is_gone(self, term: Term) -> bool:
+        return term.place != "" and term.place == self._place and not psutil.pid_exists(term.pid)
+
+    def _begin(self, number: int) -> None:
+        self._create(number, expires_at=self._clock() + self.ttl)
+        numbers = self._numbers()
+        highest, term = self._highest(numbers)
+        if term is None or term.holder != self._holder:  # one that is below another's was created too late
+            self._is_lost = True
+            raise self._is_held(term)
+        self._number = highest
+        with contextlib.suppress(StateError):  # the next term deletes them
+            for old in numbers:
+                if old < highest:
+                    self._objects.remove(_key(old))
+
+    def _create(self, number: int, *, expires_at: float) -> None:
+        term = Term(self._holder, self._host, os.getpid(), self._fence, expires_at, self._place)
+        self._objects.create(_key(number), term.to_bytes())
+
+    def _highest(self, numbers: Sequence[int]) -> tuple[int, Term | None]:
+        number = max(numbers, default=0)
+        data = self._objects.read(_key(number)) if number else None
+        return number, None if data is None else Term.from_bytes(data)
+
+    def _numbers(self) -> Sequence[int]:
+        return [number for key in self._objects.find(_FOLDER) if (number := _number(key))]
+
+    def _is_held(self, term: Term | None) -> StateError:
+        return StateError(f"{self._objects.name()} is {_held_by(term)}: stop that run, or archive this one elsewhere")
+
+
+@contextlib.contextmanager
+def kept(lease: ArchiveLease) -> Iterator[None]:
+    """Renew a lease that was acquired until it is lost, three times as often as needed, and give it back at the end."""
+    is_over = Event()
+
+    def renew() -> None:
+        while not is_over.wait(lease.ttl / 3):
+            try:
+                lease.renew()
+            except StateError as error:
+                if is_over.is_set():
+                    return
+                _log.warning("the archive's lease was not renewed: %s", error)
+                if lease.is_lost:
+                    return
+
+    thread = Thread(target=renew, name="archive lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        lease.release()
+        thread.join(_PATIENCE)
+
+
+def _held_by(term: Term | None) -> str:
+    return f"held by process {term.pid} on {term.host}" if term is not None else "held by another process"
+
+
+def _key(number: int) -> str:
+    return f"{_FOLDER}/{number:0{_DIGITS}}"
+
+
+def _number(key: str) -> int:
+    digits = key.rpartition("/")[2]
+    return int(digits) if len(digits) == _DIGITS and digits.isdecimal() else 0

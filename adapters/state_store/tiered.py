@@ -1,0 +1,246 @@
+"""Checkpoints on disk, and copies of them at a place that outlives the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, final
+
+from typing_extensions import override
+
+from adapters.state_store.archive.lease import kept
+from adapters.state_store.moves import Moves
+from adapters.state_store.upload_queue import UploadQueue
+from domain.access import Role
+from domain.commands import AcknowledgeArchive
+from domain.errors import StateError
+from domain.health import Health
+from domain.progress import Progress
+from domain.tiers import CopyState, Phase
+from ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, MutableSequence, Sequence
+
+    from adapters.state_store.archive.archive import CheckpointArchive
+    from adapters.state_store.archive.lease import ArchiveLease
+    from adapters.state_store.disk import DiskStateStore
+    from domain.commands import Command
+    from domain.retention import Retention, WayBack
+
+_log = logging.getLogger(__name__)
+
+_PARTING_SECONDS = 5.0  # for a file under way when the archive is left
+
+
+@final
+class TieredStateStore(StateStore):
+    """Keeps what ``disk`` keeps, and copies in ``archive`` as ``retention`` says; what is pinned stays in both.
+
+    ``save`` returns once the checkpoint is durable on disk; a thread archives the newest one beside training, in the
+    anneal (``phase_of``) each one, and tells ``tell``. One that cannot be archived is not tried again: the next one is.
+    ``load`` brings from the archive what is newer there than what verifies on the disk, unless the run has gone back
+    from it; copies of what is superseded are deleted. ``moves`` makes room on the disk and in the archive, but not
+    between a load and the next save. Nothing is archived or fetched but within ``archiving``, for the run's one writer.
+    ``flush`` waits ``patience`` seconds for the archive; what is not there by then is left to the next start.
+    """
+
+    def __init__(
+        self,
+        disk: DiskStateStore,
+        archive: CheckpointArchive,
+        lease: ArchiveLease,
+        retention: Retention,
+        *,
+        moves: Moves | None = None,
+        tell: Callable[[Command], object],
+        patience: float,
+        phase_of: Callable[[Progress], Phase] = lambda _: Phase.STEADY,
+    ) -> None:
+        self._disk = disk
+        self._archive = archive
+        self._lease = lease
+        self._retention = retention
+        self._tell = tell
+        self._patience = patience
+        self._moves = moves or Moves(disk, archive, tell=tell)
+        self._phase_of = phase_of
+        self._phase = Phase.RECOVERY
+        self._queue = UploadQueue()
+        self._rejected: Sequence[Rejected] = ()
+        self._damaged: set[int] = set()
+        self._left_behind: int | None = None
+        self._archive_free = threading.Lock()  # it serves one thread at a time
+
+    @contextlib.contextmanager
+    def archiving(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Use the archive within the block, as the one that writes there; what is under way at its end is cut short.
+
+        Waits for a writer that may be gone. Raises ``StateError`` if ``should_stop`` says so meanwhile, if another one
+        writes there, or if it cannot be reached.
+        """
+        if not self._lease.acquire(should_stop):
+            msg = f"{self._archive.name} was not free yet when the run was asked to stop: the same command waits again"
+            raise StateError(msg)
+        with kept(self._lease):
+            if self._disk.door.may(Role.DELETE):
+                self._archive.sweep()
+            self._queue.open()
+            thread = threading.Thread(target=self._work, name="archive", daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                self._queue.close()
+                thread.join(_PARTING_SECONDS)
+
+    @override
+    def save(self, snapshot: Snapshot) -> CheckpointInfo:
+        info = self._disk.save(snapshot)
+        self._phase = self._phase_of(snapshot.progress)
+        self._want(info.progress.step)
+        return info
+
+    @property
+    @override
+    def takes_shares(self) -> bool:
+        return True
+
+    @override
+    def contribute(self, snapshot: Snapshot) -> None:
+        self._disk.contribute(snapshot)
+
+    @override
+    def load(self, *, at_most: int | None = None) -> Loaded:
+        loaded = self._disk.load(at_most=at_most)
+        if not self._queue.is_open:
+            return loaded
+        if at_most is not None:
+            return self._load_earlier(at_most, loaded)
+        self._phase = Phase.RECOVERY
+        rejected = [*self._rejected, *loaded.rejected]
+        if self._fetch_later_than(Progress() if loaded.info is None else loaded.info.progress, rejected):
+            loaded = self._disk.load()
+            rejected += loaded.rejected
+        self._rejected = ()
+        if loaded.info is not None:
+            self._want(loaded.info.progress.step)
+        return Loaded(loaded.info, loaded.folder, tuple(rejected), loaded.owner)
+
+    def _load_earlier(self, at_most: int, loaded: Loaded) -> Loaded:
+        """Return the newest checkpoint up to ``at_most`` that disk or archive holds, ``loaded`` if it is the disk's."""
+        step = 0 if loaded.info is None else loaded.info.progress.step
+        rejected = list(loaded.rejected)
+        stored = self._disk.list()
+        health = stored[-1].progress.health if stored else Health()
+        last = at_most if self._left_behind is None else min(at_most, self._left_behind)
+        with self._archive_free:
+            between = [info for info in self._archive.list() if step < info.progress.step <= last]
+            kept = [info for info in between if health.has_kept(info.progress.step, info.progress.health)]
+            if not self._moves.bring_first(reversed(kept), "a roll-back wants it", self._damaged, rejected):
+                return Loaded(loaded.info, loaded.folder, tuple(rejected), loaded.owner)
+        earlier = self._disk.load(at_most=at_most)
+        return Loaded(earlier.info, earlier.folder, (*rejected, *earlier.rejected), earlier.owner)
+
+    def recall(self, name: str) -> bytes | None:
+        """Return the file ``name`` of the newest checkpoint, brought from the archive if need be; None without one.
+
+        What is rejected on the way is told by the next ``load``. Raises ``StateError`` if it holds no such file.
+        """
+        loaded = self.load()
+        self._rejected = loaded.rejected
+        if loaded.folder is None:
+            return None
+        try:
+            return (loaded.folder / name).read_bytes()
+        except OSError as error:
+            msg = f"{loaded.folder} holds no {name}, without which nobody can tell what it is of: {error.strerror}"
+            raise StateError(msg) from error
+
+    def refuse_other(self, run: str | None) -> None:
+        """Raise ``StateError`` if the archive holds copies of another run than that of the id ``run``."""
+        owner = self._archive.owner()
+        if owner != run and self._archive.list():
+            msg = f"{self._archive.name} holds copies of another run: give this one another archive url or run.name"
+            raise StateError(msg)
+
+    def claim(self, run: str) -> None:
+        """Have the archive hold copies of the run of the id ``run`` alone; raises ``StateError`` if it cannot."""
+        self.refuse_other(run)
+        self._archive.claim(run)
+
+    @override
+    def supersede(self, step: int) -> None:
+        self._disk.supersede(step)
+        self._left_behind = step
+        self._want(step)
+
+    @override
+    def list(self) -> Sequence[CheckpointInfo]:
+        return self._disk.list()
+
+    @override
+    def spare(self, way_back: WayBack) -> None:
+        self._disk.spare(way_back)
+
+    @override
+    def scrub(self) -> Sequence[Rejected]:
+        return self._disk.scrub()
+
+    @override
+    def flush(self) -> None:
+        self._disk.flush()
+        if not self._queue.wait(self._patience):
+            _log.warning("not archived within %.0f s: the next start goes on with it", self._patience)
+
+    def _fetch_later_than(self, known: Progress, rejected: MutableSequence[Rejected]) -> bool:
+        """Bring the newest copy behind ``known`` that verifies to the disk; return whether there is one."""
+        later = [info for info in reversed(self._archive.list()) if info.progress.step > known.step]
+        num_returns = len(known.health.returns)
+        kept = [info for info in later if len(info.progress.health.returns) >= num_returns]
+        if len(kept) < len(later):
+            self._left_behind = known.step  # the rest is of a past that the run has gone back from
+        return self._moves.bring_first(kept, "nothing on the disk is as new", self._damaged, rejected)
+
+    def _want(self, step: int) -> None:
+        if not self._queue.is_open:
+            return
+        is_one_of_all = self._phase is Phase.ANNEAL
+        if is_one_of_all:
+            self._disk.hold(step)
+        for given_up in self._queue.want(step, only=not is_one_of_all):
+            self._moves.release(given_up)
+
+    def _work(self) -> None:
+        while (step := self._queue.take()) is not None:
+            started, state = time.monotonic(), CopyState.FAILED
+            try:
+                with self._archive_free:
+                    self._leave_behind()
+                    state = self._archive_step(step, started)
+            except Exception as error:  # noqa: BLE001  nobody waits for this thread: it is told instead
+                problem = str(error) if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
+                self._tell(AcknowledgeArchive(step, "", time.monotonic() - started, problem))
+            finally:
+                self._moves.release(step)
+                self._queue.end(step, state)
+
+    def _archive_step(self, step: int, started: float) -> CopyState:
+        if not self._disk.hold(step):
+            return CopyState.FAILED  # a newer one has taken its place, and is wanted by now
+        location = self._archive.put(self._disk.folder_of(step), lambda: not self._queue.is_open)
+        if location is None:
+            return CopyState.FAILED
+        self._tell(AcknowledgeArchive(step, location, time.monotonic() - started))
+        if self._phase is not Phase.RECOVERY:
+            self._moves.empty(self._phase)
+            self._moves.thin(self._retention, saved=step)
+        return CopyState.READY
+
+    def _leave_behind(self) -> None:
+        """Delete the copies of what was superseded, whose names the next ones may need."""
+        while (step := self._left_behind) is not None:
+            self._moves.leave_behind(step)
+            self._left_behind = None if self._left_behind == step else self._left_behind

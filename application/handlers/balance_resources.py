@@ -1,0 +1,73 @@
+"""The answer to a machine that has more or less to give than it had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
+
+from domain.balance_state import Reading, Saved
+from domain.commands import AdjustResources
+from domain.resources import Knob, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from application.inbox import Inbox
+    from domain.balance_state import BalancePolicy, BalanceState, Change
+    from domain.events import BatchSplit, CheckpointSaved, StepCompleted
+    from domain.resources import ResourceSample
+
+_READING_SECONDS = 0.25  # shorter steps are put together
+
+
+@final
+class BalanceResources:
+    """Tells ``policy`` of steps, saves and the ``latest`` sample of the machine, and asks for the changes it wants.
+
+    ``state`` says which knobs there are and where they stand.
+    """
+
+    def __init__(
+        self,
+        policy: BalancePolicy,
+        state: BalanceState,
+        inbox: Inbox,
+        latest: Callable[[], ResourceSample | None],
+    ) -> None:
+        self._policy = policy
+        self._state = state
+        self._inbox = inbox
+        self._latest = latest
+        self._reading = Reading(0.0, 0.0, 0, steps=0)
+
+    def on_step(self, event: StepCompleted) -> None:
+        """Answer a step, or several short ones together."""
+        outcome, so_far = event.outcome, self._reading
+        self._reading = reading = Reading(
+            so_far.step_seconds + outcome.step_seconds,
+            so_far.wait_seconds + outcome.supply.wait_seconds,
+            max(so_far.batches_ready, outcome.supply.batches_ready),
+            so_far.steps + 1,
+        )
+        if reading.step_seconds + reading.wait_seconds < _READING_SECONDS:
+            return
+        self._reading = Reading(0.0, 0.0, 0, steps=0)
+        if (sample := self._latest()) is not None:
+            reading = replace(reading, memory=sample.memory, processors=sample.processors)
+        self._decide(*self._policy.after_steps(self._state, reading))
+
+    def on_save(self, event: CheckpointSaved) -> None:
+        """Answer a checkpoint that is durable."""
+        self._decide(*self._policy.after_save(self._state, Saved(event.seconds, event.stall_seconds)))
+
+    def on_split(self, event: BatchSplit) -> None:
+        """Take micro-batches that somebody else has made smaller as the usual ones."""
+        rows, known = event.micro_batch, self._state.knobs.get(Knob.MICRO_BATCH)
+        if known is not None and known.value != rows:
+            setting = Setting(rows, usual=rows, least=1, most=rows)
+            self._state = replace(self._state, knobs={**self._state.knobs, Knob.MICRO_BATCH: setting})
+
+    def _decide(self, state: BalanceState, change: Change | None) -> None:
+        self._state = state
+        if change is not None:
+            self._inbox.post(AdjustResources(change.knob, change.before, change.after, change.reason))

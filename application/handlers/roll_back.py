@@ -1,0 +1,85 @@
+"""When a run goes back to an older checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from domain.commands import RollBack
+from domain.retention import WayBack
+
+if TYPE_CHECKING:
+    from application.inbox import Inbox
+    from domain.events import CheckpointStarted, RunStarted, StepCompleted
+    from domain.progress import Progress
+    from domain.spike import SpikePolicy
+    from ports.state_store import StateStore
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """Where and how often a run may go back: to multiples of ``every`` steps, ``most`` times."""
+
+    every: int
+    most: int
+
+    def of(self, progress: Progress, num_bad: int, reason: str, *, optional: bool) -> RollBack:
+        """Return the command to take back the last ``num_bad`` steps and what may have led to them."""
+        health, first_bad = progress.health, progress.step - num_bad + 1
+        step = health.last_good(first_bad, self.every)
+        skip = health.batches_to_skip(step, num_bad)
+        rather = health.before_good(step, self.every)
+        return RollBack(step, f"step {progress.step}: {reason}", skip, self.most, optional, rather)
+
+
+@final
+class RollBackOnDrops:
+    """Asks to go back once ``limit`` updates in a row were dropped: the parameters are what is wrong then."""
+
+    def __init__(self, limit: int, returns: Returns, inbox: Inbox) -> None:
+        self._limit = limit
+        self._returns = returns
+        self._inbox = inbox
+
+    def __call__(self, event: RunStarted | StepCompleted) -> None:
+        """Answer ``event``, the start of a run too: it may have ended before it could obey."""
+        if event.progress.health.dropped_in_row == self._limit:
+            reason = f"{self._limit} updates in a row had a loss or a gradient that is no number"
+            self._inbox.post(self._returns.of(event.progress, self._limit, reason, optional=False))
+
+
+@final
+class RollBackOnSpike:
+    """Asks to go back behind a spike of the loss, as ``policy`` tells it; without a checkpoint the run goes on."""
+
+    def __init__(self, policy: SpikePolicy, returns: Returns, inbox: Inbox) -> None:
+        self._policy = policy
+        self._returns = returns
+        self._inbox = inbox
+
+    def __call__(self, event: RunStarted | StepCompleted) -> None:
+        """Answer ``event``, the start of a run too: it may have ended before it could obey."""
+        losses = event.progress.health.losses
+        if num_bad := self._policy.begins(losses):
+            calm, late = (
+                next(loss for loss in reversed(part) if loss is not None) for part in (losses[:-num_bad], losses)
+            )
+            reason = f"the loss rose from {calm:.3f} to {late:.3f}"
+            self._inbox.post(self._returns.of(event.progress, num_bad, reason, optional=True))
+
+
+@final
+class KeepWayBack:
+    """Has ``store`` keep what the run goes back to should its last ``most_bad`` steps turn out to be bad.
+
+    The newest checkpoints alone may all be of these steps, or of where the run was interrupted.
+    """
+
+    def __init__(self, most_bad: int, every: int, store: StateStore) -> None:
+        self._most_bad = most_bad
+        self._every = every
+        self._store = store
+
+    def __call__(self, event: CheckpointStarted) -> None:
+        """Answer ``event``, behind which a save deletes older checkpoints."""
+        self._store.spare(WayBack(event.progress.step - self._most_bad, self._every))

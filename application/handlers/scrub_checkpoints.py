@@ -1,0 +1,48 @@
+"""Looking into older checkpoints before somebody needs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from application.background import Background
+from domain.commands import ReportDamage
+
+if TYPE_CHECKING:
+    from application.inbox import Inbox
+    from domain.events import CheckpointSaved, Event
+    from ports.state_store import StateStore
+
+
+@final
+class ScrubCheckpoints:
+    """Has an older checkpoint verified in a thread after each ``every`` saves; one that is damaged is reported.
+
+    A look that has not ended when the next one is due takes its place.
+    """
+
+    def __init__(self, store: StateStore, inbox: Inbox, *, every: int) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._every = every
+        self._saves = 0
+        self._thread = Background("scrub")
+        self._is_looking = False
+
+    def __call__(self, event: CheckpointSaved) -> None:  # noqa: ARG002  that it happened is enough
+        """Count a save, and have the next checkpoint looked at if it is time."""
+        self._saves += 1
+        if self._saves % self._every == 0 and not self._is_looking:
+            self._is_looking = True
+            self._thread.submit(self._look)
+        self._thread.raise_errors()
+
+    def on_end(self, event: Event) -> None:  # noqa: ARG002  however it ended
+        """End the thread; a look under way is left to itself."""
+        self._thread.close(0)
+
+    def _look(self) -> None:
+        try:
+            for rejected in self._store.scrub():
+                self._inbox.post(ReportDamage(rejected.name, rejected.reason, rejected.location))
+        finally:
+            self._is_looking = False

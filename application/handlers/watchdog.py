@@ -1,0 +1,173 @@
+"""A thread that notices when training hangs."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING, Protocol, final
+
+from domain.commands import ReportStall
+from domain.events import RunFailed, RunFinished, RunStarted, StepCompleted
+from domain.watch import Beat, Doing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from domain.events import Event
+    from domain.watch import Patience
+
+_REMEMBERED_STEPS = 64
+_TICKS_BETWEEN_FIGURES = 12
+_JOIN_SECONDS = 1.0  # a thread that waits for a dead disk is left to itself
+
+
+class Heartbeats(Protocol):
+    """Where each rank tells that it is alive."""
+
+    def tell(self, beat: Beat) -> None:
+        """Replace what this rank has told."""
+
+    def all(self) -> Sequence[Beat]:
+        """Return what each rank told last."""
+
+    def leave(self) -> None:
+        """Remove what this rank has told."""
+
+
+class Alarm(Protocol):
+    """What is done about a run that hangs; called in the watchdog's thread."""
+
+    def ring(self, report: ReportStall) -> None:
+        """Tell somebody, with the stacks of all threads."""
+
+    def give_up(self, report: ReportStall) -> None:
+        """End this process, if that is allowed: the training thread cannot be asked."""
+
+
+@final
+class Watchdog:
+    """Beats for its rank, and rings ``alarm`` when the training thread shows no sign of life for too long.
+
+    Every event is such a sign. ``doing`` tells what the thread of a given number is at. If there is still none after as
+    much time again as a step has at least, the alarm is to give up. The time in which the whole process was suspended,
+    as by Ctrl-Z, does not count.
+    """
+
+    def __init__(
+        self,
+        patience: Patience,
+        rank: int,
+        heartbeats: Heartbeats,
+        alarm: Alarm,
+        *,
+        doing: Callable[[int], Doing],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._patience = patience
+        self._heartbeats = heartbeats
+        self._alarm = alarm
+        self._doing = doing
+        self._clock = clock
+        self.interval = min(5.0, patience.min_seconds / 10)
+        self._beat = Beat(rank, 0, socket.gethostname(), os.getpid(), 0, Doing.STEP)
+        self._signs, self._known_signs, self._step = 0, 0, 0
+        self._steps: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_STEPS)
+        self._last_tick = clock()
+        self._waited, self._rang_at = 0.0, math.inf
+        self._seen: dict[int, tuple[int, float]] = {}
+        self._everyone: Sequence[Beat] = ()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, event: Event) -> None:
+        """Take ``event`` for a sign of life of this thread."""
+        self._signs += 1
+        if isinstance(event, StepCompleted):
+            self._step = event.progress.step
+            self._steps.append((event.outcome.step_seconds, event.outcome.supply.wait_seconds))
+        elif isinstance(event, RunStarted):
+            self._step, self._last_tick = event.progress.step, self._clock()
+            watched = threading.get_ident()
+            self._tell(watched)  # before the first step: a rank that stops in it can be named by the others
+            self._thread = threading.Thread(target=self._watch, args=(watched,), name="watchdog", daemon=True)
+            self._thread.start()
+        elif isinstance(event, (RunFinished, RunFailed)):
+            self.close()
+
+    def close(self) -> None:
+        """Stop watching; twice is harmless."""
+        self._stopped.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_JOIN_SECONDS)
+            self._heartbeats.leave()
+
+    def figures(self) -> Mapping[str, float]:
+        """Return, for the monitors of a run of several ranks, which of them is the slowest, and how slow."""
+        seconds = {beat.rank: beat.step_seconds + beat.data_seconds for beat in self._everyone}
+        if len(seconds) < 2:
+            return {}
+        slowest = max(seconds, key=lambda rank: seconds[rank])
+        return {
+            "slowest_rank": slowest,
+            "slowest_rank_seconds": seconds[slowest],
+            "median_rank_seconds": median(seconds.values()),
+        }
+
+    def _watch(self, watched: int) -> None:
+        while not self._stopped.wait(self.interval):
+            self.tick(watched)
+
+    def tick(self, watched: int) -> None:
+        """Look once at the thread numbered ``watched``: what the watchdog's own thread does at each ``interval``."""
+        now = self._clock()
+        elapsed, self._last_tick = min(now - self._last_tick, 2 * self.interval), now
+        if self._signs != self._known_signs:
+            self._known_signs, self._waited, self._rang_at = self._signs, 0.0, math.inf
+        else:
+            self._waited += elapsed
+        self._tell(watched)
+        others, silent = self._peers()
+        steps = [step for step, _ in list(self._steps)]
+        reason = self._patience.judge(self._beat, self._waited, steps, silent=silent, others=others)
+        if reason is None:
+            return
+        report = ReportStall(self._waited, reason)
+        if math.isinf(self._rang_at):
+            self._rang_at = self._waited
+            self._alarm.ring(report)
+        elif self._waited > self._rang_at + self._patience.min_seconds:
+            self._alarm.give_up(report)
+
+    def _tell(self, watched: int) -> None:
+        number, latest = self._beat.number + 1, list(self._steps)
+        self._beat = replace(
+            self._beat,
+            number=number,
+            step=self._step,
+            doing=self._doing(watched),
+            step_seconds=median(step for step, _ in latest) if latest else 0.0,
+            data_seconds=median(wait for _, wait in latest) if latest else 0.0,
+        )
+        self._heartbeats.tell(self._beat)
+        if self._beat.rank == 0 and number % _TICKS_BETWEEN_FIGURES == 0:
+            self._everyone = self._heartbeats.all()
+
+    def _peers(self) -> tuple[Sequence[Beat], Sequence[Beat]]:
+        """Return the other ranks that beat, and those that do not: looked at only once there is a reason to."""
+        if self._waited < self._patience.min_seconds / 2:
+            self._seen.clear()
+            return (), ()
+        peers = [beat for beat in self._heartbeats.all() if beat.rank != self._beat.rank]
+        for beat in peers:
+            if self._seen.get(beat.rank, (-1, 0.0))[0] != beat.number:
+                self._seen[beat.rank] = beat.number, self._waited
+        quiet = 3.5 * self.interval
+        silent = [beat for beat in peers if self._waited - self._seen[beat.rank][1] > quiet]
+        return [beat for beat in peers if beat not in silent], silent

@@ -1,0 +1,67 @@
+"""What is known of a failure, kept for whoever must understand it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
+
+from application.handlers.record_events import record_of
+from domain.events import CheckpointSaved, RunFailed, RunStarted, StepCompleted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from domain.events import Event
+    from domain.progress import Progress
+
+_MOST_EVENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What ended a run on this rank: ``progress`` is the last complete step, ``saved`` the last one that is durable.
+
+    ``events`` are this rank's last ones, ``resources`` what was in use when the error came.
+    """
+
+    error: BaseException
+    progress: Progress
+    saved: int
+    events: Sequence[Mapping[str, Any]]
+    resources: Mapping[str, Any]
+
+
+@final
+class WritePostMortem:
+    """Remembers the last events and gives them to ``write`` if the run fails; rank-local, without a collective.
+
+    ``on_event`` is to be the first handler of any event, so that ``resources`` are those of the failure, and
+    ``on_failure`` the last one of ``RunFailed``, so that the save comes first.
+    """
+
+    def __init__(self, resources: Callable[[], Mapping[str, Any]], write: Callable[[Failure], object]) -> None:
+        self._resources = resources
+        self._write = write
+        self._events: deque[Mapping[str, Any]] = deque(maxlen=_MOST_EVENTS)
+        self._saved = 0
+        self._found: Mapping[str, Any] = {}
+
+    def on_event(self, event: Event) -> None:
+        """Remember ``event``: of a step what needs no waiting for the device."""
+        match event:
+            case StepCompleted(progress, outcome):
+                time = datetime.now(UTC).isoformat()
+                seconds = {"step_seconds": outcome.step_seconds, "data_wait_seconds": outcome.supply.wait_seconds}
+                self._events.append({"time": time, "event": "StepCompleted", "step": progress.step, **seconds})
+                return
+            case RunStarted(progress) | CheckpointSaved(progress):
+                self._saved = progress.step
+            case RunFailed():
+                self._found = self._resources()
+        self._events.append(record_of(event))
+
+    def on_failure(self, event: RunFailed) -> None:
+        """Write what is known."""
+        self._write(Failure(event.error, event.progress, self._saved, tuple(self._events), self._found))

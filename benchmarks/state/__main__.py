@@ -1,0 +1,108 @@
+"""How long training waits for checkpoints, and how fast they are written and restored, against peers."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.report import main
+from benchmarks.state.groups import Plan, measure_encrypted, measure_files, measure_peers, measure_stall
+from benchmarks.state.overhead import Training, measure_overhead
+from benchmarks.train.turns import WayEndedError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.report import Figure
+
+_GIGABYTES, _ROUNDS = 0.85, 5
+_ROWS, _LENGTH, _PERIOD, _PERIODS = 2, 512, 50, 5
+_SLOW_SECONDS = 0.2
+_TINY_PERIOD, _TINY_SECONDS = 10, 0.001
+
+DESCRIPTION = (
+    f"The weights of a Llama and AdamW's two moments in fp32, {_GIGABYTES} GB, on a CPU and the disk of the temporary "
+    "folder. Each way is a process of its own, stopped while others take their turn; the first way of a round changes. "
+    "Before anything is timed each saves the state, changes it, restores it, and all bits are as before. Files of a "
+    "save are deleted, and the disk has written what it had to, before the next one begins; no way's deletion is "
+    "timed. All processes have Holdfast's settings of the heap. A wait ends when the parameters may change: "
+    "`async_save` keeps its staging buffers from save to save, in one process (`no_dist`), and copies in the caller or "
+    "in a thread. What is captured is hashed (BLAKE3, all cores), as is the raw file, in pieces of 4 MiB; a restore "
+    f"is into a live model and optimizer. Runs that save are those of `train`'s model on {_ROWS} rows of {_LENGTH} "
+    f"tokens, a period of {_PERIOD} steps at a time; their losses are equal to the bit."
+)
+
+GROUPS: Mapping[str, Callable[[Plan], Sequence[Figure]]] = {
+    "stall": measure_stall,
+    "write": measure_files,
+    "encrypted": measure_encrypted,
+    "peers": measure_peers,
+}
+OVERHEAD = "overhead"
+
+
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
+    """Return the figures of the groups that ``options`` ask for."""
+    is_whole = options.gigabytes == _GIGABYTES
+    if options.write and (options.only or not is_whole):
+        message = "--write puts down the whole table, so it takes neither --only nor --gigabytes"
+        raise SystemExit(message)
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
+        try:
+            if options.only != OVERHEAD:
+                figures += _measure_groups(Path(folder), options.gigabytes, options.only, _ROUNDS if is_whole else 1)
+            if options.only in (None, OVERHEAD):
+                print(f"measuring {OVERHEAD}", file=sys.stderr)
+                figures += measure_overhead(_training(Path(folder), is_whole=is_whole))
+        except WayEndedError as error:
+            raise SystemExit(str(error)) from error
+    return figures
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Let one group be measured, or another size."""
+    parser.add_argument("--only", choices=[*GROUPS, OVERHEAD], help="measure one group")
+    parser.add_argument(
+        "--gigabytes", type=float, default=_GIGABYTES, help="size of the state; another one means one quick round"
+    )
+
+
+def _measure_groups(folder: Path, gigabytes: float, only: str | None, rounds: int) -> Sequence[Figure]:
+    from benchmarks.state.material import prepare
+
+    material = folder / "material"
+    material.mkdir()
+    size = prepare(material, gigabytes)
+    print(f"a state of {size / 1e9:.3f} GB", file=sys.stderr)
+    figures: list[Figure] = []
+    for name, measure_group in GROUPS.items():
+        if only in (None, name):
+            print(f"measuring {name}", file=sys.stderr)
+            room = folder / name
+            room.mkdir()
+            figures += measure_group(Plan(material, room, rounds))
+    return figures
+
+
+def _training(folder: Path, *, is_whole: bool) -> Training:
+    from benchmarks.train.__main__ import _QUICK, _WHOLE
+    from benchmarks.train.material import prepare as prepare_text
+
+    period, periods, slow = (_PERIOD, _PERIODS, _SLOW_SECONDS) if is_whole else (_TINY_PERIOD, 1, _TINY_SECONDS)
+    scale = _WHOLE if is_whole else _QUICK
+    length = _LENGTH if is_whole else scale.length
+    room = folder / OVERHEAD
+    room.mkdir()
+    rows = _ROWS * period * (periods + 1)
+    text = prepare_text(room, vocabulary=scale.vocabulary, length=length, rows=rows)
+    model = [item for item in scale.overrides if not item.startswith("optimizer.")]
+    return Training(text, room, [*model, f"optimizer.batch_size={_ROWS}"], period, periods, slow)
+
+
+if __name__ == "__main__":
+    packages = ("torch", "transformers", "safetensors", "blake3", "cryptography", "numpy")
+    main("state", DESCRIPTION, measure, packages, add_options=add_options)

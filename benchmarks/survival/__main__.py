@@ -1,0 +1,173 @@
+"""A run on a disk that becomes slow and beside a process that takes memory, and what watching over it costs."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.report import Figure, interval_of_median, main
+from benchmarks.survival.runs import Plan, Record, beside_a_hog, on_a_quiet_machine, on_a_slow_disk
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+_ROUNDS = 5
+_WHOLE, _QUICK = (12, 40, 28), (6, 14, 8)
+_CHARACTERS_PER_TOKEN = 3.0
+_SUPPLIED = 0.25  # of what training takes that one reader of the slow disk gets: two readers feed half of it
+_SOON = 10  # steps
+
+_SHORT = ("optimizer.batch_size=4",)
+_SMALL = (
+    "model.config.hidden_size=64",
+    "model.config.intermediate_size=128",
+    "model.config.num_hidden_layers=2",
+    "model.config.num_attention_heads=4",
+    "model.config.num_key_value_heads=2",
+    "tokenizer.vocabulary_size=512",
+    "data.sequence_length=256",
+)
+
+DESCRIPTION = (
+    "The default run's model on a CPU, 4 rows a step, without evaluations, on 120 pieces of the Python library. "
+    f"Each run has a quiet time, a disturbed one and another quiet one: {', '.join(map(str, _WHOLE))} steps; "
+    "rounds of a run with `resources.manage=true` and one with false, the first of which changes. The slow disk gives "
+    "each reader a quarter of the bytes a second that training takes, however many read; the stream's windows are as "
+    "small as they can be. The hog is a process that really takes memory, on a machine that is said to have 2 GiB more "
+    "than the run: to 90 % of it, then to 97 %. Rates are over disturbed and last steps. Quiet runs save a "
+    "checkpoint every 20 steps, and the time outside the engine is all that is not `StepOutcome.step_seconds`: "
+    "data, handlers, commands and captures."
+)
+
+Pair = tuple[Record, Record]
+
+
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
+    """Return the figures of all three machines."""
+    if options.write and options.quick:
+        message = "--write puts down the whole measurement, so it does not take --quick"
+        raise SystemExit(message)
+    rounds = 1 if options.quick else _ROUNDS
+    with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
+        plan = Plan(*(_QUICK if options.quick else _WHOLE), Path(folder), _SMALL if options.quick else _SHORT)
+        first = replace(plan, quiet=2, disturbed=0, after=0)  # makes the tokenizer and warms up
+        on_a_quiet_machine(first, is_managed=False)
+        quiet = _pairs("quiet", lambda *, is_managed: on_a_quiet_machine(plan, is_managed=is_managed), rounds)
+        step = statistics.median(quiet[0][1].seconds(plan.quiet, plan.steps))
+        rate = _SUPPLIED * _CHARACTERS_PER_TOKEN * quiet[0][1].num_tokens / step
+        slow = _pairs("slow disk", lambda *, is_managed: on_a_slow_disk(plan, is_managed=is_managed, rate=rate), rounds)
+        hog = _pairs("memory hog", lambda *, is_managed: beside_a_hog(plan, is_managed=is_managed), rounds)
+    return [*_slow_figures(plan, slow), *_hog_figures(plan, hog), *_quiet_figures(plan, quiet)]
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Let a short round be run."""
+    parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
+
+
+def _pairs(name: str, run: Callable[..., Record], rounds: int) -> list[Pair]:
+    """Return the records with the manager and without it, of each round."""
+    found = []
+    for number in range(rounds):
+        print(f"{name}, round {number + 1} of {rounds}", file=sys.stderr)
+        order = (True, False) if number % 2 == 0 else (False, True)
+        records = {is_managed: run(is_managed=is_managed) for is_managed in order}
+        found.append((records[True], records[False]))
+    return found
+
+
+def _slow_figures(plan: Plan, pairs: Sequence[Pair]) -> list[Figure]:
+    furthest = max(
+        abs(ours - theirs)
+        for managed, plain in pairs
+        for ours, theirs in zip(managed.losses, plain.losses, strict=True)
+    )
+    recovered = [_steps_to_recover(plan, managed) for managed, _ in pairs]
+    return [
+        Figure("slow disk: largest difference of a step's loss", f"{furthest:.0f}", "0", furthest == 0.0),
+        _rate("slow disk", plan, pairs, at_least=1.2),
+        _first_change("slow disk", plan, pairs),
+        Figure(
+            "slow disk: steps behind its end until one is as fast as before it, most",
+            str(max(recovered)),
+            f"<= {_SOON}",
+            max(recovered) <= _SOON,
+        ),
+        _changes("slow disk", pairs),
+    ]
+
+
+def _hog_figures(plan: Plan, pairs: Sequence[Pair]) -> list[Figure]:
+    left = [knob for managed, _ in pairs for knob, value in _turned(managed).items() if value[0] != value[1]]
+    return [
+        _rate("memory hog", plan, pairs, at_least=1.0),
+        _first_change("memory hog", plan, pairs),
+        Figure("memory hog: knobs that are not as they were at the end", str(len(left)), "0", not left),
+        _changes("memory hog", pairs),
+    ]
+
+
+def _quiet_figures(plan: Plan, pairs: Sequence[Pair]) -> list[Figure]:
+    changes = sum(len(managed.adjusted) for managed, _ in pairs)
+    walls = [sum(managed.seconds(plan.quiet, plan.steps)) for managed, _ in pairs]
+    engines = [sum(managed.engine[plan.quiet :]) for managed, _ in pairs]
+    outside = 1 - sum(engines) / sum(walls)
+    return [
+        _rate("quiet", plan, pairs, at_least=1.0),
+        Figure("quiet: changes", str(changes), "0", changes == 0),
+        Figure("quiet: host time outside the engine / step time", f"{outside:.2%}", "<= 1 %", outside <= 0.01),
+    ]
+
+
+def _rate(name: str, plan: Plan, pairs: Sequence[Pair], *, at_least: float) -> Figure:
+    ratios = [
+        sum(plain.seconds(plan.quiet, plan.steps)) / sum(managed.seconds(plan.quiet, plan.steps))
+        for managed, plain in pairs
+    ]
+    middle, low, high = interval_of_median(ratios)
+    is_met = middle >= at_least if at_least > 1 else high >= at_least
+    return Figure(
+        f"{name}: tokens/s managed / not, median of {len(pairs)} rounds [95 % interval]",
+        f"{middle:.2f}x [{low:.2f}, {high:.2f}]",
+        f">= {at_least}x" + ("" if at_least > 1 else " (the interval reaches it)"),
+        is_met,
+    )
+
+
+def _first_change(name: str, plan: Plan, pairs: Sequence[Pair]) -> Figure:
+    firsts = [
+        min((each.progress.step for each in managed.adjusted if each.progress.step > plan.quiet), default=plan.steps)
+        - plan.quiet
+        for managed, _ in pairs
+    ]
+    goal = f"<= {_SOON}"
+    return Figure(f"{name}: steps until the first change, most", str(max(firsts)), goal, max(firsts) <= _SOON)
+
+
+def _changes(name: str, pairs: Sequence[Pair]) -> Figure:
+    told = [f"{each.knob} {each.before} to {each.after}" for each in pairs[0][0].adjusted]
+    return Figure(f"{name}: changes of the first round", "; ".join(told) or "none")
+
+
+def _turned(record: Record) -> dict[str, tuple[int, int]]:
+    """Return for each knob that was turned where it stood at first and at last."""
+    turned: dict[str, tuple[int, int]] = {}
+    for each in record.adjusted:
+        first, _ = turned.get(each.knob, (each.before, each.before))
+        turned[each.knob] = first, each.after
+    return turned
+
+
+def _steps_to_recover(plan: Plan, record: Record) -> int:
+    usual = 1.1 * statistics.median(record.seconds(2, plan.quiet))
+    after = record.seconds(plan.quiet + plan.disturbed, plan.steps)
+    return next((number for number, seconds in enumerate(after, 1) if seconds <= usual), len(after) + 1)
+
+
+if __name__ == "__main__":
+    main("survival", DESCRIPTION, measure, ("torch", "transformers", "psutil", "numpy"), add_options=add_options)

@@ -1,0 +1,144 @@
+"""Runs that something happens to, with the resource manager and without it."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adapters.data_source.python_library import PythonLibraryDataSource
+from adapters.resource_probe.memory import MemoryResourceProbe
+from benchmarks.survival.machine import Hog, SlowDisk, SmallMachine
+from bootstrap.run import build
+from configs.layers import load_settings
+from domain.events import ResourcesAdjusted, RunStarted, StepCompleted
+from ports.data_source import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from bootstrap.run import Run
+
+_GIB = 1 << 30
+_TEXTS, _CHARACTERS = 120, 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long a run is: ``quiet`` steps, ``disturbed`` ones, ``after`` more; and the folder and settings of all."""
+
+    quiet: int
+    disturbed: int
+    after: int
+    folder: Path
+    overrides: Sequence[str] = ()
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps there are."""
+        return self.quiet + self.disturbed + self.after
+
+
+@dataclass(slots=True)
+class Record:
+    """What a run did: when each step ended, from the start on, how long it was in the engine, and what was adjusted."""
+
+    ends: list[float] = field(default_factory=list)
+    engine: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    adjusted: list[ResourcesAdjusted] = field(default_factory=list)
+    num_tokens: int = 0
+
+    def seconds(self, begin: int, end: int) -> list[float]:
+        """Return what each step took, from behind step ``begin`` to step ``end``."""
+        return [later - earlier for earlier, later in pairwise(self.ends[begin : end + 1])]
+
+
+def _overrides(folder: str, plan: Plan, *more: str) -> list[str]:
+    return [
+        f"run.dir={folder}/run",
+        f"run.cache_dir={plan.folder / 'cache'}",
+        f"run.budget.steps={plan.steps}",
+        "state_store.every=0",
+        "evaluation.every=0",
+        "evaluation.at_start=false",
+        "monitors=[jsonl]",
+        "optimizer.device=cpu",
+        *plan.overrides,
+        *more,
+    ]
+
+
+def train(plan: Plan, *more: str, events: Mapping[int, Callable[[], object]] | None = None, **parts: Any) -> Record:
+    """Train as ``plan`` and ``more`` say on other ``parts``, with ``events`` behind steps; return what it did."""
+    record, acts = Record(), events or {}
+
+    def note(event: StepCompleted) -> None:
+        record.ends.append(time.perf_counter())
+        record.engine.append(event.outcome.step_seconds)
+        record.losses.append(event.outcome.loss)
+        record.num_tokens = event.outcome.num_tokens
+        if (act := acts.get(event.progress.step)) is not None:
+            act()
+            record.ends[-1] = time.perf_counter()  # what the benchmark does itself is no step's time
+
+    with tempfile.TemporaryDirectory(dir=plan.folder) as folder:
+        run = build(load_settings([], _overrides(folder, plan, *more), {}).settings, say=lambda _: None, **parts)
+        _listen(run, record, note)
+        run.run()
+    return record
+
+
+def _listen(run: Run, record: Record, note: Callable[[StepCompleted], None]) -> None:
+    run.subscribe(RunStarted, lambda _: record.ends.append(time.perf_counter()))
+    run.subscribe(StepCompleted, note)
+    run.subscribe(ResourcesAdjusted, record.adjusted.append)
+
+
+def on_a_slow_disk(plan: Plan, *, is_managed: bool, rate: float) -> Record:
+    """Train while the disk is slow for the disturbed steps: a stream, with Holdfast's other defaults."""
+    disk = SlowDisk(texts())
+    events = {plan.quiet: lambda: disk.slow_down(rate), plan.quiet + plan.disturbed: disk.recover}
+    more = ("data.mode=stream", "data.shuffle_tokens=4096", f"resources.manage={str(is_managed).lower()}")
+    return train(plan, *more, events=events, data_source=disk, resource_probe=MemoryResourceProbe())
+
+
+@cache
+def texts() -> list[str]:
+    """Return pieces of the Python library, of one length."""
+    library = PythonLibraryDataSource()
+    documents = (item for unit in library.units() for item in library.read(unit) if isinstance(item, Document))
+    whole = (item.text[:_CHARACTERS] for item in documents if len(item.text) >= _CHARACTERS)
+    return list(islice(whole, _TEXTS))
+
+
+def beside_a_hog(plan: Plan, *, is_managed: bool) -> Record:
+    """Train on a machine that another process fills to 90 % and then to 97 % for the disturbed steps."""
+    with closing(Hog()) as hog:
+        machine = SmallMachine([hog.pid])
+
+        def fill(share: float) -> None:
+            if machine.limit is None:
+                machine.limit = machine.used + 2 * _GIB
+            hog.hold(0)
+            hog.hold(int(share * machine.limit) - machine.used)
+
+        events = {
+            plan.quiet: lambda: fill(0.9),
+            plan.quiet + plan.disturbed // 2: lambda: fill(0.97),
+            plan.quiet + plan.disturbed: lambda: fill(0.0),
+        }
+        manage = f"resources.manage={str(is_managed).lower()}"
+        return train(plan, manage, events=events, resource_probe=machine, data_source=SlowDisk(texts()))
+
+
+def on_a_quiet_machine(plan: Plan, *, is_managed: bool) -> Record:
+    """Train with all defaults, checkpoints included, while nothing happens."""
+    manage = f"resources.manage={str(is_managed).lower()}"
+    return train(plan, manage, "state_store.every=20", data_source=SlowDisk(texts()))

@@ -1,0 +1,38 @@
+"""What the bits of a step depend on beside the settings that make a run."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+from configs.sections.optimizer import TorchOptimizerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from configs.settings import TrainSettings
+
+
+def conditions(settings: TrainSettings, chosen: Mapping[str, str], ranks: int, micro_batch: int) -> dict[str, str]:
+    """Return them by name, for people to read and for a resume to compare; ``chosen`` are device and precision."""
+    optimizer = settings.optimizer
+    found = {"ranks": str(ranks), "deterministic": str(settings.run.deterministic)}
+    if not isinstance(optimizer, TorchOptimizerSettings):
+        return found
+    import torch
+
+    device = chosen["optimizer.device"]
+    is_cpu = device == "cpu"
+    return found | {
+        "optimizer.kind": optimizer.kind,
+        "optimizer.precision": chosen["optimizer.precision"],
+        "optimizer.sharding": str(getattr(optimizer, "sharding", "")),
+        "optimizer.offload": str(getattr(optimizer, "offload", "")),
+        "model.attention": chosen["model.attention"],
+        "optimizer.micro_batch": str(micro_batch),
+        "model.compile": str(getattr(settings.model, "compile", "none")),
+        "device": device if is_cpu else torch.get_device_module(device).get_device_name(),
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if is_cpu else "",
+        "threads": str(torch.get_num_threads()) if is_cpu else "",
+        "torch": torch.__version__,
+    }

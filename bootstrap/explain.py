@@ -1,0 +1,148 @@
+"""What `explain` says of a run: how it stands, why it ended, what to try."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from adapters.shared.json_lines import JsonLines
+from bootstrap.post_mortem import FOLDER, STAMP
+from bootstrap.run_folder import read_record
+from configs.problems import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_LONGEST = 500
+_WORDS = {
+    "CheckpointFailed": "saves failed, and training went on",
+    "CheckpointRejected": "checkpoints were damaged and set aside",
+    "HandlerFailed": "times a handler or monitor failed, and training went on",
+    "MemoryExhausted": "shortages of memory were met",
+    "ArchiveFailed": "copies to the archive failed",
+    "DataStalled": "times training waited for data for more than a second",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the files of a run tell: the events of all its starts, the last recorded step, the steps of checkpoints."""
+
+    events: Sequence[Mapping[str, Any]]
+    last_step: int
+    checkpoints: Sequence[int]
+    budget: int | None
+    is_running: bool
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Return where among the events each process of the run began."""
+        return [number for number, event in enumerate(self.events) if event.get("event") == "RunStarted"]
+
+    @property
+    def before(self) -> Sequence[Mapping[str, Any]]:
+        """Return the events of all starts but the last."""
+        return self.events[: self.starts[-1]] if self.starts else []
+
+    @property
+    def last(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the last event of each kind of the last start."""
+        return {str(event.get("event")): event for event in self.events[len(self.before) :]}
+
+
+def explain(run: Path) -> str:
+    """Return what is to be said of the run folder ``run``; raises ``StateError`` if it is none. Only reads."""
+    settings = read_record(run)["settings"]
+    figures = [line["step"] for line in JsonLines(run / "metrics.jsonl").read() if "loss" in line]
+    commits = run.glob("checkpoints/checkpoint-*/COMMIT")
+    story = Story(
+        list(JsonLines(run / "events.jsonl").read()),
+        max((step for step in figures if isinstance(step, int)), default=0),
+        sorted(int(commit.parent.name.rpartition("-")[2]) for commit in commits),
+        settings.get("run", {}).get("budget", {}).get("steps"),
+        _is_held(run / "LOCK"),
+    )
+    return "\n".join(one_line(line, _LONGEST) for line in _lines(run, story))
+
+
+def _lines(run: Path, story: Story) -> Iterator[str]:
+    whole = "" if story.budget is None else f" of {story.budget}"
+    yield f"{run} · {_state(story)} · step {story.last_step}{whole}"
+    if story.checkpoints:
+        lost = max(0, story.last_step - story.checkpoints[-1])
+        yield f"checkpoints: {len(story.checkpoints)}, the newest of step {story.checkpoints[-1]}" + (
+            f": {lost} steps behind it are to be taken again" if lost and not story.is_running else ""
+        )
+    else:
+        yield "checkpoints: none"
+    if len(story.starts) > 1:
+        steps = ", ".join(str(story.events[number].get("step")) for number in story.starts[-10:])
+        yield f"started {len(story.starts)} times, at steps {steps}"
+    counts = Counter(str(event.get("event")) for event in story.events)
+    yield from (f"{counts[kind]} {words}" for kind, words in _WORDS.items() if counts[kind])
+    yield from _reasons(run, story)
+
+
+def _state(story: Story) -> str:
+    last = story.last
+    if story.is_running:
+        return "running"
+    if "RunFailed" in last:
+        return "failed"
+    if "RunFinished" in last:
+        return "stopped" if "StopRequested" in last else "finished"
+    return "killed" if story.starts else "not begun"
+
+
+def _reasons(run: Path, story: Story) -> Iterator[str]:
+    found = _post_mortem(run, story)
+    state, last = _state(story), story.last
+    if state == "stopped":
+        yield f"why: {last['StopRequested'].get('reason')}; the same command goes on"
+    elif state == "killed":
+        yield "why: the process ended without a word: kill -9, the kernel short of memory (dmesg), or the power"
+        yield "what to try: start the same command again; it goes on from the newest checkpoint"
+    elif state == "failed" and not found:
+        yield f"why: {last['RunFailed'].get('error')}"
+        yield "what to try: start the same command again once the cause is removed"
+    if state == "running":
+        return
+    for folder, cause in found:
+        where = f"rank {cause['rank']}" if cause["ranks"] > 1 else "cause"
+        yield f"{where}: {cause['error']}: {cause['message']}"
+        yield f"    behind step {cause['step']}; more in {folder}"
+    if found:
+        yield "what to try:"
+        yield from (f"    - {words}" for words in found[0][1]["what_to_try"])
+        yield f"    - the same command goes on from step {max(story.checkpoints, default=0)}"
+
+
+def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, Any]]]:
+    """Return what each rank left of the last start's failure, the rank that wrote first in front."""
+    attempts = sorted((run / FOLDER).glob("*/"))
+    before = max((_stamp(event) for event in story.before), default="")
+    if not attempts or attempts[-1].name < before:
+        return []
+    causes = sorted(attempts[-1].glob("rank*/cause.json"), key=lambda path: path.stat().st_mtime)
+    return [(path.parent, json.loads(path.read_text(encoding="ascii"))) for path in causes]
+
+
+def _stamp(event: Mapping[str, Any]) -> str:
+    return datetime.fromisoformat(str(event["time"])).astimezone(UTC).strftime(STAMP)
+
+
+def _is_held(lock: Path) -> bool:
+    """Return whether a process trains in the run folder of ``lock``; takes the lock for a moment if none does."""
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -1,0 +1,60 @@
+"""What a person reads at the end of a run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, final
+
+from bootstrap.accounting import sentence_of
+from domain.events import EvaluationCompleted, RunStarted
+from domain.sampling import Sampling
+
+if TYPE_CHECKING:
+    from bootstrap.run import Run
+    from domain.progress import Progress
+
+
+@final
+class Report:
+    """Gathers what a person wants to know at the end of a run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._began = time.monotonic()
+        self._first_step = 0
+        self._evaluation: EvaluationCompleted | None = None
+        run.subscribe(RunStarted, self._on_start)
+        run.subscribe(EvaluationCompleted, self._on_evaluation)
+
+    def _on_start(self, event: RunStarted) -> None:
+        self._first_step = event.progress.step
+
+    def _on_evaluation(self, event: EvaluationCompleted) -> None:
+        self._evaluation = event
+
+    def show(self, progress: Progress) -> None:
+        """Print how the run ended, a sample, and what to try next."""
+        folder = self._run.directory
+        if progress.step == self._first_step:
+            print(f"{folder} is finished at step {progress.step}: nothing was left to train")
+            print("another one: add --fresh or run.name=NAME; more of it: a larger run.budget.steps or .tokens")
+        else:
+            minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+            print(f"finished {progress.step} steps, {progress.tokens:,} tokens, {minutes}:{seconds:02d} in all")
+            if (goodput := self._run.goodput).starts:  # which the first rank alone knows
+                print(sentence_of(goodput))
+        if self._evaluation is not None:
+            figures = self._evaluation.evaluation
+            print(f"held-out: {figures.bits_per_byte:.3f} bits per byte, {figures.loss:.3f} nats/token")
+        chosen = self._run.settings.sample
+        sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
+        print(f"\nsample:\n{_indented(self._run.sample(chosen.prompt, sampling))}\n")
+        if (checkpoint := self._run.newest_checkpoint()) is not None:
+            reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
+            print(f"checkpoint: {checkpoint}  ({reader} loads it as it is)")
+        print(f"try next:   python -m application generate {folder} --prompt {chosen.prompt!r}")
+        print(f"            python -m application evaluate {folder}")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

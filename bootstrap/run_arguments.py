@@ -1,0 +1,134 @@
+"""The commands that train a model, and those that use a trained one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bootstrap.arguments import add_command, add_run, add_settings, whole
+
+if TYPE_CHECKING:
+    import argparse
+
+    from bootstrap.arguments import Commands
+
+EXIT_CODES = """\
+exit codes:
+  0 finished   1 failed   2 configuration   3 data   4 state (checkpoints, run folder)
+  75           only a new process can go on: the same command goes on
+  130 / 138 / 143   stopped by SIGINT / SIGUSR1 / SIGTERM with a checkpoint saved: the same command goes on
+"""
+
+_TRAIN_HELP = """\
+Without any setting it trains a small Llama on this machine's Python standard library for about two minutes.
+The same command continues an unfinished run from its newest valid checkpoint.
+
+examples:
+  python -m application train
+  python -m application train run.name=mine data.kind=files data.path='text/**/*.jsonl.gz'
+  python -m application train --config configs/quickstart.yaml optimizer.learning_rate=1e-3
+  python -m application train run.name=gpt2 model.path=./gpt2 tokenizer.kind=huggingface tokenizer.path=./gpt2
+  python -m application train --supervise run.name=long run.budget.steps=100000
+
+settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value in the environment, key.path=value.
+`python -m application config` shows each value and where it came from, `config --describe` what each is for.
+
+"""
+
+
+_PREPARE_HELP = """\
+Takes the settings of `train`, and leaves the tokens where `train` with the same settings looks for them; `train` itself
+prepares what is missing. Killed at any moment, the same command goes on where it was.
+
+examples:
+  python -m application prepare
+  python -m application prepare data.kind=files data.path='text/**/*.jsonl.zst' data.on_error=skip
+  python -m application prepare data.kind=files data.path='s3://bucket/*.parquet' tokenizer.kind=huggingface \
+      tokenizer.path=./gpt2 data.cache.dir=/scratch/tokens
+"""
+
+_EXPORT_HELP = """\
+Takes the newest valid checkpoint. The adapters of a run with model.lora are written as PEFT loads them, or with
+--merged as a whole model, which needs no PEFT.
+
+examples:
+  %(prog)s runs/default ./model
+  %(prog)s runs/tuned ./model --merged
+"""
+
+
+def add_run_commands(commands: Commands) -> None:
+    """Add them to ``commands``."""
+    _add_train(commands)
+    _add_prepare(commands)
+    _add_config(commands)
+    _add_generate(commands)
+    _add_evaluate(commands)
+    _add_export(commands)
+
+
+def _add_train(commands: Commands) -> None:
+    train = add_command(commands, "train", "train a model, or go on training it", _TRAIN_HELP + EXIT_CODES)
+    add_settings(train)
+    train.add_argument("--fresh", action="store_true", help="set an older run folder aside (never deleted); begin anew")
+    train.add_argument("--supervise", action="store_true", help="train in another process; start it again if it dies")
+    train.set_defaults(command=_train)
+
+
+def _train(options: argparse.Namespace) -> int:
+    if options.supervise:  # which is there while the run starts, and imports nothing heavy
+        from bootstrap.supervise import supervise
+
+        return supervise(options)
+    from bootstrap.commands import train
+
+    return train(options)
+
+
+def _add_prepare(commands: Commands) -> None:
+    add_settings(add_command(commands, "prepare", "tokenize the data of a run ahead, on all cores", _PREPARE_HELP))
+
+
+def _add_config(commands: Commands) -> None:
+    text = "Prints the settings as YAML that --config accepts, with the origin of each value. Secrets are masked."
+    config = add_command(commands, "config", "show every setting, its value and where it came from", text)
+    add_settings(config)
+    config.add_argument("--describe", action="store_true", help="list every setting, its default and what it is for")
+
+
+def _add_generate(commands: Commands) -> None:
+    generate = add_command(
+        commands, "generate", "continue a text with a trained model", "example:\n  %(prog)s runs/default"
+    )
+    add_run(generate)
+    generate.add_argument("--prompt", default="", help="text to continue; without it the model begins a document")
+    generate.add_argument("--max-new-tokens", type=whole(1), default=128, metavar="N", help="default: 128")
+    generate.add_argument(
+        "--temperature", type=_temperature, default=0.8, metavar="T", help="0 takes the likeliest token"
+    )
+    generate.add_argument(
+        "--top-k", type=whole(0), default=50, metavar="K", help="draw among the K likeliest; 0 means all"
+    )
+    generate.add_argument("--seed", type=whole(0), default=0, metavar="S", help="another seed gives another text")
+
+
+def _add_evaluate(commands: Commands) -> None:
+    text = "Measures the newest valid checkpoint on the documents that its run held out, as the run itself does."
+    add_run(add_command(commands, "evaluate", "measure a trained model on its held-out documents", text))
+
+
+def _add_export(commands: Commands) -> None:
+    export = add_command(commands, "export", "write a trained model as a folder of Hugging Face", _EXPORT_HELP)
+    add_run(export)
+    export.add_argument("folder", type=Path, metavar="FOLDER", help="where to write: a new folder, or an empty one")
+    export.add_argument("--merged", action="store_true", help="add a run's adapters to their model: a whole one")
+
+
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0.0 <= number < float("inf"):
+        raise ValueError
+    return number
+
+
+_temperature.__name__ = "temperature"

@@ -1,0 +1,15 @@
+"""What a process may do with the checkpoints of a run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A right of its own: who may read need not write, and who may write need not delete."""
+
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+    KEY = "key"
+    """Use of the key that encrypted checkpoints are wrapped by."""

@@ -1,0 +1,77 @@
+"""Which layers are computed again, given what the activations of a micro-batch may take."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from domain.errors import ConfigurationError
+from domain.memory_estimate import estimate_memory
+
+if TYPE_CHECKING:
+    from domain.memory_estimate import ModelShape, Training
+
+_UNITS = MappingProxyType(
+    {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
+)
+_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS)})")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointBudget:
+    """``max_bytes`` for the activations of what goes through the model at once in ``training``, on each rank."""
+
+    max_bytes: int
+    training: Training
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointChoice:
+    """The N of every:N, 0 for none, and the bytes of activations that are predicted with it, and if all are kept."""
+
+    every: int
+    activations: float
+    all_kept: float
+
+    @property
+    def policy(self) -> str:
+        """Return the choice as ``model.gradient_checkpointing`` would name it."""
+        return {0: "none", 1: "full"}.get(self.every, f"every:{self.every}")
+
+
+def size_in_bytes(text: str) -> int:
+    """Return what a size such as 6GiB or 1.5GB is in bytes; raises ``ValueError`` for no size above 0."""
+    found = _SIZE.fullmatch(text)
+    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if size < 1:
+        msg = f"{text} is no size: write a number and one of {', '.join(_UNITS)}, such as 6GiB"
+        raise ValueError(msg)
+    return size
+
+
+def choose_checkpointing(shape: ModelShape, budget: CheckpointBudget) -> CheckpointChoice:
+    """Return the policy that computes the fewest layers again and stays within the budget.
+
+    Raises ``ConfigurationError`` with the smallest budget that would do if none does.
+    """
+    layers = shape.num_layers
+    spread = {-(-layers // every): every for every in range(layers, 0, -1)}  # of those alike the closest
+    taken = {every: _activations(shape, budget.training, every) for every in (0, *spread.values())}
+    for every, activations in taken.items():
+        if activations <= budget.max_bytes:
+            return CheckpointChoice(every, activations, taken[0])
+    least = math.ceil(min(taken.values()) / _UNITS["MiB"])
+    rows, length = budget.training.rows, budget.training.length
+    msg = (
+        f"model.gradient_checkpointing leaves {budget.max_bytes / _UNITS['MiB']:.0f}MiB for the activations of {rows} "
+        f"rows of {length} tokens, which take {least}MiB at least: set budget:{least}MiB or a smaller "
+        "optimizer.micro_batch"
+    )
+    raise ConfigurationError(msg)
+
+
+def _activations(shape: ModelShape, training: Training, every: int) -> float:
+    return estimate_memory(shape, replace(training, checkpoint_every=every)).activations

@@ -1,0 +1,30 @@
+"""What a resume promises, and what it depends on."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Contract(StrEnum):
+    """How close a run is to the one that nothing had interrupted.
+
+    ``BITWISE``: equal to the bit. ``NUMERICAL``: the same samples in the same order, equal but for rounding.
+    """
+
+    BITWISE = "bitwise"
+    NUMERICAL = "numerical"
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
+    """Return each condition that is known of both and differs, as a clause such as "ranks was 1 and is 2"."""
+    differing = [name for name in before if name in now and now[name] != before[name]]
+    return [f"{name} was {before[name]} and is {now[name]}" for name in differing]
+
+
+def contract_of(conditions: Mapping[str, str]) -> Contract:
+    """Return what a run that begins under ``conditions`` can promise."""
+    return Contract.NUMERICAL if conditions.get("deterministic") == "False" else Contract.BITWISE

@@ -1,0 +1,111 @@
+"""Where the time of a run went, over all its starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Spent(StrEnum):
+    """What a second of a run went into."""
+
+    COMPUTE = "compute"
+    START_UP = "start_up"
+    DATA = "data"
+    SAVE = "save"
+    EVALUATION = "evaluation"
+    RECOVERY = "recovery"
+    RESTART = "restart"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a start had spent by ``time`` (Unix seconds), when ``step`` was its last step; ``began`` names the start."""
+
+    began: float
+    time: float
+    step: int
+    seconds: Mapping[Spent, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the mark as JSON."""
+        seconds = {str(kind): round(value, 3) for kind, value in self.seconds.items()}
+        return {"began": self.began, "time": self.time, "step": self.step, "seconds": seconds}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Return the mark that ``to_json`` described."""
+        seconds = {Spent(kind): float(value) for kind, value in record["seconds"].items()}
+        return cls(float(record["began"]), float(record["time"]), int(record["step"]), seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Goodput:
+    """The seconds of a run since its first start, by what they went into; ``COMPUTE`` is that of steps that count."""
+
+    seconds: Mapping[Spent, float]
+    starts: int
+
+    @property
+    def wall_seconds(self) -> float:
+        """Return the seconds since the first start."""
+        return sum(self.seconds.values())
+
+    @property
+    def share(self) -> float:
+        """Return the compute of steps that count, as a share of the time since the first start."""
+        return self.seconds[Spent.COMPUTE] / self.wall_seconds if self.wall_seconds > 0 else 0.0
+
+
+@final
+class Ledger:
+    """Adds up marks, in the order in which they were made.
+
+    Between two starts lies ``RESTART``. Where the step falls, at another start or by a roll-back, the compute behind it
+    becomes ``LOST``: those steps are taken again. Between two marks steps count as equally long.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(Spent, 0.0)
+        self._taken: list[tuple[int, int, float]] = []  # from a step up to another: seconds of compute
+        self._last: Mark | None = None
+        self._starts = 0
+
+    def add(self, mark: Mark) -> None:
+        """Count what was spent since the mark before."""
+        last = self._last
+        known: Mapping[Spent, float] = {}
+        step = mark.step if last is None else last.step
+        if last is not None and last.began == mark.began:
+            known = last.seconds
+        else:
+            self._starts += 1
+            self._seconds[Spent.RESTART] += 0.0 if last is None else max(0.0, mark.began - last.time)
+        spent = {kind: mark.seconds.get(kind, 0.0) - known.get(kind, 0.0) for kind in Spent}
+        for kind, seconds in spent.items():
+            self._seconds[kind] += seconds
+        self._taken.append((min(step, mark.step), mark.step, spent[Spent.COMPUTE]))
+        if mark.step < step:
+            self._lose_behind(mark.step)
+        self._last = mark
+
+    @property
+    def goodput(self) -> Goodput:
+        """Return the sums up to the latest mark."""
+        return Goodput(dict(self._seconds), self._starts)
+
+    def _lose_behind(self, step: int) -> None:
+        kept, lost = [], 0.0
+        for first, end, seconds in self._taken:
+            share = min(1.0, max(0.0, (step - first) / (end - first))) if end > first else float(end <= step)
+            kept.append((min(first, step), min(end, step), seconds * share))
+            lost += seconds * (1.0 - share)
+        self._taken = kept
+        lost = max(0.0, min(lost, self._seconds[Spent.COMPUTE]))
+        self._seconds[Spent.COMPUTE] -= lost
+        self._seconds[Spent.LOST] += lost

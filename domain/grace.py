@@ -1,0 +1,18 @@
+"""How long a run may go on after a signal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SHARE_FOR_THE_STEP = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """The ``seconds`` between a signal and the end of the process by force: half for the step, half for its save."""
+
+    seconds: float = 30.0
+
+    def is_short(self, waited: float) -> bool:
+        """Return whether, ``waited`` seconds behind the signal, what is left is needed to save the step before."""
+        return waited >= self.seconds * _SHARE_FOR_THE_STEP

@@ -1,0 +1,77 @@
+"""How many rows go through a model at once, where memory is short."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSize:
+    """The ``rows`` that are in use; ``shortages`` counts by rows how often so many did not fit.
+
+    ``quiet_steps`` have passed without a shortage since ``rows`` were taken.
+    """
+
+    rows: int
+    shortages: Mapping[int, int] = field(default_factory=dict)
+    quiet_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchPolicy:
+    """Fewer rows after a shortage, and more again after quiet steps, up to ``most`` of a batch of ``batch_rows``.
+
+    Sizes divide the batch, so that all parts of it have one shape. More rows are tried after ``grow_after`` quiet steps
+    (0 means never), and after twice as many each time that those did not fit; rows that ``max_shortages`` times did not
+    fit are not tried again, nor are more. So the shortages of a run end, whatever memory does.
+    """
+
+    most: int
+    batch_rows: int
+    grow_after: int = 200
+    max_shortages: int = 3
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Return the rows that may be taken at once, rising."""
+        dividing = {rows for rows in range(1, self.most + 1) if self.batch_rows % rows == 0}
+        return sorted({*dividing, self.most})
+
+    def after_shortage(self, known: KnownSize, rows: int) -> KnownSize:
+        """Return what is known once ``rows`` did not fit: at least halved, and at one row there is nothing smaller."""
+        shortages = {**known.shortages, rows: known.shortages.get(rows, 0) + 1}
+        fewer = [size for size in self.sizes if size < rows and size <= (rows + 1) // 2]
+        return KnownSize(max(fewer, default=1), shortages)
+
+    def after_step(self, known: KnownSize, *, is_quiet: bool) -> KnownSize:
+        """Return what is known after a step; one that is not ``is_quiet`` came close to a shortage."""
+        if not is_quiet:
+            return replace(known, quiet_steps=0)
+        known = replace(known, quiet_steps=known.quiet_steps + 1)
+        more = next((size for size in self.sizes if size > known.rows), None)
+        if more is None or not known.shortages or not self.grow_after:
+            return known
+        failed = max((times for rows, times in known.shortages.items() if rows <= more), default=0)
+        is_due = known.quiet_steps >= self.grow_after * 2 ** max(0, failed - 1)
+        return KnownSize(more, known.shortages) if is_due and failed < self.max_shortages else known
+
+
+def next_to_try(sizes: Sequence[int], peaks: Mapping[int, float], failed: Collection[int], most: float) -> int | None:
+    """Return which of ``sizes`` (rising) to try next for the largest whose peak of memory is not above ``most``.
+
+    ``peaks`` are those of the sizes that were tried, with what is reckoned for none at 0, and ``failed`` what did not
+    fit. The first is the smallest; then the largest that a straight line through the last two peaks allows, up to four
+    times what was tried. None if there is none left.
+    """
+    fitting = sorted(rows for rows, peak in peaks.items() if rows and peak <= most)
+    if not fitting:
+        return None if failed or any(peaks) else sizes[0]
+    last, before = fitting[-1], fitting[-2] if len(fitting) > 1 else 0
+    slope = (peaks[last] - peaks[before]) / (last - before)
+    too_large = min((*failed, *(rows for rows, peak in peaks.items() if peak > most)), default=sizes[-1] + 1)
+    more = [rows for rows in sizes if last < rows < min(too_large, 4 * last + 1)]
+    return max((rows for rows in more if peaks[last] + slope * (rows - last) <= most), default=None)

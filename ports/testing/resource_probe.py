@@ -1,0 +1,55 @@
+"""The promises of ``ports.resource_probe`` as tests."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from ports.resource_probe import ResourceProbe
+
+
+class ResourceProbeContract(ABC):
+    """Subclass it for an adapter, named ``Test...``."""
+
+    @abstractmethod
+    def make_probe(self, folder: Path) -> ResourceProbe:
+        """Return a probe of the machine, or of the one that it stands for, on whose disk ``folder`` is."""
+
+    @pytest.fixture
+    def probe(self, tmp_path: Path) -> Iterable[ResourceProbe]:
+        """Yield a probe."""
+        probe = self.make_probe(tmp_path)
+        yield probe
+        probe.close()
+
+    def test_shares_and_rates_are_what_they_are_called(self, probe: ResourceProbe) -> None:
+        """Each share lies between 0 and 1, no rate is negative, and only what cannot be told is None, each time."""
+        for _ in range(2):
+            figures = asdict(probe.sample())
+            rates = {name: figures.pop(name) for name in ("disk_bytes", "network_bytes")}
+            assert all(rate >= 0 for rate in rates.values())
+            figures |= {f"pressure of {name}": share for name, share in figures.pop("pressure").items()}
+            assert all(share is None or 0 <= share <= 1 for share in figures.values())
+            assert None not in (figures["memory"], figures["processors"], figures["disk"])
+
+    def test_a_sample_takes_milliseconds(self, probe: ResourceProbe) -> None:
+        """A hundred samples take less than two seconds, on a busy machine too."""
+        start = time.perf_counter()
+        for _ in range(100):
+            probe.sample()
+        assert time.perf_counter() - start < 2.0
+
+    def test_closing_twice_is_harmless(self, tmp_path: Path) -> None:
+        """The second ``close`` changes nothing, with a sample before it or none."""
+        unused, used = self.make_probe(tmp_path), self.make_probe(tmp_path)
+        assert used.sample().memory >= 0
+        for probe in (unused, used, unused, used):
+            probe.close()

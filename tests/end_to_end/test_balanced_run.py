@@ -1,0 +1,159 @@
+"""Runs that use more or less of their machine."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
+import pytest
+from command_line import corpus, tiny
+
+from adapters.resource_probe.memory import QUIET, MemoryResourceProbe
+from bootstrap import build
+from bootstrap.resources import gpu_of, knobs_of, load_policy
+from configs.layers import load_settings
+from domain.balance import Balance
+from domain.errors import ConfigurationError
+from domain.events import StepCompleted
+from domain.resources import Knob, Setting
+from domain.tiers import Band
+
+STREAM = ("data.mode=stream", "evaluation.every=0", "evaluation.at_start=false", "monitors=[]")
+FULL = replace(QUIET, memory=0.97)
+
+
+@pytest.fixture
+def home(tmp_path):
+    """Return a folder with a corpus."""
+    corpus(tmp_path)
+    return tmp_path
+
+
+def run_of(home, *more, memory=QUIET, name="run"):
+    """Return a tiny run on a machine that is as ``memory`` says."""
+    overrides = tiny(home / "corpus.jsonl", f"run.dir={home / name}", "run.budget.steps=12", *STREAM, *more)
+    return build(load_settings([], overrides, {}).settings, resource_probe=MemoryResourceProbe([memory]))
+
+
+def adjustments(home, name="run"):
+    """Return what was adjusted in a run, as knob, value before and after, and reason."""
+    records = map(json.loads, (home / name / "events.jsonl").read_text().splitlines())
+    names = ("knob", "before", "after", "reason")
+    return [tuple(each[name] for name in names) for each in records if each["event"] == "ResourcesAdjusted"]
+
+
+def test_a_run_on_a_full_machine_uses_less_of_it(home, monkeypatch):
+    """Where memory is nearly used up, the run prepares less ahead, with the reason in its history, and trains on."""
+    monkeypatch.setattr("application.handlers.balance_resources._READING_SECONDS", 0.0)
+    monkeypatch.setattr("bootstrap.resources._SECONDS_BETWEEN_SAMPLES", 0.02)
+    run = run_of(home, "data.workers=2", memory=FULL)
+    run.subscribe(StepCompleted, lambda _: time.sleep(0.05))
+    assert run.run().step == 12
+    reason = "97% of the memory is in use"
+    expected = [("prefetch", 4, 2, reason), ("prefetch", 2, 1, reason), ("threads", 2, 1, reason)]
+    assert adjustments(home)[:3] == expected
+
+
+@pytest.mark.parametrize(("memory", "manage"), [(QUIET, "true"), (FULL, "false")])
+def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
+    """On a quiet machine, and where the settings say so, nothing is adjusted."""
+    monkeypatch.setattr("application.handlers.balance_resources._READING_SECONDS", 0.0)
+    monkeypatch.setattr("bootstrap.resources._SECONDS_BETWEEN_SAMPLES", 0.001)
+    run = run_of(home, f"resources.manage={manage}", memory=memory)
+    run.subscribe(StepCompleted, lambda _: time.sleep(0.01))
+    assert run.run().step == 12
+    assert adjustments(home) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ((), {Knob.PREFETCH: Setting(4, 4, 1, 32), Knob.SAVE_EVERY: Setting(5, 5, 5, 20)}),
+        (("data.prefetch=0", "data.workers=3"), {Knob.PREFETCH: None, Knob.THREADS: Setting(3, 3, 1, 3)}),
+        (("data.prefetch=50", "resources.io_queue_size=6"), {Knob.PREFETCH: Setting(50, 50, 1, 50)}),
+        (("data.mode=cache",), {Knob.THREADS: None, Knob.MICRO_BATCH: Setting(4, 4, 1, 4)}),
+        (("optimizer.micro_batch=2",), {Knob.MICRO_BATCH: Setting(2, 2, 1, 2)}),
+        (("state_store.every=0",), {Knob.SAVE_EVERY: None}),
+        (("state_store.keep_every=10",), {Knob.SAVE_EVERY: None}),
+        (("state_store.keep_best=1", "evaluation.every=5"), {Knob.SAVE_EVERY: None}),
+    ],
+)
+def test_the_settings_bound_the_knobs(home, settings, expected):
+    """A knob is there where it can be turned, and never goes beyond what the settings give as a bound."""
+    run = run_of(home, "run.budget.steps=1", *settings)
+    run.run()
+    knobs = knobs_of(run._container)
+    assert {knob: knobs.get(knob) for knob in expected} == expected
+
+
+class Cautious:
+    """A policy of another package that takes one option."""
+
+    def __init__(self, limit=1):
+        self.limit = limit
+
+    def after_steps(self, state, reading):
+        return state, None
+
+    def after_save(self, state, saved):
+        return state, None
+
+
+def no_policy():
+    """Give something that is none."""
+    return 5
+
+
+@pytest.fixture
+def offered(monkeypatch):
+    """Offer names of this file as entry points of the group ``holdfast.balance``."""
+    points = [
+        EntryPoint(name, f"{__name__}:{target}", "holdfast.balance")
+        for name, target in {"cautious": "Cautious", "nothing": "no_policy"}.items()
+    ]
+    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: points * (group == "holdfast.balance"))
+
+
+def policy_of(*overrides):
+    return load_policy(load_settings([], overrides, {}).settings.resources)
+
+
+@pytest.mark.usefixtures("offered")
+def test_the_settings_choose_the_policy():
+    """The built-in policy takes its limit from the settings, and one of another package its options."""
+    assert policy_of("resources.max_memory=0.6") == Balance(Band(0.6, 0.5))
+    assert policy_of("resources.policy=cautious", "resources.policy_options={limit: 7}").limit == 7
+
+
+@pytest.mark.usefixtures("offered")
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["resources.policy=cautios"], "did you mean cautious"),
+        (["resources.policy=nothing"], "after_steps"),
+        (["resources.policy_options={limit: 7}"], "limit"),
+    ],
+)
+def test_a_policy_that_cannot_be_had_is_refused(overrides, named):
+    """A name that is none, what is no policy, and options that nobody takes are named in a sentence."""
+    with pytest.raises(ConfigurationError, match=named):
+        policy_of(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "rank", "expected"),
+    [
+        ("cpu", "", "0", None),
+        ("cuda", "", "1", "1"),
+        ("cuda", "3,5", "1", "5"),
+        ("cuda", "GPU-a, GPU-b", "1", "GPU-b"),
+        ("cuda", "2", "1", "1"),
+    ],
+)
+def test_the_gpu_is_the_one_that_the_process_sees(monkeypatch, device, visible, rank, expected):
+    """The driver is asked for the device that the environment gives this rank, and for none without a GPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    assert gpu_of({"optimizer.device": device}) == expected

@@ -1,0 +1,144 @@
+"""What a process may do with checkpoints, and that it is told where it may not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adapters.key_provider.memory import MemoryKeyProvider
+from adapters.state_store.archive.archive import CheckpointArchive
+from adapters.state_store.archive.lease import ArchiveLease
+from adapters.state_store.archive.local import LocalObjects
+from adapters.state_store.disk import DiskStateStore
+from adapters.state_store.door import Door
+from adapters.state_store.sealing import Sealing
+from adapters.state_store.tiered import TieredStateStore
+from bootstrap.access import own_roles
+from bootstrap.audit import Audit
+from bootstrap.run import build
+from configs.layers import load_settings
+from domain.access import Role
+from domain.errors import ConfigurationError, StateError
+from domain.retention import Retention
+from ports.testing.snapshots import snapshot_of
+
+
+class Heard(list):
+    """Doors that tell here what was deleted and refused."""
+
+    def door(self, *without):
+        return Door([role for role in Role if role not in without], lambda *entry: self.append(entry))
+
+
+@pytest.fixture
+def heard():
+    return Heard()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_each_deletion_is_recorded_before_it_is_done(tmp_path):
+    """Retention tells the name, the reason and the role of each checkpoint while that is still there."""
+    told = []
+
+    def record(event, details):
+        told.append((event, details, names(tmp_path / "checkpoints")))
+
+    store = DiskStateStore(tmp_path, keep=1, door=Door(record=record))
+    for step in (1, 2):
+        store.save(snapshot_of(step, {}))
+    details = {"name": "checkpoint-1", "reason": "retention", "role": "delete"}
+    assert told == [("CheckpointDeleted", details, ["checkpoint-1", "checkpoint-2"])]
+    assert names(tmp_path / "checkpoints") == ["checkpoint-2"]
+
+
+def test_nothing_is_deleted_that_cannot_be_recorded(tmp_path):
+    """A save whose retention cannot be written down succeeds, and deletes nothing."""
+    failure = StateError("no space left")
+
+    def refuse(_event, _details):
+        raise failure
+
+    store = DiskStateStore(tmp_path, keep=1, door=Door(record=refuse))
+    for step in (1, 2):
+        store.save(snapshot_of(step, {}))
+    assert names(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2"]
+
+
+def test_who_may_not_delete_leaves_everything(tmp_path, heard):
+    """Neither what retention lets go, on the disk and in the archive, nor what a crash left, is deleted."""
+    objects = LocalObjects(tmp_path / "archive")
+    lease = ArchiveLease(objects, say=lambda _: None)
+    door = heard.door(Role.DELETE)
+    store = TieredStateStore(
+        DiskStateStore(tmp_path / "run", keep=1, door=door),
+        CheckpointArchive(objects, lease=lease),
+        lease,
+        Retention(1),
+        tell=lambda _: None,
+        patience=30,
+    )
+    objects.create("checkpoint-9/model", b"cut short")
+    with store.archiving():
+        for step in (1, 2):
+            store.save(snapshot_of(step, {"model": b"x"}))
+            (tmp_path / "run/.trash/left").mkdir(exist_ok=True)
+            store.flush()
+    assert names(tmp_path / "run/checkpoints") == ["checkpoint-1", "checkpoint-2"]
+    assert names(tmp_path / "run/.trash") == ["left"]
+    assert {"checkpoint-1", "checkpoint-2", "checkpoint-9"} <= set(names(tmp_path / "archive"))
+    assert heard == []
+
+
+@pytest.mark.parametrize(("role", "what"), [(Role.READ, "reading"), (Role.KEY, "opening"), (Role.WRITE, "saving")])
+def test_what_a_role_lacks_is_one_sentence_and_a_record(tmp_path, heard, role, what):
+    """Reading, opening what is encrypted, and saving are refused each without its role, and the refusal is recorded."""
+    sealing = Sealing(MemoryKeyProvider(b"\x01" * 32), tmp_path)
+    DiskStateStore(tmp_path / "run", keep=2, sealing=sealing).save(snapshot_of(1, {"model": b"x"}))
+    store = DiskStateStore(tmp_path / "run", keep=2, door=heard.door(role))
+    act = {Role.WRITE: lambda: store.save(snapshot_of(2, {}))}.get(role, store.load)
+    with pytest.raises(ConfigurationError, match=f"{what} .*checkpoint-.* needs the role {role}.*name that role too"):
+        act()
+    ((event, details),) = heard
+    assert (event, details["role"]) == ("AccessRefused", str(role))
+    assert names(tmp_path / "run/checkpoints") == ["checkpoint-1"]
+
+
+def test_who_may_not_read_can_begin(tmp_path, heard):
+    """Where there is nothing to read yet, a store answers so without the role."""
+    assert DiskStateStore(tmp_path, keep=2, door=heard.door(Role.READ)).load().info is None
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("roles", "more", "role"),
+    [("[read]", [], "write"), ("[read, write]", ["state_store.encryption.key_from=env:NO_SUCH_KEY"], "key")],
+)
+def test_a_run_that_could_not_save_does_not_begin(tmp_path, roles, more, role):
+    """Without the role to write, or to use the key that it is to write by, a run is refused, which the audit tells."""
+    settings = load_settings([], [f"run.dir={tmp_path}", f"state_store.roles={roles}", *more], {}).settings
+    directory = settings.run.directory
+    directory.mkdir(exist_ok=True)
+    with pytest.raises(ConfigurationError, match=f"^training .*needs the role {role}"):
+        build(settings)
+    (line,) = (directory / "audit.jsonl").read_text().splitlines()
+    assert (json.loads(line)["event"], json.loads(line)["details"]["role"]) == ("AccessRefused", role)
+    assert names(directory) == ["audit.jsonl"]
+
+
+def test_a_refusal_is_told_even_where_it_cannot_be_recorded(tmp_path):
+    """While the run that trains holds the audit, somebody else is refused all the same."""
+    audit = Audit(tmp_path)
+    with audit.held(), pytest.raises(ConfigurationError, match="needs the role read"):
+        Door([], Audit(tmp_path).record).require(Role.READ, "reading it")
+
+
+def test_a_command_has_the_roles_of_its_environment():
+    """Who asks decides, not who trained: the variable names the roles, and without it there are all."""
+    assert list(own_roles({"HOLDFAST_DATA__KIND": "files"})) == [str(role) for role in Role]
+    assert list(own_roles({"HOLDFAST_STATE_STORE__ROLES": "[read, key]"})) == ["read", "key"]
+    with pytest.raises(ConfigurationError, match="roles"):
+        own_roles({"HOLDFAST_STATE_STORE__ROLES": "[sudo]"})

@@ -1,0 +1,185 @@
+"""Token caches that are encrypted where they lie."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from itertools import islice
+
+import numpy as np
+import psutil
+import pytest
+
+from adapters.key_provider.memory import MemoryKeyProvider
+from adapters.shared.token_folder.sealing import ShardSealing
+from adapters.token_cache.disk import DiskTokenCache
+from adapters.tokenizer.memory import MemoryTokenizer
+from bootstrap.assemble import assemble
+from configs.layers import load_settings
+from domain.cursor import Cursor
+from domain.errors import ConfigurationError, DataError, StateError
+from ports.testing.token_cache import large, tokens_of
+from ports.testing.token_source import lengths_of
+
+KEY, OTHER = b"\x01" * 32, b"\x02" * 32
+SECRET = [[7, 77, 777, 7, 77, 777, 999], [70, 71, 72, 999]]
+BASE64_KEY = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+
+
+def cache_in(root, *keys, **options):
+    """Return the cache of these keys, the first to write with; with none it is a plain one."""
+    sealing = ShardSealing(MemoryKeyProvider(keys[0], old=keys[1:])) if keys else None
+    return DiskTokenCache(root, "dataset", sealing=sealing, **options)
+
+
+def told(folder):
+    """Return all names and bytes below ``folder`` as one text."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return b"".join(os.fsencode(path) + path.read_bytes() for path in paths)
+
+
+def filled(root, *keys):
+    cache = cache_in(root, *keys)
+    shard = cache.put("a", [tokens_of(SECRET)], {"rejected": ["a canary"]})
+    cache.derive(shard, f"lengths {cache.fingerprint()}", lengths_of)
+    return told(root)
+
+
+def test_no_plaintext_comes_to_rest(tmp_path):
+    """Neither tokens, nor lengths, hashes of documents, what is derived, meta nor any hash of content lies there."""
+    tokens = tokens_of(SECRET)
+    (tmp_path / "plain").mkdir()
+    cache = cache_in(tmp_path / "plain")
+    shard, whole = cache.put("a", [tokens], {}), cache.fingerprint()
+    digests = json.loads(next((tmp_path / "plain").rglob("manifest.json")).read_bytes())["digests"].values()
+    plain = [each.tobytes() for each in (tokens.ids, tokens.offsets, tokens.hashes, np.diff(tokens.offsets))]
+    words = [*plain, b"a canary", shard.fingerprint.encode(), whole.encode(), *(digest.encode() for digest in digests)]
+    assert all(word in filled(tmp_path / "plain") for word in words[:4])
+    dark = filled(tmp_path / "dark", KEY)
+    assert [word for word in words if word in dark] == []
+    assert cache_in(tmp_path / "dark", KEY).shards() == [shard]
+
+
+def test_each_shard_has_a_key_of_its_own(tmp_path):
+    """Equal shards are other bytes each time, and one cannot be put in the place of another."""
+    cache = cache_in(tmp_path / "cache", KEY)
+    for name in "ab":
+        cache.put(name, [tokens_of(SECRET)], {})
+    first, second = (tmp_path / "cache/dataset").iterdir()
+    assert (first / "tokens.bin").read_bytes() != (second / "tokens.bin").read_bytes()
+    (first / "tokens.bin").write_bytes((second / "tokens.bin").read_bytes())
+    damaged = json.loads((first / "manifest.json").read_bytes())["name"]
+    cache = cache_in(tmp_path / "cache", KEY)
+    with pytest.raises(DataError, match=f"'{damaged}'.*cannot be authenticated.*run again"):
+        [cache.open(shard) for shard in cache.shards()]
+
+
+def test_without_its_key_a_cache_is_left_alone(tmp_path):
+    """No key and another key are one sentence each, and nothing is set aside, written or deleted."""
+    before = filled(tmp_path / "cache", KEY)
+    with pytest.raises(ConfigurationError, match=r"encrypted: name their key with data\.cache\.encryption\.key_from"):
+        cache_in(tmp_path / "cache").missing("a")
+    for act in (lambda cache: cache.missing("a"), lambda cache: cache.put("a", [], {})):
+        with pytest.raises(StateError, match=r"data\.cache\.encryption.*add that one as an old key"):
+            act(cache_in(tmp_path / "cache", OTHER))
+    assert told(tmp_path / "cache") == before
+    assert cache_in(tmp_path / "cache", OTHER, KEY).missing("ab") == ["b"]
+
+
+def test_encrypted_tokens_do_not_lie_among_others(tmp_path):
+    """A key for a folder of plain tokens, which would stay there as they are, is refused before anything is written."""
+    before = filled(tmp_path / "cache")
+    with pytest.raises(ConfigurationError, match=r"are not encrypted.*another folder with data\.cache\.dir"):
+        cache_in(tmp_path / "cache", KEY).put("b", [tokens_of(SECRET)], {})
+    assert told(tmp_path / "cache") == before
+
+
+def test_a_key_that_is_not_at_hand_does_not_hinder_making_room(tmp_path):
+    """Shards of other datasets, by whatever key, make room for those of this one."""
+    DiskTokenCache(tmp_path / "cache", "other", sealing=ShardSealing(MemoryKeyProvider(OTHER))).put("a", large(1), {})
+    cache = cache_in(tmp_path / "cache", KEY, budget=100_000)
+    cache.put("b", large(2), {})
+    assert [path.name for path in (tmp_path / "cache/other").iterdir()] == []
+    assert cache.missing("b") == []
+
+
+def test_what_is_damaged_later_is_told_when_it_is_read(tmp_path):
+    """A slice that can no longer be authenticated is a sentence, and never other tokens."""
+    cache = cache_in(tmp_path / "cache", KEY)
+    ids = cache.open(cache.put("a", large(5), {})).ids
+    path = next(tmp_path.rglob("tokens.bin"))
+    data = bytearray(path.read_bytes())
+    data[20_000] ^= 1
+    with path.open("r+b") as file:
+        file.write(data)
+    assert ids[:100].tolist() == [5] * 100
+    with pytest.raises(StateError, match="cannot be authenticated at its segment 4"):
+        ids[9_000:11_000]
+
+
+def test_descriptors_are_let_go(tmp_path):
+    """Ids that nobody holds any more leave no file open."""
+    cache = cache_in(tmp_path / "cache", KEY, max_open=2)
+    shards = [cache.put(str(number), large(number), {}) for number in range(6)]
+    before = psutil.Process().num_fds()
+    for shard in shards * 2:
+        assert cache.open(shard).ids[29_999:].tolist() == [int(shard.name)]
+    del cache
+    gc.collect()
+    assert psutil.Process().num_fds() <= before
+
+
+def batches_of(folder, *more):
+    """Return the first batches of a run on the corpus in ``folder``, and the settings' cache folder."""
+    settings = load_settings(
+        [],
+        [
+            "data.kind=files",
+            f"data.path={folder / 'corpus.jsonl'}",
+            "data.mode=cache",
+            "data.holdout=0.1",
+            "data.sequence_length=64",
+            "data.packing.kind=best_fit",
+            f"run.cache_dir={folder / 'cache'}",
+            *more,
+        ],
+        {},
+    ).settings
+    container = assemble(
+        settings,
+        folder / "run",
+        {"tokenizer": MemoryTokenizer()},
+        say=lambda _: None,
+        decide=lambda _name, value, _reason: value,
+    )
+    return [batch.input_ids.tolist() for batch in islice(container.batch_stream().batches(Cursor()), 40)]
+
+
+def test_a_run_gets_the_same_batches(tmp_path, monkeypatch):
+    """Encrypted or not, in the folders of their own that they get, tokens and their order are the same."""
+    monkeypatch.setenv("TOKEN_KEY", BASE64_KEY)
+    texts = [f"document {number} " * (number % 7 + 3) for number in range(200)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    plain = batches_of(tmp_path)
+    assert batches_of(tmp_path, "data.cache.encryption.key_from=env:TOKEN_KEY") == plain
+    assert len(plain) == 40
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == ["encrypted-tokens", "tokens"]
+
+
+TOKENS = ["data.kind=tokens", "tokenizer.kind=huggingface", "tokenizer.path=x"]
+
+
+@pytest.mark.parametrize(
+    ("place", "more", "words"),
+    [
+        ("env:NO_SUCH_KEY", [], "NO_SUCH_KEY is not set"),
+        ("secret", [], r"data\.cache\.encryption names a key by neither"),
+        ("env:A_KEY", TOKENS, r"data\.kind=tokens reads files as others have made them"),
+    ],
+)
+def test_a_key_that_is_of_no_use_is_one_sentence(tmp_path, place, more, words):
+    """A key that is not there, is named in no way, or would encrypt nothing, ends the start."""
+    (tmp_path / "corpus.jsonl").write_text('{"text": "one document"}\n')
+    with pytest.raises(ConfigurationError, match=words):
+        batches_of(tmp_path, f"data.cache.encryption.key_from={place}", *more)

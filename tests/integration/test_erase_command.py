@@ -1,0 +1,162 @@
+"""Erasing checkpoints of a run: what is chosen, what is refused, and what is told of it afterwards."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adapters.key_provider.memory import MemoryKeyProvider
+from adapters.state_store.archive.archive import CheckpointArchive
+from adapters.state_store.archive.lease import ArchiveLease
+from adapters.state_store.archive.local import LocalObjects
+from adapters.state_store.disk import DiskStateStore
+from adapters.state_store.sealing import Sealing
+from bootstrap.cli import main
+from bootstrap.run_folder import RunFolder
+from configs.layers import load_settings
+from configs.rendering import dump_settings
+from ports.testing.snapshots import snapshot_of
+
+KEY = b"\x01" * 32
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return the folder of a run with an archive, and no checkpoint yet."""
+    settings = load_settings([], [f"state_store.archive.url={tmp_path / 'archive'}"], {}).settings
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(dump_settings(settings))
+    folder.write()
+    folder.close()
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def save(run, tmp_path):
+    """Return a function that saves encrypted checkpoints of some steps, or plain ones, and copies some of them."""
+
+    def save_steps(*steps, sealed=True, copied=()):
+        sealing = Sealing(MemoryKeyProvider(KEY), tmp_path) if sealed else None
+        store = DiskStateStore(run, keep=99, sealing=sealing)
+        objects = LocalObjects(tmp_path / "archive/default")
+        lease = ArchiveLease(objects, say=lambda _: None)
+        assert lease.acquire()
+        for step in steps:
+            store.save(snapshot_of(step, {"model": b"x" * 50}))
+            if step in copied:
+                CheckpointArchive(objects, lease=lease).put(run / f"checkpoints/checkpoint-{step}")
+        lease.release()
+
+    return save_steps
+
+
+def left(run):
+    """Return the steps on the disk and in the archive."""
+    places = (run / "checkpoints", run.parent / "archive/default")
+    return [[int(path.name.rpartition("-")[2]) for path in sorted(place.glob("checkpoint-*"))] for place in places]
+
+
+def audited(run):
+    path = run / "audit.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(entry["event"], entry["details"].get("step")) for entry in map(json.loads, lines)]
+
+
+def test_nothing_is_erased_without_yes(run, save, capsys):
+    """The command tells what it would erase, on the disk and in the archive, and leaves it."""
+    save(1, 2, 3, copied=(2, 3))
+    assert main(["erase", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert [line.rpartition("/")[2] for line in told.splitlines()[:-1]] == [f"checkpoint-{n}" for n in (1, 2, 2)]
+    assert "nothing is erased without --yes" in told
+    assert left(run) == [[1, 2, 3], [2, 3]]
+    assert audited(run) == []
+
+
+def test_the_newest_and_pinned_ones_are_erased_by_name_only(run, save, capsys):
+    """Without a step they stay, also their copies; each that goes is an entry of the audit."""
+    save(1, 2, 3, copied=(1, 2, 3))
+    assert main(["pin", str(run), "1"]) == 0
+    assert main(["erase", str(run), "--yes"]) == 0
+    assert left(run) == [[1, 3], [1, 3]]
+    assert main(["erase", str(run), "--yes"]) == 4
+    assert "erased by their steps only" in capsys.readouterr().err
+    assert main(["erase", str(run), "1", "3", "--yes"]) == 0
+    assert left(run) == [[], []]
+    assert audited(run) == [("CheckpointErased", step) for step in (2, 2, 1, 3, 1, 3)]
+    assert main(["audit", str(run)]) == 0
+
+
+def test_plain_checkpoints_are_refused_with_the_reason(run, save, capsys):
+    """What an SSD may remember is deleted only if that is asked for in so many words."""
+    save(1, 2, sealed=False)
+    assert main(["erase", str(run), "1", "--yes"]) == 4
+    assert "is not encrypted, and what was written to an SSD cannot be overwritten" in capsys.readouterr().err
+    assert left(run)[0] == [1, 2]
+    assert main(["erase", str(run), "1", "--yes", "--unencrypted"]) == 0
+    assert left(run)[0] == [2]
+
+
+def test_what_is_not_there_is_told(run, save, capsys):
+    """A step that has nothing to erase ends the command before anything is erased."""
+    save(1, 2)
+    assert main(["erase", str(run), "1", "7", "--yes"]) == 4
+    assert "holds nothing of step 7 that could be erased" in capsys.readouterr().err
+    assert left(run)[0] == [1, 2]
+
+
+def test_a_run_that_trains_is_left_alone(run, save, capsys):
+    """While another process has the run folder, nothing is erased."""
+    save(1, 2)
+    folder = RunFolder(run)
+    assert main(["erase", str(run), "--yes"]) == 4
+    assert "another process trains" in capsys.readouterr().err
+    folder.close()
+    assert left(run)[0] == [1, 2]
+
+
+def test_who_may_not_delete_may_not_erase(run, save, capsys, monkeypatch):
+    """Without the role, by the environment, nothing is erased, and the attempt is recorded."""
+    save(1, 2)
+    monkeypatch.setenv("HOLDFAST_STATE_STORE__ROLES", "[read, write, key]")
+    assert main(["erase", str(run), "--yes"]) == 2
+    assert "needs the role delete" in capsys.readouterr().err
+    assert left(run)[0] == [1, 2]
+    assert audited(run) == [("AccessRefused", None)]
+
+
+def test_what_lies_in_quarantine_is_erased_too(run, save):
+    """A damaged checkpoint that was set aside still has its key, which goes with the others of its step."""
+    save(1, 2)
+    (run / "checkpoints/checkpoint-1").rename(run / "quarantine/checkpoint-1.wrong-hash")
+    assert main(["erase", str(run), "--yes"]) == 0
+    assert [path.name for path in (run / "quarantine").iterdir()] == []
+    assert list(run.glob("erased/*/MANIFEST.json")) == []
+    assert (run / "erased/checkpoint-1.wrong-hash/ERASED.json").exists()
+
+
+def test_copies_of_another_run_are_left_alone(run, save, capsys):
+    """An archive that another run has claimed ends the command before anything is erased."""
+    save(1, 2, copied=(1,))
+    (run.parent / "archive/default/run").write_text("another")
+    assert main(["erase", str(run), "--yes"]) == 4
+    assert "holds copies of another run" in capsys.readouterr().err
+    assert left(run) == [[1, 2], [1]]
+
+
+def test_inspect_says_what_was_erased(run, save, capsys):
+    """The run's report lists it, its old path and its new one say so, and a run with nothing else says that too."""
+    save(1, 2)
+    assert main(["erase", str(run), "1", "--yes"]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(run)]) == 0
+    assert "erased: checkpoint-1 2" in capsys.readouterr().out
+    assert main(["inspect", str(run), "--json"]) == 0
+    assert [entry["name"] for entry in json.loads(capsys.readouterr().out)["erased"]] == ["checkpoint-1"]
+    for place in ("checkpoints", "erased"):
+        assert main(["inspect", str(run / place / "checkpoint-1")]) == 4
+        assert "erased: it was erased at 2" in capsys.readouterr().out
+    assert main(["erase", str(run), "2", "--yes"]) == 0
+    assert main(["inspect", str(run)]) == 4
+    assert "holds no checkpoints but 2 erased" in capsys.readouterr().err

@@ -1,0 +1,28 @@
+import mmap
+import sys
+
+import pytest
+
+from adapters.shared.memory_gauge import HostGauge
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resets the peak as Linux does")
+def test_the_peak_is_that_since_the_reset():
+    """What a trial took shows, and does not once the peak is looked for anew."""
+    gauge = HostGauge(0.9)
+    gauge.reset()
+    before = gauge.peak()
+    with mmap.mmap(-1, 200_000_000) as taken:  # what malloc gets may stay with the process
+        for _ in range(200):
+            taken.write(bytes(1_000_000))
+        assert gauge.peak() - before > 150_000_000
+    gauge.reset()
+    assert gauge.peak() - before < 100_000_000
+
+
+def test_a_share_of_what_is_free_may_be_taken():
+    """The bound is what is held and a share of what is left."""
+    half, most = HostGauge(0.5).most(), HostGauge(1.0).most()
+    held = HostGauge(1.0).held()
+    assert held < half < most
+    assert most - held == pytest.approx(2 * (half - held), rel=0.2)

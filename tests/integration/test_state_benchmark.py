@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adapters.shared.file_operations import FileOperations
+from benchmarks.state import groups, overhead
+from benchmarks.state.files import SlowFiles, make_durable, read_raw, touched_buffer, write_raw
+from benchmarks.state.material import build_torch, build_trainable, captured_tensors, digest, prepare, spoil, tensors_of
+from benchmarks.state.overhead import Training
+
+ROOT = Path(__file__).parents[2]
+
+
+class Way:
+    """A way that answers from memory; ``remembers`` says whether it restores what it saved."""
+
+    def __init__(self, name, *, remembers=True):
+        self.name = name
+        self.remembers = remembers
+        self.state = "whole"
+
+    def ask(self, command):
+        if command == "spoil":
+            self.state = "spoilt"
+        elif command == "restore" and self.remembers:
+            self.state = "whole"
+        return {"digest": self.state}
+
+
+def test_every_way_begins_with_the_same_bits(tmp_path):
+    """Holdfast's trainable and torch's network and AdamW hold the same state, a step changes it, a restore does not."""
+    prepare(tmp_path, 0.03)
+    trainable = build_trainable(tmp_path)
+    whole = digest(captured_tensors(trainable.capture()))
+    assert digest(tensors_of(*build_torch(tmp_path))) == whole
+    spoil(trainable)
+    assert digest(captured_tensors(trainable.capture())) != whole
+
+
+def test_a_way_that_forgets_is_not_timed():
+    """A way whose restore does not bring back every bit ends the benchmark."""
+    groups._prove([Way("a"), Way("b")], "save", "restore")
+    with pytest.raises(SystemExit, match="b does not restore what it saved"):
+        groups._prove([Way("a"), Way("b", remembers=False)], "save", "restore")
+
+
+def test_ways_with_other_states_are_not_compared():
+    """Ways that begin with different states end the benchmark."""
+    other = Way("b")
+    other.state = "another"
+    with pytest.raises(SystemExit, match="do not begin with the same state"):
+        groups._prove([Way("a"), other], "save", "restore")
+
+
+def test_raw_files_hold_the_bytes(tmp_path):
+    """What is written as one file in pieces is what is read from it."""
+    data = memoryview(os.urandom((4 << 20) + 5))
+    write_raw(tmp_path / "state", data)
+    make_durable(tmp_path)
+    buffer = touched_buffer(len(data))
+    assert read_raw(tmp_path, buffer) == len(data)
+    assert buffer == data
+
+
+def test_a_slow_disk_slows_every_operation():
+    """No operation of the disk is left as fast as it was."""
+    operations = {name for name in vars(FileOperations) if not name.startswith("_")}
+    assert operations - vars(SlowFiles).keys() == {"remove_tree"}, "it goes through the others"
+
+
+def test_a_run_that_learns_otherwise_does_not_count():
+    """Losses of a run with saves must be those of the run without, to the bit."""
+    with pytest.raises(SystemExit, match="does not learn the same"):
+        overhead._refuse_other_losses({"run": {"losses": [1.0]}, "run with saves": {"losses": [1.0000001]}})
+
+
+def test_overhead_follows_from_pairs_of_periods(tmp_path):
+    """The figure is the median over periods of the time with saves over the time without; no save, no figure."""
+    training = Training(None, tmp_path, (), 2, 3, 0.2)
+    plain = [{"steps": [1.0, 1.0], "begun": 0, "saves": []}] * 3
+    saving = [{"steps": [1.0, second], "begun": 1, "saves": [[0.1, 0.5]]} for second in (1.02, 1.04, 1.5)]
+    figures = overhead._figures(training, "run with saves", {"run": plain, "run with saves": saving})
+    assert figures[0].value.startswith("1.020x [")
+    assert figures[0].is_met
+    assert [figure.value for figure in figures[1:]] == ["1.50 / 1.00 s", "0.10 / 0.50 s"]
+    with pytest.raises(SystemExit, match="made 0 saves"):
+        overhead._figures(training, "run with saves", {"run": plain, "run with saves": plain})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("group", ["stall", "write", "encrypted", "peers", "overhead"])
+def test_a_little_state_goes_the_whole_way(group):
+    """Every way of a group starts, keeps its bits and takes its turn, and the table is printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.state", "--gigabytes", "0.03", "--only", group],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "## state" in done.stdout
+    assert done.stdout.count("| yes |") + done.stdout.count("| no |") >= 1

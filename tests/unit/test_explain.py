@@ -1,0 +1,105 @@
+import fcntl
+import json
+
+import pytest
+
+from bootstrap.explain import explain
+from configs.rendering import dump_settings
+from configs.settings import TrainSettings
+from domain.errors import StateError
+
+STARTED = {"event": "RunStarted", "step": 0}
+
+
+def run_folder(folder, events, *, checkpoints=(), last_step=0):
+    """Return a run folder in which this stands."""
+    record = {"schema": 1, "settings": dump_settings(TrainSettings()), "auto": {}, "facts": {}, "history": []}
+    (folder / "run.json").write_text(json.dumps(record))
+    lines = [{"time": f"2026-11-22T10:00:{second:02d}+00:00", **event} for second, event in enumerate(events)]
+    (folder / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    steps = [{"step": step, "loss": 1.0} for step in range(1, last_step + 1)]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in steps))
+    for step in checkpoints:
+        place = folder / f"checkpoints/checkpoint-{step}"
+        place.mkdir(parents=True)
+        (place / "COMMIT").touch()
+    return folder
+
+
+def failed(folder, attempt, **changes):
+    """Leave a post-mortem in the run folder ``folder``."""
+    place = folder / "post-mortem" / attempt / "rank0"
+    place.mkdir(parents=True)
+    cause = {"error": "OutOfMemory", "message": "no room", "rank": 0, "ranks": 1, "step": 7, "what_to_try": ["less"]}
+    (place / "cause.json").write_text(json.dumps(cause | changes))
+
+
+@pytest.mark.parametrize(
+    ("events", "state"),
+    [
+        ([], "not begun"),
+        ([STARTED, {"event": "RunFinished", "step": 8}], "finished"),
+        ([STARTED, {"event": "StopRequested", "reason": "SIGTERM"}, {"event": "RunFinished"}], "stopped"),
+        ([STARTED, {"event": "RunFailed", "error": "ValueError: x"}], "failed"),
+        ([STARTED, {"event": "StopRequested", "reason": "SIGTERM"}], "killed"),
+        ([STARTED, {"event": "RunFinished"}, STARTED], "killed"),
+    ],
+)
+def test_how_a_run_stands_follows_from_its_last_start(tmp_path, events, state):
+    """The first line tells the state and the last step, whatever was in earlier starts."""
+    first, *_ = explain(run_folder(tmp_path, events, last_step=8)).splitlines()
+    assert first == f"{tmp_path} · {state} · step 8 of 350"
+
+
+def test_a_run_that_trains_is_told_as_such(tmp_path):
+    """While a process holds the lock the run is running, and nothing is said of an end."""
+    run_folder(tmp_path, [STARTED], checkpoints=[4], last_step=6)
+    with (tmp_path / "LOCK").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        told = explain(tmp_path)
+    assert "running" in told
+    assert "why" not in told
+    assert "taken again" not in told
+
+
+def test_what_is_lost_to_a_kill_is_told(tmp_path):
+    """A killed run has a newest checkpoint, steps behind it that are taken again, and a way to go on."""
+    told = explain(run_folder(tmp_path, [STARTED, STARTED | {"step": 4}], checkpoints=[4, 8], last_step=11))
+    assert "the newest of step 8: 3 steps behind it are to be taken again" in told
+    assert "started 2 times, at steps 0, 4" in told
+    assert "kill -9" in told
+
+
+def test_a_post_mortem_of_the_last_start_is_read(tmp_path):
+    """Cause, place and advice of the newest post-mortem are told."""
+    run_folder(tmp_path, [STARTED, {"event": "RunFailed", "error": "OutOfMemory: no room"}], checkpoints=[7])
+    failed(tmp_path, "20261122-090000", message="long ago")
+    failed(tmp_path, "20261122-095959")
+    told = explain(tmp_path)
+    assert "cause: OutOfMemory: no room" in told
+    assert "post-mortem/20261122-095959/rank0" in told
+    assert "- less" in told
+    assert "goes on from step 7" in told
+    assert "long ago" not in told
+
+
+def test_an_older_post_mortem_says_nothing_of_a_later_start(tmp_path):
+    """A run that failed once and was killed later is told as killed, without the old cause."""
+    run_folder(tmp_path, [STARTED, {"event": "RunFailed", "error": "x"}, STARTED])
+    failed(tmp_path, "20261122-095959")
+    assert "no room" not in explain(tmp_path)
+
+
+def test_what_is_no_run_folder_is_refused(tmp_path):
+    """A folder without run.json gets one sentence."""
+    with pytest.raises(StateError, match="no run folder"):
+        explain(tmp_path)
+
+
+def test_a_strange_message_stays_on_its_line(tmp_path):
+    """What an error says cannot move the cursor of a terminal or tell a secret."""
+    run_folder(tmp_path, [STARTED, {"event": "RunFailed", "error": "\x1b[2Jx https://user:CANARY@host\nfake line"}])
+    told = explain(tmp_path)
+    assert "\x1b" not in told
+    assert "CANARY" not in told
+    assert "\nfake" not in told

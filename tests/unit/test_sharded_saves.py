@@ -1,0 +1,137 @@
+"""A run whose ranks hold a part of the state each saves them together."""
+
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from loop import Loop
+
+from adapters.process_group.memory import MemoryProcessGroup
+from adapters.state_store.disk import DiskStateStore
+from adapters.state_store.memory import MemoryStateStore
+from domain.errors import StateError
+from domain.events import CheckpointFailed, CheckpointSaved
+from ports.state_store import StatePart
+from ports.testing.snapshots import BytesPart, FailingPart
+from ports.testing.state_store_shares import EndToEnd
+
+RANKS = 2
+
+
+@pytest.fixture
+def tmp_path():
+    memory = Path("/dev/shm")  # on which syncing costs nothing
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+def sharded_loops(store_of, *, save_every=3, timeout_seconds=100):
+    """Return the loops of two ranks of which each captures half of the state; the first one asks for saves."""
+    groups = MemoryProcessGroup.linked(RANKS, timeout_seconds=timeout_seconds)
+    loops = [
+        Loop(store_of(), group=group, saves_beside=True, saves_on_failure=False, save_every=every)
+        for group, every in zip(groups, (save_every, 0), strict=True)
+    ]
+    slices = [f"slices/{rank}" for rank in range(RANKS)]
+
+    def capture(loop, rank):
+        (whole,) = loop.trainable.inner.capture()
+        data = b"".join(whole.chunks())
+        middle = len(data) // 2
+        own = BytesPart(slices[rank], (data[:middle], data[middle:])[rank])
+        return (own, EndToEnd(whole.name, slices)) if rank == 0 else (own,)
+
+    for rank, loop in enumerate(loops):
+        kind = type(loop.trainable)
+        loop.trainable.__class__ = type("Sharded", (kind,), {"is_sharded": True})
+        loop.trainable.capture = lambda loop=loop, rank=rank: capture(loop, rank)
+    return loops
+
+
+def run_together(loops):
+    """Run them, each in a thread; return what each raised."""
+    errors = [None] * len(loops)
+
+    def run(rank):
+        try:
+            loops[rank].run()
+        except BaseException as error:  # noqa: BLE001
+            errors[rank] = error
+            loops[rank].group.close()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(loops))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return errors
+
+
+def told(loop):
+    events = loop.published((CheckpointSaved, CheckpointFailed))
+    return [(type(event).__name__, event.progress.step) for event in events]
+
+
+def test_each_rank_writes_its_share(tmp_path):
+    """The checkpoints hold what all ranks captured, every rank is told of them, and a run goes on from them."""
+    loops = sharded_loops(lambda: DiskStateStore(tmp_path, keep=9))
+    assert run_together(loops) == [None, None]
+    assert told(loops[0]) == told(loops[1]) == [("CheckpointSaved", step) for step in (3, 6, 8)]
+    again = Loop(DiskStateStore(tmp_path, keep=9))
+    assert again.checkpoints.restore_latest().step == 8
+    (whole,) = loops[0].trainable.inner.capture()
+    assert again.state == {whole.name: b"".join(whole.chunks())}
+
+
+@pytest.mark.parametrize("failing", range(RANKS))
+def test_one_rank_s_failure_is_everybody_s(tmp_path, failing):
+    """A save in which one rank fails is told as failed on each, training goes on and the next save is made."""
+    loops = sharded_loops(lambda: DiskStateStore(tmp_path, keep=9))
+    capture, calls = loops[failing].trainable.capture, []
+
+    def fail_once():
+        calls.append(1)
+        parts = capture()
+        return (*parts, FailingPart(OSError(28, "No space left on device"), "late")) if len(calls) == 1 else parts
+
+    loops[failing].trainable.capture = fail_once
+    assert run_together(loops) == [None, None]
+    expected = [("CheckpointFailed", 3), ("CheckpointSaved", 6), ("CheckpointSaved", 8)]
+    assert told(loops[0]) == told(loops[1]) == expected
+    assert "no space left" in loops[1].published(CheckpointFailed)[0].problem
+
+
+@pytest.mark.slow  # ten seconds of patience
+def test_a_rank_that_is_gone_ends_the_other_in_time(tmp_path):
+    """A rank that vanishes while a checkpoint is written costs that one alone, and the other ends by its patience."""
+    loops = sharded_loops(lambda: DiskStateStore(tmp_path, keep=9), timeout_seconds=20)
+    contribute, calls = loops[1].store.contribute, []
+
+    def vanish_at_the_second(snapshot):
+        calls.append(1)
+        if len(calls) == 1:
+            contribute(snapshot)
+
+    loops[1].store.contribute = vanish_at_the_second
+
+    def fail(step, _):
+        if step == 7:
+            raise KeyboardInterrupt
+
+    loops[1].trainable.before_part = fail
+    started = time.monotonic()
+    errors = run_together(loops)
+    assert time.monotonic() - started < 60
+    assert [type(error).__name__ for error in errors] == ["TrainingError", "KeyboardInterrupt"]
+    assert told(loops[0]) == [("CheckpointSaved", 3), ("CheckpointFailed", 6)]
+    assert [info.progress.step for info in DiskStateStore(tmp_path, keep=9).list()] == [3]
+
+
+def test_a_store_that_cannot_put_shares_together_is_refused_at_the_start():
+    """Nobody trains for hours towards a save that cannot be."""
+    loops = sharded_loops(lambda: MemoryStateStore(keep=1))
+    errors = run_together(loops)
+    assert [type(error) for error in errors] == [StateError] * RANKS
+    assert all(isinstance(part, StatePart) for part in loops[1].trainable.capture())

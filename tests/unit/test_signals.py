@@ -1,0 +1,58 @@
+import signal
+
+import pytest
+
+from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from domain.grace import Grace
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+
+
+def asked_by(*numbers, is_training=True):
+    """Return what a run was asked by these signals, one after another."""
+    asked = []
+    with stopping_on_signals(lambda reason, number: asked.append((reason, number)) or is_training):
+        for number in numbers:
+            signal.raise_signal(number)
+    return asked
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_asks_the_run_to_stop(number):
+    """Each of the signals becomes one wish with its name and number; its handler is as before behind the block."""
+    before = signal.getsignal(number)
+    assert asked_by(number) == [(f"received {number.name}", number)]
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_process_at_once(first, second):
+    """Whoever asks twice does not want to wait for a checkpoint."""
+    with pytest.raises(StoppedAtOnce, match=second.name):
+        asked_by(first, second)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_before_training_ends_the_process_at_once(number):
+    """There is nothing to save before there is a run."""
+    with pytest.raises(StoppedAtOnce, match=number.name):
+        asked_by(number, is_training=False)
+
+
+@pytest.mark.parametrize("signals", [SIGNALS[::-2], [signal.SIGUSR1, signal.SIGUSR1], SIGNALS[1:]])
+def test_a_warning_is_no_first_and_no_second_signal(signals):
+    """SIGUSR1 warns of the signal that ends a job: neither behind the other does it cut the save short."""
+    assert asked_by(*signals)[0] == (f"received {signals[0].name}", signals[0])
+
+
+def test_a_warning_does_not_take_the_second_signal_away():
+    """Behind a warning, too, it takes two signals to end the process at once."""
+    with pytest.raises(StoppedAtOnce):
+        asked_by(signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
+
+
+def test_the_grace_period_is_for_the_save():
+    """A step may take half of the grace period, and the save has the rest."""
+    grace = Grace(20.0)
+    assert [grace.is_short(waited) for waited in (0.0, 9.9, 10.0, 30.0)] == [False, False, True, True]
