@@ -17,6 +17,7 @@ from bootstrap.report import Report
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
 from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from bootstrap.state_arguments import drill_numbers
 from bootstrap.state_stores import archived_steps, refuse_old_copies
 from configs.catalog import describe_settings
 from configs.layers import load_settings
@@ -206,13 +207,14 @@ def drill(options: argparse.Namespace) -> int:
         print("\n".join(f"{name:12}{words}" for name, words in {**DRILLS, "soak": SOAK}.items()))
         return 0
     settings = load_settings(options.config, options.settings, os.environ).settings
-    proof = VerifyResume(settings, options.config, options.settings, options.steps)
+    steps, faults, seed = drill_numbers(options)
+    proof = VerifyResume(settings, options.config, options.settings, steps)
     names = applying(settings) if options.drill == "all" else [options.drill]
     has_survived = True
     try:
         outcomes: Iterator[Outcome | SoakOutcome]
         if options.drill == "soak":
-            outcomes = iter([Soak(proof, options.faults, options.seed).run(keep=options.keep)])
+            outcomes = iter([Soak(proof, faults, seed).run(keep=options.keep)])
         else:
             outcomes = Drills(proof).run(names, keep=options.keep)
         for outcome in outcomes:

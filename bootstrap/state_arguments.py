@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from bootstrap.arguments import add_command, add_run, add_settings, whole
 from bootstrap.drills.catalog import DRILLS, SOAK
+from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    import argparse
+
     from bootstrap.arguments import Commands
 
 _INSPECT_HELP = """\
@@ -114,6 +117,17 @@ def add_state_commands(commands: Commands) -> None:
     _add_drill(commands)
 
 
+def drill_numbers(options: argparse.Namespace) -> tuple[int, int, int]:
+    """Return steps, faults and seed for `drill`; raises ``ConfigurationError`` for one that has no use there."""
+    is_soak = options.drill == "soak"
+    for name in ["steps"] if is_soak else ["faults", "seed"]:
+        if getattr(options, name) is not None:
+            why = "its faults say how long a soak is" if is_soak else "it is for `drill soak`"
+            msg = f"--{name} has no use in `drill {options.drill}`, {why}: leave it out"
+            raise ConfigurationError(msg)
+    return options.steps or 6, options.faults or 20, 1 if options.seed is None else options.seed
+
+
 def _add_inspect(commands: Commands) -> None:
     inspect = add_command(commands, "inspect", "show the checkpoints of a run and whether they verify", _INSPECT_HELP)
     inspect.add_argument("path", type=Path, metavar="PATH", help="a run folder, or the folder of one checkpoint")
@@ -152,11 +166,9 @@ def _add_drill(commands: Commands) -> None:
         "drill", choices=[*DRILLS, "soak", "all", "list"], metavar="DRILL", help="a name below, all or list"
     )
     add_settings(drill)
-    drill.add_argument(
-        "--steps", type=whole(3), default=6, metavar="N", help="steps to train, but for soak; default: 6"
-    )
-    drill.add_argument("--faults", type=whole(1), default=20, metavar="N", help="faults of a soak; default: 20")
-    drill.add_argument("--seed", type=whole(0), default=1, metavar="N", help="what draws them; default: 1")
+    drill.add_argument("--steps", type=whole(3), metavar="N", help="steps to train, but for soak; default: 6")
+    drill.add_argument("--faults", type=whole(1), metavar="N", help="faults of a soak; default: 20")
+    drill.add_argument("--seed", type=whole(0), metavar="N", help="what draws the faults of a soak; default: 1")
     drill.add_argument("--keep", action="store_true", help="leave the folder of all runs, and name it")
     drill.add_argument("--json", action="store_true", help="print one JSON object a drill")
 

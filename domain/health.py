@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -44,12 +44,14 @@ class Health:
         """Return the last step to go back to if ``first_bad`` is the first one that went wrong.
 
         The loss of a step is that of the parameters before it, so the step before the last good one is vouched for; and
-        so is one that was gone back to. Of others only multiples of ``every`` count, at which checkpoints are made in
-        any case, so that a run that was interrupted and saved elsewhere goes back to where it would have without.
+        so is one that was gone back to, while no later return led behind it. Of others only multiples of ``every``
+        count, at which checkpoints are made in any case, so that a run that was interrupted and saved elsewhere goes
+        back to where it would have without.
         """
         good = max(0, first_bad - 2)
         good = good // every * every if every else good
-        return max([good, *(step for step in self.returns if step < first_bad)])
+        standing = accumulate(reversed(self.returns), min)
+        return max([good, *(step for step in standing if step < first_bad)])
 
     def before_good(self, good: int, every: int) -> int | None:
         """Return the step to go back to rather than to ``good``, None while that may be right.

@@ -202,6 +202,16 @@ def test_s3_refuses_as_often_as_was_planned(tmp_path, monkeypatch):
     assert len(registered) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "idle"),
+    [("soak --steps 9", "--steps"), ("kill --faults 3", "--faults"), ("all --seed 0", "--seed")],
+)
+def test_options_that_a_drill_has_no_use_for_are_refused(arguments, idle, capsys):
+    """A number that would do nothing ends the command with code 2 and its name."""
+    assert main(["drill", *arguments.split()]) == 2
+    assert f"{idle} has no use in `drill {arguments.split()[0]}`" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("drill", DRILLS)
 def test_every_drill_has_its_fault(tmp_path, drill, monkeypatch):
     """Each drill that is taught puts something around a part of the run, and a run without a drill is as it is."""

@@ -20,3 +20,11 @@ def test_a_run_stands_on_what_no_return_has_passed(happened):
             saved.append((step, health))
             standing.append((step, health))
     assert [entry for entry in saved if health.has_kept(*entry)] == standing
+
+
+@given(st.lists(st.integers(1, 20), max_size=8), st.integers(1, 25))
+def test_a_return_that_a_lower_one_has_undone_is_nowhere_to_go_back_to(returns, first_bad):
+    """Of the steps that a run has gone back to, only those count that it has not gone behind since."""
+    standing = [step for place, step in enumerate(returns) if all(step <= back for back in returns[place:])]
+    good = Health(returns=tuple(returns)).last_good(first_bad, every=100)
+    assert good == max([0, *(step for step in standing if step < first_bad)])
