@@ -17,7 +17,8 @@ from benchmarks.gpu.sizes import SIZES, TINY
 from benchmarks.report import Figure, main
 from benchmarks.train.material import prepare
 from benchmarks.train.speed import RUN, furthest
-from benchmarks.train.turns import Way, WayEndedError
+from benchmarks.train.turns import Way
+from benchmarks.turns import WayEndedError
 
 if TYPE_CHECKING:
     import argparse

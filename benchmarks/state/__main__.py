@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.report import main
 from benchmarks.state.groups import Plan, measure_encrypted, measure_files, measure_peers, measure_stall
 from benchmarks.state.overhead import Training, measure_overhead
-from benchmarks.train.turns import WayEndedError
+from benchmarks.turns import WayEndedError
 
 if TYPE_CHECKING:
     import argparse

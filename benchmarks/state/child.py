@@ -1,21 +1,16 @@
-"""The process of one way; ``benchmarks.state.turns`` starts it."""
+"""The process of one way; ``benchmarks.turns`` starts it."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
 import sys
 from pathlib import Path
 
+from benchmarks.turns import Answers, end_with_parent
 from bootstrap.environment import set_library_defaults
-
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
 
 
 def _main(name: str, plan: dict[str, str]) -> None:
-    from benchmarks.state.turns import Answers
-
     if name.startswith("run"):
         from benchmarks.state.training import train
 
@@ -31,7 +26,6 @@ def _main(name: str, plan: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.platform == "linux":  # else it would stand still for ever if who measures is killed
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     set_library_defaults()  # which libraries read when they are imported; all ways get the same
     _main(sys.argv[1], json.loads(sys.argv[2]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Figure
-from benchmarks.state.turns import Contender
+from benchmarks.turns import Contender
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,7 +144,7 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, proof:
         for name in names:
             folder = plan.folder / f"{commands[0]}-{name}".replace(" ", "-").replace(",", "")
             told = {"material": str(plan.material), "folder": str(folder)}
-            ways.append(stack.enter_context(Contender(name, told)))
+            ways.append(stack.enter_context(Contender("benchmarks.state.child", name, told)))
         _prove(ways, commands[0], proof)
         for turn in range(plan.rounds):
             for place in range(len(ways)):

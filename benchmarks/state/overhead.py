@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Figure, interval_of_median
-from benchmarks.state.turns import Contender
 from benchmarks.train.speed import RUN
+from benchmarks.turns import Contender
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -102,4 +102,4 @@ def _run(training: Training, name: str) -> Contender:
         "a_turn": training.period,
         "slow_seconds": training.slow_seconds if "slow" in name else 0,
     }
-    return Contender(name, plan)
+    return Contender("benchmarks.state.child", name, plan)

@@ -15,7 +15,7 @@ from domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from benchmarks.state.turns import Answers
+    from benchmarks.turns import Answers
 
 
 def train(answers: Answers, plan: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from benchmarks.memory_of_loss import peak_of_loss
 from benchmarks.report import Figure, main
 from benchmarks.train.material import prepare
 from benchmarks.train.speed import WARM_UP, Contest, measure_documents, measure_speed
-from benchmarks.train.turns import WayEndedError
+from benchmarks.turns import WayEndedError
 
 if TYPE_CHECKING:
     import argparse

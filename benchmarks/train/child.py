@@ -1,19 +1,15 @@
-"""The process in which one way trains; ``benchmarks.train.turns`` starts it."""
+"""The process in which one way trains; ``benchmarks.turns`` starts it."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
 import sys
 
+from benchmarks.turns import end_with_parent
 from bootstrap.environment import set_library_defaults
 
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
-
 if __name__ == "__main__":
-    if sys.platform == "linux":  # else it would stand still for ever if who measures is killed
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if sys.argv[1] != "trainer":
         set_library_defaults()  # which libraries read when they are imported
     from benchmarks.train.ways import train

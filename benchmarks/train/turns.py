@@ -1,22 +1,15 @@
-"""Ways of training that take turns, each in a process of its own, so that none shares another's heap or threads."""
+"""The turns of ways of training."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, SupportsFloat, final
+from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
+
+from benchmarks.turns import Answers, Contender
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-_ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
 
 @final
@@ -28,10 +21,6 @@ class Turn:
     tokens: int
     losses: tuple[float, ...]
     memory_bytes: int = 0
-
-
-class WayEndedError(Exception):
-    """A way of training ended before its last turn; what it wrote last is the message."""
 
 
 @final
@@ -53,63 +42,19 @@ class Way:
         documents: bool = False,
     ) -> None:
         self.name = name
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         plan = {"overrides": list(overrides), "steps": steps, "a_turn": a_turn, "documents": documents}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.train.child", name, json.dumps(plan)],
-            env=_ENVIRONMENT | os.environ | {"CUDA_VISIBLE_DEVICES": _first_gpu() if has_gpu else ""},
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-        try:
-            self._line()  # it is ready
-        except WayEndedError:
-            self.__exit__()
-            raise
-        self._rest()
+        self._contender = Contender("benchmarks.train.child", name, plan, has_gpu=has_gpu)
 
     def turn(self) -> Turn:
         """Let it take the steps of a turn."""
-        self._process.send_signal(signal.SIGCONT)
-        print("go", file=self._stdin, flush=True)
-        found = self._line()
-        self._rest()
+        found = self._contender.ask("go")
         return Turn(**{**found, "losses": tuple(found["losses"])})
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    @property
-    def _stdin(self) -> IO[str]:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
-    def _rest(self) -> None:
-        # threads of OpenMP spin for a while behind a step, and batches are read ahead: in the others' time
-        self._process.send_signal(signal.SIGSTOP)
-
-    def _line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            self._process.wait()
-            self._errors.seek(0)
-            message = f"{self.name} ended with code {self._process.returncode}:\n{self._errors.read()[-4000:]}"
-            raise WayEndedError(message)
-        found: dict[str, Any] = json.loads(line)
-        return found
-
-
-def _first_gpu() -> str:
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        self._contender.__exit__()
 
 
 @final
@@ -120,8 +65,7 @@ class Turns:
         self._a_turn = a_turn
         self._finish = finish
         self._memory = memory
-        self._answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # whatever a library prints must not look like an answer
+        self._answers = Answers()
         self._losses: list[SupportsFloat] = []
         self._tokens = 0
         self._began = 0.0
@@ -144,7 +88,5 @@ class Turns:
         self._answer(asdict(Turn(seconds, tokens, losses, self._memory())))
 
     def _answer(self, found: dict[str, Any]) -> None:
-        print(json.dumps(found), file=self._answers, flush=True)
-        if not sys.stdin.readline():
-            os._exit(0)  # nobody waits for what is left
+        self._answers.give(found)
         self._began = time.perf_counter()

@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu.sizes import SIZES
-from benchmarks.train.turns import Turn, Way, WayEndedError
+from benchmarks.train.turns import Turn, Way
+from benchmarks.turns import WayEndedError
 
 ROOT = Path(__file__).parents[2]
 

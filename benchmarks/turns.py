@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -11,28 +12,32 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self, final
 
-from benchmarks.train.turns import WayEndedError
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
+
+
+class WayEndedError(Exception):
+    """A way ended before its last turn; what it wrote last is the message."""
 
 
 @final
 class Contender:
-    """A way in a process of its own, which stands still but for its turns; ``plan`` is what its child is told.
+    """A way in a process of its own, which stands still but for its turns.
 
-    Raises ``WayEndedError`` if the process ends where an answer was due.
+    ``module`` is run with the way's ``name`` and ``plan``, as JSON; it sees a GPU only if ``has_gpu``. Raises
+    ``WayEndedError`` if the process ends where an answer was due.
     """
 
-    def __init__(self, name: str, plan: Mapping[str, Any]) -> None:
+    def __init__(self, module: str, name: str, plan: Mapping[str, Any], *, has_gpu: bool = False) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.state.child", name, json.dumps(plan)],
-            env=_ENVIRONMENT | os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-            cwd=Path(__file__).parents[2],
+            [sys.executable, "-m", module, name, json.dumps(plan)],
+            env=_ENVIRONMENT | os.environ | {"CUDA_VISIBLE_DEVICES": _first_gpu() if has_gpu else ""},
+            cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -67,7 +72,8 @@ class Contender:
             self._errors.seek(0)
             message = f"{self.name} ended with code {self._process.returncode}:\n{self._errors.read()[-4000:]}"
             raise WayEndedError(message)
-        self._process.send_signal(signal.SIGSTOP)  # threads of OpenMP spin for a while behind their work
+        # threads of OpenMP spin for a while behind their work, and batches are read ahead: in the others' time
+        self._process.send_signal(signal.SIGSTOP)
         found: dict[str, Any] = json.loads(line)
         return found
 
@@ -87,3 +93,13 @@ class Answers:
         if not command:
             os._exit(0)  # nobody waits for what is left
         return command
+
+
+def end_with_parent() -> None:
+    """Have Linux kill this process with the one that started it: a way would stand still for ever without."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _first_gpu() -> str:
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
