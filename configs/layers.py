@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from configs.aliases import renamed
 from configs.catalog import takes_null, takes_only_text
 from configs.masking import MASK
 from configs.plain import leaves, to_plain
@@ -44,7 +45,7 @@ def load_settings(files: Sequence[Path], overrides: Sequence[str], environ: Mapp
     Whatever is wrong raises ``ConfigurationError`` naming the key, the layer and what was probably meant.
     """
     layers = [*map(_from_file, files), _from_environment(environ), _from_overrides(overrides)]
-    tree: Tree = reduce(lay, layers, {})
+    tree: Tree = reduce(lay, map(renamed, layers), {})
     for path, leaf in leaves_of(tree):
         _check_text(path, leaf)
     return _resolve(tree)
