@@ -28,7 +28,8 @@ ALIASES: Mapping[Path, Path] = MappingProxyType(
 
 def renamed(layer: Tree) -> Tree:
     """Return ``layer`` with this package's names; raises ``ConfigurationError`` for one setting under two names."""
-    aliases = {path: target for path, _ in leaves_of(layer) if (target := _target(path)) != path}
+    targets = {path: _target(path) for path, _ in leaves_of(layer)}
+    aliases = {path: target for path, target in targets.items() if target != path}
     own = _without(layer, aliases)
     taken = {path for path, _ in leaves_of(own)}
     for path, leaf in leaves_of(layer):
