@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from adapters.shared.json_lines import JsonLines
 from bootstrap.post_mortem import FOLDER, STAMP
 from bootstrap.run_folder import read_record
+from bootstrap.supervise import RESTARTS
+from bootstrap.watching import STACKS
 from configs.problems import one_line
 
 if TYPE_CHECKING:
@@ -85,7 +87,20 @@ def _lines(run: Path, story: Story) -> Iterator[str]:
         yield f"started {len(story.starts)} times, at steps {steps}"
     counts = Counter(str(event.get("event")) for event in story.events)
     yield from (f"{counts[kind]} {words}" for kind, words in _WORDS.items() if counts[kind])
+    yield from _restarts(run)
     yield from _reasons(run, story)
+
+
+def _restarts(run: Path) -> Iterator[str]:
+    deaths = list(JsonLines(run / RESTARTS).read())
+    if not deaths:
+        return
+    causes = Counter(str(death.get("cause")) for death in deaths)
+    told = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
+    lost = sum(number for death in deaths if isinstance(number := death.get("lost_steps"), int))
+    yield f"under the supervisor {len(deaths)} starts died, with {lost} steps behind a checkpoint: {told}"
+    if (reason := deaths[-1].get("gave_up")) is not None:
+        yield f"the supervisor gave up: {reason}"
 
 
 def _state(story: Story) -> str:
@@ -96,6 +111,9 @@ def _state(story: Story) -> str:
         return "failed"
     if "RunFinished" in last:
         return "stopped" if "StopRequested" in last else "finished"
+    end = story.events[-1] if story.starts else {}
+    if end.get("event") == "RunStalled" and "step" not in end:  # the watchdog's own: the loop would tell its step
+        return "hung"
     return "killed" if story.starts else "not begun"
 
 
@@ -104,6 +122,11 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
     state, last = _state(story), story.last
     if state == "stopped":
         yield f"why: {last['StopRequested'].get('reason')}; the same command goes on"
+    elif state == "hung":
+        yield f"why: {last['RunStalled'].get('reason')}"
+        stacks = sorted(run.glob(f"{STACKS}/*.txt"), key=lambda path: path.stat().st_mtime)
+        yield from (f"    where each thread was: {path}" for path in stacks[-1:])
+        yield "what to try: start the same command again; it goes on from the newest checkpoint"
     elif state == "killed":
         yield "why: the process ended without a word: kill -9, the kernel short of memory (dmesg), or the power"
         yield "what to try: start the same command again; it goes on from the newest checkpoint"

@@ -43,6 +43,8 @@ def failed(folder, attempt, **changes):
         ([STARTED, {"event": "RunFailed", "error": "ValueError: x"}], "failed"),
         ([STARTED, {"event": "StopRequested", "reason": "SIGTERM"}], "killed"),
         ([STARTED, {"event": "RunFinished"}, STARTED], "killed"),
+        ([STARTED, {"event": "RunStalled", "seconds": 60.0, "reason": "nothing moves"}], "hung"),
+        ([STARTED, {"event": "RunStalled", "step": 3, "seconds": 60.0, "reason": "nothing moved"}], "killed"),
     ],
 )
 def test_how_a_run_stands_follows_from_its_last_start(tmp_path, events, state):
@@ -88,6 +90,29 @@ def test_an_older_post_mortem_says_nothing_of_a_later_start(tmp_path):
     run_folder(tmp_path, [STARTED, {"event": "RunFailed", "error": "x"}, STARTED])
     failed(tmp_path, "20261122-095959")
     assert "no room" not in explain(tmp_path)
+
+
+def test_a_run_that_hung_is_told_with_its_stacks(tmp_path):
+    """Who ended it, which rank is to blame and where its threads were is told in place of a kill without a word."""
+    run_folder(tmp_path, [STARTED, {"event": "RunStalled", "seconds": 60.0, "reason": "rank 1 stands still"}])
+    (tmp_path / "stacks").mkdir()
+    (tmp_path / "stacks/rank0-20261122-100000.txt").touch()
+    told = explain(tmp_path)
+    assert "why: rank 1 stands still" in told
+    assert "stacks/rank0-20261122-100000.txt" in told
+    assert "kill -9" not in told
+
+
+def test_what_the_supervisor_saw_is_told(tmp_path):
+    """Deaths under the supervisor are counted by cause, with the work that they cost and why it gave up."""
+    run_folder(tmp_path, [STARTED])
+    deaths = [{"cause": "was killed by SIGKILL", "lost_steps": 3}] * 2 + [
+        {"cause": "failed with code 1", "lost_steps": 0, "gave_up": "it died three times at one place"}
+    ]
+    (tmp_path / "restarts.jsonl").write_text("".join(f"{json.dumps(death)}\n" for death in deaths))
+    told = explain(tmp_path)
+    assert "3 starts died, with 6 steps behind a checkpoint: was killed by SIGKILL (2), failed with code 1 (1)" in told
+    assert "gave up: it died three times at one place" in told
 
 
 def test_what_is_no_run_folder_is_refused(tmp_path):
