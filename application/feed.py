@@ -51,11 +51,13 @@ class Feed:
         prefetch: int = 4,
         source: DataSource | None = None,
         rejections: Rejections | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._stream = stream
         self._prefetch = prefetch
         self._source = source
         self._rejections = rejections
+        self._clock = clock
         self._wait_seconds = 0.0
         self.gave_up = False
         self._batches: Generator[Batch] | Prefetch[Batch] | None = None
@@ -109,7 +111,7 @@ class Feed:
 
         None too if ``is_given_up`` says so while a batch that is made ahead is waited for: ``gave_up`` tells.
         """
-        asked = time.perf_counter()
+        asked = self._clock()
         self.gave_up = False
         try:
             return self._take(is_given_up)
@@ -117,7 +119,7 @@ class Feed:
             self.gave_up = True
             return None
         finally:
-            self._wait_seconds = time.perf_counter() - asked
+            self._wait_seconds = self._clock() - asked
 
     def follow(self, cursor: Cursor, *, skip: int | None) -> Cursor:
         """Make ``cursor`` the place of the next batch, or if it is that already pass over ``skip`` more; return where.

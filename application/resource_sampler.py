@@ -34,8 +34,8 @@ class ResourceSampler:
 
     def latest(self) -> ResourceSample | None:
         """Return the newest sample, None before the first one."""
-        error, self._error = self._error, None
-        if error is not None:
+        if (error := self._error) is not None:  # only then taken away: it may come while this looks
+            self._error = None
             raise error
         return self._latest
 
@@ -52,7 +52,7 @@ class ResourceSampler:
             while not self._ended.wait(self._seconds):
                 self._latest = self._probe.sample()
         except Exception as error:  # noqa: BLE001  raised where somebody hears it
-            self._error = error
             self._latest = None
+            self._error = error
         finally:
             self._probe.close()

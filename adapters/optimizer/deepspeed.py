@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
@@ -103,10 +102,8 @@ _WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 def _make_world_of_one() -> None:
     """Tell the environment what torchrun would tell one process, without which DeepSpeed has nobody to be with."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    os.environ.update(zip(_WORLD, ("0", "0", "1", "127.0.0.1", port), strict=True))
+    # port 0 is any that is free: nobody else has to find it, and another program could take one that was looked up
+    os.environ.update(zip(_WORLD, ("0", "0", "1", "127.0.0.1", "0"), strict=True))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,24 @@ LARGEST = 5e-6  # relative difference of a step's loss
 SHARDED_BY_DEEPSPEED = ["zero1", "zero2", "zero3", "zero2-offload"]
 
 
+def free_port():
+    """Return a port of those that no system gives out by itself: one of them could be taken before the ranks meet."""
+    return next(filter(is_free, count(10_000 + os.getpid() % 2_000 * 10)))
+
+
+def is_free(port):
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
 def losses_of(engine, num_ranks):
     """Run the script in ``num_ranks`` processes; return its losses, by what was run."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if num_ranks > 1:
-        environment |= {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment |= {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
             [sys.executable, str(HERE / "engine_ranks.py"), engine],

@@ -22,7 +22,8 @@ def test_the_peak_is_that_since_the_reset():
 
 def test_a_share_of_what_is_free_may_be_taken():
     """The bound is what is held and a share of what is left."""
-    half, most = HostGauge(0.5).most(), HostGauge(1.0).most()
+    before, half, after = (HostGauge(share).most() for share in (1.0, 0.5, 1.0))
     held = HostGauge(1.0).held()
+    least, most = sorted((before, after))  # others take memory meanwhile
     assert held < half < most
-    assert most - held == pytest.approx(2 * (half - held), rel=0.2)
+    assert 0.8 * (least - held) < 2 * (half - held) < 1.2 * (most - held)

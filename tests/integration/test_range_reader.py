@@ -87,7 +87,7 @@ def soon(is_true):
 
 
 def range_threads():
-    return [thread for thread in threading.enumerate() if thread.name == "range"]
+    return {thread for thread in threading.enumerate() if thread.name == "range"}
 
 
 @pytest.mark.parametrize("scheme", ["http", "memory"])
@@ -233,7 +233,7 @@ def test_closing_does_not_wait_for_a_stalled_server(server):
     stream.read(10_000)
     start = time.monotonic()
     stream.close()
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10  # the stream's own patience is 30 seconds
 
 
 def test_another_thread_ends_a_read_that_waits(server):
@@ -244,14 +244,15 @@ def test_another_thread_ends_a_read_that_waits(server):
     start = time.monotonic()
     with pytest.raises(ValueError, match="closed"):
         stream.read()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 10  # the stream's own patience is 30 seconds
 
 
 def test_no_thread_is_left_behind(memory):
     """Once a stream is closed, the threads that read ahead for it end."""
+    before = range_threads()
     with open_ranges(memory, "/ranges/x", len(CONTENT), range_bytes=1_000, ahead=3) as stream:
         stream.read(1)
-    assert soon(lambda: not range_threads())
+    assert soon(lambda: range_threads() <= before)
 
 
 def test_a_file_system_without_an_asynchronous_half_cannot_hang():

@@ -263,11 +263,11 @@ def test_each_fault_is_one_retry(server):
 def test_a_silent_server_is_given_up_after_the_read_timeout(server):
     """The file system's own time-outs hold: silence of that length ends a request, which is made again."""
     server.faults = deque([STALL])
-    files = fsspec.filesystem("s3", endpoint_url=server.url, **OWN, config_kwargs={"read_timeout": 0.3})
+    files = fsspec.filesystem("s3", endpoint_url=server.url, **OWN, config_kwargs={"read_timeout": 1})
     counter, start = ReadCounter(), time.monotonic()
     assert read(files, counter=counter) == CONTENT
-    assert time.monotonic() - start < 10  # the stream's own patience is 30 seconds
-    assert counter.read_retries == 1
+    assert time.monotonic() - start < 20  # the stream's own patience is 30 seconds
+    assert counter.read_retries >= 1  # so short a patience ends on a busy machine, too
 
 
 def refuse_native(server, status):
@@ -298,7 +298,7 @@ def test_what_native_code_is_refused_s3fs_asks_for_again(server, status):
 def test_the_cause_says_what_a_refusal_means(server, status, kind, policy):
     """No rights, no such object and a server that is busy are told apart by the type of the cause."""
     files = fsspec.filesystem("s3", endpoint_url=server.url, **OWN)
-    files.connect()  # a first client may take longer than the hasty one waits
+    assert read(files) == CONTENT  # what is made and imported at first may take longer than the calm one waits
     server.always = Fault(status=status)
     with pytest.raises(DataError) as failure:
         read(files, policy=policy)

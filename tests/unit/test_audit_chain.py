@@ -209,11 +209,11 @@ def test_the_report_tells_what_is_sound_before_the_broken_line(path):
 
 
 def test_a_long_file_is_verified_in_seconds(path):
-    """A hundred thousand lines take seconds."""
+    """A hundred thousand lines take seconds of a core."""
     lines = some_lines(100_000, KEY)
-    began = time.perf_counter()
+    began = time.thread_time()
     report = verified(path, lines, key=KEY)
-    assert time.perf_counter() - began < 20
+    assert time.thread_time() - began < 20
     assert (report.num_entries, report.broken) == (100_000, None)
 
 

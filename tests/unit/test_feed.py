@@ -261,25 +261,27 @@ def test_more_threads_read_more_lanes_at_a_time():
 
 @dataclass
 class Slowly:
-    """Makes each batch of ``stream`` wait for ``seconds``."""
+    """Makes each batch of ``stream`` take ``seconds`` of the time ``now``, which goes on with nothing else."""
 
     stream: BatchStream
     seconds: float
+    now: float = 10.0
 
     def batches(self, cursor):
         for batch in self.stream.batches(cursor):
-            time.sleep(self.seconds)
+            self.now += self.seconds
             yield batch
 
 
 def test_the_supply_tells_the_latest_wait():
     """The wait is that for the batch that came last; one that was pushed back makes nobody wait."""
-    feed = Feed(Slowly(stream_of({"a": ["abcdefgh" * 9]}, Plan()), 0.05), prefetch=0)
+    slowly = Slowly(stream_of({"a": ["abcdefgh" * 9]}, Plan()), 0.25)
+    feed = Feed(slowly, prefetch=0, clock=lambda: slowly.now)
     batch = feed.next()
-    assert feed.supply.wait_seconds >= 0.05
+    assert feed.supply.wait_seconds == 0.25
     feed.push_back(batch)
     feed.next()
-    assert feed.supply.wait_seconds < 0.05
+    assert feed.supply.wait_seconds == 0.0
     assert feed.supply.bytes_read == feed.supply.rejected == 0
     feed.close()
 
@@ -322,20 +324,21 @@ def test_a_batch_that_is_pushed_back_is_the_next(mode, prefetch):
 @each_mode
 def test_a_closed_feed_has_no_thread(mode):
     """``close`` ends what makes batches ahead, twice is harmless, and seeking starts a single new one."""
+    before = set(threading.enumerate())
+
+    def num_threads(name):
+        return sum(name in thread.name for thread in set(threading.enumerate()) - before)
+
     feed = feed_of({"a": ["abcdefgh" * 9]}, Plan(mode, 4, 2, seed=0, prefetch=2))
     for _ in range(3):
         feed.seek(Cursor())
-    assert _num_threads("prefetch") == 1
+    assert num_threads("prefetch") == 1
     feed.close()
     feed.close()
     deadline = time.monotonic() + 10
-    while _num_threads("holdfast") and time.monotonic() < deadline:
+    while num_threads("holdfast") and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert _num_threads("holdfast") == 0
-
-
-def _num_threads(name):
-    return sum(name in thread.name for thread in threading.enumerate())
+    assert num_threads("holdfast") == 0
 
 
 @each_mode

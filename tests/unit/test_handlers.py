@@ -353,7 +353,7 @@ def test_the_loop_waits_for_monitors_before_a_checkpoint_and_never_at_a_step(mon
     with pytest.raises(TrainingError, match="have not answered"):
         recorder.settle(EXAMPLES[-2])
     assert not monitor.records
-    monkeypatch.setattr(record_metrics, "_PATIENCE_SECONDS", 20)
+    monkeypatch.setattr(recorder, "_patience", 20)
     monitor.let.set()
     recorder.settle(EXAMPLES[-2])
     assert [step for step, _ in monitor.records] == list(range(1, 101))

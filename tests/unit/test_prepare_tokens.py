@@ -109,17 +109,20 @@ def test_the_second_call_reads_nothing():
 def test_the_first_error_stops_the_others_and_is_raised(workers):
     """An error of the source comes through as it is, whatever thread met it, and other shards are not begun."""
     units = {f"{number:03}": ["some text"] * 3 for number in range(100)}
-    begun = set()
+    begun, cache, rejections = set(), MemoryTokenCache(), Rejections("stop")
 
     def fail(unit, index):
         begun.add(unit)
         if (unit, index) == ("001", 1):
             raise LookupError(unit)
+        if unit > "001":  # so that nobody is through with a shard while the thread that fails waits for a core
+            assert preparation._cancelled.wait(30)
 
-    cache = MemoryTokenCache()
+    reader = TextReader(Watched(units, fail), MemoryTokenizer(), rejections)
+    preparation = PrepareTokens(reader, cache, rejections, shard_bytes=1, workers=workers)
     with pytest.raises(LookupError, match="001"):
-        prepare(Watched(units, fail), cache, shard_bytes=1, workers=workers)
-    assert len(begun) < 2 + 10 * workers
+        preparation.run()
+    assert len(begun) <= 1 + workers
     assert "000001" in cache.missing(["000001"])
     assert not [thread for thread in threading.enumerate() if "holdfast-prepare" in thread.name]
 
