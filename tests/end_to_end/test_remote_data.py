@@ -14,7 +14,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import WORDS, losses, run, start, tiny, wait_for_checkpoint
+from command_line import WORDS, Hold, losses, run, start, tiny, wait_for_checkpoint
 from faulty_server import Answer, Fault, faulty_server
 from s3_server import s3_server
 
@@ -90,7 +90,9 @@ def test_a_run_from_s3_survives_kill_nine(s3, tmp_path, monkeypatch, mode):
 
     monkeypatch.chdir(undisturbed)
     assert main(["train", *settings(undisturbed)]) == 0
-    process = start("train", *settings(killed), cwd=killed)
+    hold = Hold(tmp_path)
+    hold.behind(9)
+    process = start("train", *settings(killed), hold.settings, cwd=killed)
     wait_for_checkpoint(killed / FOLDER, 5, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
