@@ -24,7 +24,7 @@ def resumed_steps(home: Path) -> list[int]:
     return [record["step"] for record in map(json.loads, lines) if record["event"] == "RunStarted"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("precision", "kills"),
     [
