@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ports.process_group import ProcessGroup
 
 _NUM_ROUNDS = 40
+_SOON = 30.0  # seconds, for a time-out of two on a busy machine; who heeds none waits for ever
 
 
 class ProcessGroupContract(ABC):
@@ -87,12 +88,12 @@ class ProcessGroupContract(ABC):
     def test_a_silent_rank_does_not_hang_an_agreement(self) -> None:
         """Where one rank does not call ``agree``, the others' raises ``TrainingError`` within the time-out."""
         *others, _ = self.on_each_rank(agree_while_the_last_rank_is_silent, timeout_seconds=2)
-        assert all(error == "TrainingError" and waited < 10 for error, waited in others), others
+        assert all(error == "TrainingError" and waited < _SOON for error, waited in others), others
 
     def test_a_gone_rank_does_not_hang_a_barrier(self) -> None:
         """Where one rank has left, the others' ``barrier`` raises ``TrainingError`` within the time-out."""
         *others, _ = self.on_each_rank(wait_while_the_last_rank_is_gone, timeout_seconds=2)
-        assert all(error == "TrainingError" and waited < 10 for error, waited in others), others
+        assert all(error == "TrainingError" and waited < _SOON for error, waited in others), others
 
     def test_close_needs_nobody_and_may_come_twice(self) -> None:
         """One rank closes, twice, while the others do not."""

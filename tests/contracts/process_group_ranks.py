@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,6 +15,7 @@ import traceback
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+READY = "ready\n"
 
 
 class Ranks:
@@ -22,6 +24,7 @@ class Ranks:
     def __init__(self, size):
         self.size = size
         self._processes = []
+        self._stack = contextlib.ExitStack()
 
     def run(self, task, *, timeout_seconds, dying=()):
         """Return what ``task`` returns on each rank that is not expected to die."""
@@ -42,11 +45,12 @@ class Ranks:
             process.kill()
             process.communicate()
         self._processes = []
+        self._stack.close()
 
     def _start(self):
         if self._processes:
             return
-        port = free_port()
+        port = self._stack.enter_context(reserved_port())
         for rank in range(self.size):
             place = {"RANK": rank, "WORLD_SIZE": self.size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             more = {**place, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": 1}
@@ -55,11 +59,17 @@ class Ranks:
                 [sys.executable, __file__], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
             self._processes.append(process)
+        for process in self._processes:  # a rank that still imports must not use up the time-out of a group
+            assert process.stdout.readline() == READY
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+@contextlib.contextmanager
+def reserved_port():
+    """Give a port that the system hands to nobody meanwhile; who asks for it by its number can listen there."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def die(group):
@@ -100,6 +110,8 @@ def stand_beside_another_group(group):
 def serve():
     from adapters.process_group.torch import TorchProcessGroup
 
+    sys.stdout.write(READY)
+    sys.stdout.flush()
     for line in sys.stdin:
         order = json.loads(line)
         try:

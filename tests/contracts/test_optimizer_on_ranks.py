@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_group_ranks import free_port
+from process_group_ranks import reserved_port
 
 HERE = Path(__file__).parent
 SUITE = HERE / "optimizer_on_ranks.py"
@@ -17,7 +17,7 @@ SHARDED = ("fsdp2", "zero1", "zero2", "zero3", "zero2-offload")
 
 def run_on_two_ranks(engine, tmp_path):
     """Run the suite on both ranks at the same time, in the same order; return what each printed and ended with."""
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     pytest_call = [
         sys.executable,
         "-m",
@@ -33,17 +33,19 @@ def run_on_two_ranks(engine, tmp_path):
     ]
     if engine.startswith("zero"):  # DeepSpeed's own code is full of them
         pytest_call += ["-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning", "-W", "ignore::UserWarning"]
-    ranks = [
-        subprocess.Popen(
-            [*pytest_call, f"--basetemp={tmp_path / str(rank)}", "--timeout=800"],
-            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "HOLDFAST_TEST_ENGINE": engine},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    return [(rank.communicate(timeout=850)[0], rank.returncode) for rank in ranks]
+    with reserved_port() as port:
+        place["MASTER_PORT"] = str(port)
+        ranks = [
+            subprocess.Popen(
+                [*pytest_call, f"--basetemp={tmp_path / str(rank)}", "--timeout=800"],
+                env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "HOLDFAST_TEST_ENGINE": engine},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        return [(rank.communicate(timeout=850)[0], rank.returncode) for rank in ranks]
 
 
 @pytest.mark.slow

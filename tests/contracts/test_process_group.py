@@ -127,7 +127,7 @@ class TestTorchProcessGroup(ProcessGroupContract):
 @pytest.fixture
 def environment(monkeypatch):
     """Return torchrun's environment, as the first of two ranks would see it."""
-    port = process_group_ranks.free_port()
-    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
-        monkeypatch.setenv(name, str(value))
-    return monkeypatch
+    with process_group_ranks.reserved_port() as port:
+        for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, str(value))
+        yield monkeypatch

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
+PLUGINS = Path(__file__).resolve().parent / "plugins"
+SAME_RHYTHM = "resources.manage=false"
+"""For a test that counts checkpoints: a disk that is slow for a second would have the run make them rarer."""
 WORDS = "the model reads text and learns to say what comes next in small steps and keeps its place"
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which the tree is importable and no hub is asked."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    """Return an environment in which the tree is importable, with a handler from outside, and no hub is asked."""
+    return os.environ | {"PYTHONPATH": f"{ROOT}:{PLUGINS}", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
 
 
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
@@ -101,6 +104,27 @@ def losses(run_folder: Path) -> dict[int, float]:
     return found
 
 
+class Hold:
+    """Has runs with these ``settings`` wait behind a step, so that what is done to them comes before their end.
+
+    Whoever is asked to stop waits no longer.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "held"
+        self.settings = f"handlers=[{{kind: holding, options: {{file: {self._file}}}}}]"
+
+    def behind(self, step: int) -> None:
+        """Have them wait behind ``step``, and no longer where they wait now if that is before it."""
+        draft = self._file.with_suffix(".draft")
+        draft.write_text(str(step))
+        draft.rename(self._file)
+
+    def release(self) -> None:
+        """Let them go."""
+        self._file.unlink()
+
+
 def wait_for_step(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
     """Return once ``metrics.jsonl`` holds ``step``."""
 
@@ -108,20 +132,29 @@ def wait_for_step(run_folder: Path, step: int, process: subprocess.Popen[str]) -
         path = run_folder / "metrics.jsonl"
         return path.exists() and f'"step": {step},' in path.read_text()
 
-    _wait(written, process, f"step {step} was not reached")
+    wait_until(written, process, f"step {step} was not reached")
 
 
 def wait_for_checkpoint(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
-    """Return once the checkpoint of ``step`` is durable, which is some steps later: it is written beside training."""
-    commit = run_folder / f"checkpoints/checkpoint-{step}/COMMIT"
-    _wait(commit.exists, process, f"the checkpoint of step {step} was not written")
+    """Return once a checkpoint of ``step``, or of a later one, is durable: it is written beside training."""
+
+    def written() -> bool:  # that of the very step may have been deleted since
+        commits = run_folder.glob("checkpoints/checkpoint-*/COMMIT")
+        return any(int(commit.parent.name.rpartition("-")[2]) >= step for commit in commits)
+
+    wait_until(written, process, f"the checkpoint of step {step} was not written")
 
 
-def _wait(happened: Callable[[], bool], process: subprocess.Popen[str], complaint: str) -> None:
+def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str], complaint: str) -> None:
+    """Return once it has ``happened``; raises ``AssertionError`` if ``process`` ends without, or takes too long."""
     deadline = time.monotonic() + 100
-    while time.monotonic() < deadline and process.poll() is None:
+    while time.monotonic() < deadline:
+        has_ended = process.poll() is not None  # asked first: it may end just behind what is waited for
         if happened():
             return
+        if has_ended:
+            break
         time.sleep(0.005)
+    process.kill()
     message = f"{complaint}: {process.communicate()}"
     raise AssertionError(message)

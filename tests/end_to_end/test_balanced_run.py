@@ -16,9 +16,10 @@ from bootstrap.resources import gpu_of, knobs_of, load_policy
 from configs.layers import load_settings
 from domain.balance import Balance
 from domain.errors import ConfigurationError
-from domain.events import StepCompleted
+from domain.events import RunStarted, StepCompleted
 from domain.resources import Knob, Setting
 from domain.tiers import Band
+from ports.resource_probe import ResourceProbe
 
 STREAM = ("data.mode=stream", "evaluation.every=0", "evaluation.at_start=false", "monitors=[]")
 FULL = replace(QUIET, memory=0.97)
@@ -31,10 +32,36 @@ def home(tmp_path):
     return tmp_path
 
 
+class CountedProbe(ResourceProbe):
+    """Counts how often a machine, always as ``state`` says, was looked at."""
+
+    def __init__(self, state):
+        self._probe = MemoryResourceProbe([state])
+        self.count = 0
+
+    def sample(self):
+        self.count += 1
+        return self._probe.sample()
+
+    def close(self):
+        self._probe.close()
+
+
 def run_of(home, *more, memory=QUIET, name="run"):
-    """Return a tiny run on a machine that is as ``memory`` says."""
+    """Return a tiny run on a machine that is as ``memory`` says, and the probe by which it knows."""
     overrides = tiny(home / "corpus.jsonl", f"run.dir={home / name}", "run.budget.steps=12", *STREAM, *more)
-    return build(load_settings([], overrides, {}).settings, resource_probe=MemoryResourceProbe([memory]))
+    probe = CountedProbe(memory)
+    return build(load_settings([], overrides, {}).settings, resource_probe=probe), probe
+
+
+def once(holds):
+    """Return a handler that returns once ``holds`` says so."""
+
+    def wait(_):
+        while not holds():
+            time.sleep(0.001)
+
+    return wait
 
 
 def adjustments(home, name="run"):
@@ -47,9 +74,9 @@ def adjustments(home, name="run"):
 def test_a_run_on_a_full_machine_uses_less_of_it(home, monkeypatch):
     """Where memory is nearly used up, the run prepares less ahead, with the reason in its history, and trains on."""
     monkeypatch.setattr("application.handlers.balance_resources._READING_SECONDS", 0.0)
-    monkeypatch.setattr("bootstrap.resources._SECONDS_BETWEEN_SAMPLES", 0.02)
-    run = run_of(home, "data.workers=2", memory=FULL)
-    run.subscribe(StepCompleted, lambda _: time.sleep(0.05))
+    monkeypatch.setattr("bootstrap.resources._SECONDS_BETWEEN_SAMPLES", 0.001)
+    run, probe = run_of(home, "data.workers=2", memory=FULL)
+    run.subscribe(StepCompleted, once(lambda: probe.count > 1))  # the run knows of the first sample by the second
     assert run.run().step == 12
     reason = "97% of the memory is in use"
     expected = [("prefetch", 4, 2, reason), ("prefetch", 2, 1, reason), ("threads", 2, 1, reason)]
@@ -61,8 +88,10 @@ def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
     """On a quiet machine, and where the settings say so, nothing is adjusted."""
     monkeypatch.setattr("application.handlers.balance_resources._READING_SECONDS", 0.0)
     monkeypatch.setattr("bootstrap.resources._SECONDS_BETWEEN_SAMPLES", 0.001)
-    run = run_of(home, f"resources.manage={manage}", memory=memory)
-    run.subscribe(StepCompleted, lambda _: time.sleep(0.01))
+    run, probe = run_of(home, f"resources.manage={manage}", memory=memory)
+    for kind in (RunStarted, StepCompleted):  # a run that waits for data is not left alone
+        run.subscribe(kind, once(lambda: run._container.feed().supply.batches_ready))
+    run.subscribe(StepCompleted, once(lambda: probe.count > 1 or manage == "false"))
     assert run.run().step == 12
     assert adjustments(home) == []
 
@@ -82,7 +111,7 @@ def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
 )
 def test_the_settings_bound_the_knobs(home, settings, expected):
     """A knob is there where it can be turned, and never goes beyond what the settings give as a bound."""
-    run = run_of(home, "run.budget.steps=1", *settings)
+    run, _ = run_of(home, "run.budget.steps=1", *settings)
     run.run()
     knobs = knobs_of(run._container)
     assert {knob: knobs.get(knob) for knob in expected} == expected

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from command_line import corpus, environment, losses, run, start, tiny, wait_for_step
+from command_line import Hold, corpus, environment, losses, run, start, tiny, wait_for_step
 
 TWO = "distributed.processes=2"
 
@@ -48,7 +48,9 @@ def test_one_command_starts_two_processes(home):
 @pytest.mark.slow
 def test_a_stopped_run_of_two_goes_on_alone(home):
     """SIGTERM saves on all ranks together and ends with its code; one process goes on and takes the same steps."""
-    process = start("train", *settings(home, "stopped", TWO), cwd=home)
+    hold = Hold(home)
+    hold.behind(12)
+    process = start("train", *settings(home, "stopped", TWO, hold.settings), cwd=home)
     wait_for_step(home / "runs/stopped", 7, process)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=110)

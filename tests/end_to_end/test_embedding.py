@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import ROOT, corpus, environment, tiny
+from command_line import ROOT, SAME_RHYTHM, corpus, environment, tiny
 
 from adapters.event_bus.memory import MemoryEventBus
 from adapters.state_store.disk import DiskStateStore
@@ -258,7 +258,7 @@ def test_an_outside_state_store_is_told_how_much_to_keep(home, monkeypatch):
     point = EntryPoint("vault", f"{__name__}:stored_in", "holdfast.state_store")
     monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: [point] if group == point.group else [])
     vault = home / "vault"
-    store = ["state_store.kind=vault", "state_store.every=1", "state_store.keep=2"]
+    store = ["state_store.kind=vault", "state_store.every=1", "state_store.keep=2", SAME_RHYTHM]
     store += ["recovery.health.patience=1", "recovery.health.nonfinite_limit=1"]  # going back needs no more than two
     build(settings_of(home, *store, f"state_store.options.folder={vault}")).run()
     assert sorted(path.name for path in (vault / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-4"]
@@ -332,7 +332,7 @@ def test_no_figure_of_a_saved_step_is_missing(home):
     def count(event):
         seen[event.progress.step] = [json.loads(line)["step"] for line in figures.read_text().splitlines()]
 
-    settings = settings_of(home, "monitors=[{kind: jsonl}]", "state_store.every=1", "data.holdout=0")
+    settings = settings_of(home, "monitors=[{kind: jsonl}]", "state_store.every=1", "data.holdout=0", SAME_RHYTHM)
     run = build(settings)
     run.subscribe(CheckpointStarted, count)
     last = run.run().step

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import corpus, environment, losses, run, start, tiny, wait_for_checkpoint
+from command_line import Hold, corpus, environment, losses, run, start, tiny, wait_for_checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 FOLDER = Path("runs/default")
@@ -61,10 +61,13 @@ def test_kill_nine_changes_nothing_on_a_gpu(tmp_path, settings):
     for home in homes:
         home.mkdir()
     assert run("train", *settings, cwd=homes[0], timeout=200).returncode == 0
-    process = start("train", *settings, cwd=homes[1])
+    hold = Hold(tmp_path)
+    hold.behind(19)
+    process = start("train", *settings, hold.settings, cwd=homes[1])
     wait_for_checkpoint(homes[1] / FOLDER, 10, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
+    assert process.returncode == -signal.SIGKILL
     assert run("train", *settings, cwd=homes[1], timeout=200).returncode == 0
     weights = [(home / FOLDER / "checkpoints/checkpoint-30/model.safetensors").read_bytes() for home in homes]
     assert weights[0] == weights[1]

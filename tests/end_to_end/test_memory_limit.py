@@ -85,7 +85,7 @@ def test_a_memory_limit_changes_only_the_micro_batch(tmp_path):
     assert tight.returncode == 0, tight.stderr
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     sizes = [record["micro_batch"] for record in records if "micro_batch" in record]
-    assert sizes[4] < 8
+    assert min(sizes) < 8, "memory never ran out"  # in which step it does is the allocator's affair
     assert furthest(losses(folder), expected) < 1e-5
     skipped, folder = train(tmp_path / "skipped", 0, "skip")
     assert skipped.returncode == 0, skipped.stderr

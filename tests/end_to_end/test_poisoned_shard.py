@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from command_line import SAME_RHYTHM
 
 from adapters.tokenizer.memory import MemoryTokenizer
 from bootstrap import build
@@ -68,7 +69,7 @@ def settings_of(home, data, name, *more):
         "model.compile=none", f"optimizer.batch_size={ROWS}", "optimizer.micro_batch=null", "optimizer.device=cpu",
         "optimizer.precision=fp32", "optimizer.learning_rate=1e-2", f"run.budget.steps={STEPS}",
         f"run.dir={home / name}", "monitors=[jsonl]", f"state_store.every={EVERY}", "evaluation.every=0",
-        "evaluation.at_start=false", *more,
+        "evaluation.at_start=false", SAME_RHYTHM, *more,
     ]  # fmt: skip
     return load_settings([], overrides, {}).settings
 

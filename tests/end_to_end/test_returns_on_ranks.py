@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from command_line import corpus, environment, losses, tiny
+from command_line import SAME_RHYTHM, corpus, environment, losses, tiny
 
 STEPS = 45
 ENGINES = {"ddp": [], "fsdp2": ["optimizer.sharding=fsdp2"]}
@@ -22,7 +22,7 @@ def train(home, name, *more, num_ranks):
     told["PYTHONPATH"] = os.pathsep.join([told["PYTHONPATH"], here])
     settings = tiny(
         home / "corpus.jsonl", f"run.name={name}", f"run.budget.steps={STEPS}", "evaluation.at_start=false",
-        "evaluation.every=20", "recovery.health.window=12", *more,
+        "evaluation.every=20", "recovery.health.window=12", SAME_RHYTHM, *more,
     )  # fmt: skip
     outcome = subprocess.run(
         [sys.executable, "-m", "planted_ranks", "train", *settings],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import corpus, losses, run, start, tiny, wait_for_checkpoint
+from command_line import Hold, corpus, losses, run, start, tiny, wait_for_checkpoint
 
 FOLDER = Path("runs/default")
 
@@ -30,10 +30,13 @@ def test_killed_three_times_it_ends_with_the_same_bytes(tmp_path):
         home.mkdir()
     settings = tiny(corpus(tmp_path), "recovery.supervisor.first_pause_seconds=0")
     assert run("train", *settings, cwd=undisturbed).returncode == 0
-    process = start("train", "--supervise", *settings, cwd=killed)
-    for durable in (5, 15, 25):
+    hold = Hold(tmp_path)
+    hold.behind(9)
+    process = start("train", "--supervise", *settings, hold.settings, cwd=killed)
+    for durable, next_held in ((5, 19), (15, 29), (25, 39)):
         wait_for_checkpoint(killed / FOLDER, durable, process)
         os.kill(trainer(process), signal.SIGKILL)
+        hold.behind(next_held)
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert "finished 30 steps" in output
@@ -73,11 +76,14 @@ def ranks(process):
 def test_a_stopped_rank_is_named_and_the_run_ends(tmp_path):
     """A rank that SIGSTOP holds is named by the watchdog of the other, and the supervised run comes to its end."""
     low = ["recovery.watchdog.min_seconds=15", "recovery.supervisor.first_pause_seconds=0"]
-    more = ["distributed.processes=2", "run.budget.steps=60", *low]
+    hold = Hold(tmp_path)
+    hold.behind(9)
+    more = ["distributed.processes=2", "run.budget.steps=60", hold.settings, *low]
     process = start("train", "--supervise", *tiny(corpus(tmp_path), *more), cwd=tmp_path)
     wait_for_checkpoint(tmp_path / FOLDER, 5, process)
     _, second = ranks(process)
     os.kill(second, signal.SIGSTOP)
+    hold.release()
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert "finished 60 steps" in output

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import corpus, losses, run, run_here, tiny
+from command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Train one small run and return its home and the finished process."""
     home = tmp_path_factory.mktemp("trained")
-    return home, run("train", *tiny(corpus(home)), cwd=home)
+    return home, run("train", *tiny(corpus(home), SAME_RHYTHM), cwd=home)
 
 
 def test_training_ends_well_and_says_what_to_try_next(trained):
@@ -99,7 +99,7 @@ def test_a_trained_run_generates(trained):
 def test_a_finished_run_says_so(trained):
     """The same command on a finished run trains nothing and says how to start another."""
     home, _ = trained
-    process = run_here("train", *tiny(home / "corpus.jsonl"), cwd=home)
+    process = run_here("train", *tiny(home / "corpus.jsonl", SAME_RHYTHM), cwd=home)
     assert process.returncode == 0, process.stderr
     assert "is finished at step 30" in process.stdout
     assert "--fresh" in process.stdout

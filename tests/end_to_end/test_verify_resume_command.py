@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 
 import psutil
 import pytest
-from command_line import ROOT, corpus, run, start, tiny
+from command_line import ROOT, corpus, run, start, tiny, wait_until
 
 from bootstrap.cli import main
 
@@ -87,9 +86,8 @@ def test_a_signal_leaves_nothing(number, code, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     process = start("verify-resume", *tiny(corpus(tmp_path)), cwd=home)
-    deadline = time.monotonic() + 60
-    while not list(home.glob(".verify-resume-*/undisturbed/LOCK")) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    locks = lambda: list(home.glob(".verify-resume-*/undisturbed/LOCK"))  # noqa: E731
+    wait_until(locks, process, "no run was started")
     (child,) = psutil.Process(process.pid).children()
     process.send_signal(number)
     process.communicate(timeout=60)

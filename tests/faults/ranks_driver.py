@@ -9,13 +9,16 @@ import json
 import os
 import shutil
 import sys
+import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from crash_driver import in_child
 from file_faults import KillAt, WatchedFiles, files_under, litter, run_through
 
+from adapters.state_store import shares as waiting
 from adapters.state_store.disk import DiskStateStore
 from domain.errors import StateError
 from ports.testing.snapshots import snapshot_of
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATIENCE = 0.3
+"""Seconds that a rank waits for one that is gone; a machine that is busy may take its time to start one."""
 
 
 class KillAtChange(KillAt):
@@ -57,14 +61,28 @@ def store_of(root: Path, rank: int, killed: int, point: int) -> DiskStateStore:
     return DiskStateStore(root, keep=3, files=files)
 
 
+def wait_only_for_the_gone(gone: Path) -> None:
+    """Have the time that this rank waits for another pass only once the file ``gone`` tells that it is dead."""
+
+    def passed() -> float:
+        return time.time() - gone.stat().st_mtime if gone.exists() else 0.0
+
+    waiting.time = SimpleNamespace(monotonic=passed, sleep=time.sleep)
+
+
 def save_together(root: Path, killed: int, point: int) -> list[int]:
     """Save step 4 on two ranks of which one is killed; return how each ended, negative for a signal."""
-    shares = shares_of(4, patience=PATIENCE)
+    shares, gone = shares_of(4, patience=PATIENCE), root.with_suffix(".gone")
+    wait_only_for_the_gone(gone)
     children = [
         begin(lambda: store_of(root, 0, killed, point).save(shares[0])),
         begin(lambda: store_of(root, 1, killed, point).contribute(shares[1])),
     ]
-    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    codes = {killed: os.waitstatus_to_exitcode(os.waitpid(children[killed], 0)[1])}
+    if codes[killed] < 0:
+        gone.touch()
+    codes[1 - killed] = os.waitstatus_to_exitcode(os.waitpid(children[1 - killed], 0)[1])
+    return [codes[0], codes[1]]
 
 
 def recover(root: Path) -> dict[str, Any]:

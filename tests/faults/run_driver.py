@@ -29,6 +29,8 @@ HEAVY = ("torch", "accelerate", "transformers", "bootstrap.container")
 IN_OPEN = 0x20
 LONGEST = 50
 """Seconds after which a child is ended, so that one that waits for ever is a failed test."""
+PARTING = 5
+"""Seconds after which a thread that is there still is one that was left behind."""
 
 
 def train(job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -40,11 +42,22 @@ def train(job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     if job.get("at"):
         interrupt_at(**job["at"])
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    used = time.process_time()
     code = cli.main(job["arguments"])
+    seconds = time.monotonic() - started
+    let_threads_end()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    left = {"threads": threads, "grown_kib": grown, "seconds": time.monotonic() - started}
+    left = {"threads": threads, "grown_kib": grown, "seconds": seconds, "cpu_seconds": time.process_time() - used}
     return code, left | ({"modules": list(sys.modules)} if job.get("tells_modules") else {})
+
+
+def let_threads_end() -> None:
+    """Give threads that were told to end the time for it: on a busy machine they may be on their way still."""
+    end = time.monotonic() + PARTING
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread():
+            thread.join(max(0, end - time.monotonic()))
 
 
 def start(job: dict[str, Any]) -> tuple[int, int]:

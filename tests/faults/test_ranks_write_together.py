@@ -59,9 +59,12 @@ def test_a_rank_killed_at_any_point_loses_nothing(killed):
         assert outcome["litter"] == [], outcome
 
 
-def save_together(root, files=(None, None), *, more=()):
-    """Save step 4 on two ranks with these file operations, the second with ``more`` parts; return what each raised."""
-    over = threading.Event()
+def save_together(root, files=(None, None), *, more=(), over=None):
+    """Save step 4 on two ranks with these file operations, the second with ``more`` parts; return what each raised.
+
+    ``over`` is set once the first rank's save has ended.
+    """
+    over = over or threading.Event()
     shares = shares_of(4, is_over=over.is_set)
     shares[1] = replace(shares[1], parts=[*more, *shares[1].parts])
     stores = [DiskStateStore(root, keep=3, files=each) for each in files]
@@ -97,17 +100,18 @@ def test_a_disk_that_fails_for_one_rank_stores_nothing(root, failing):
 def test_a_first_rank_that_does_not_wait_is_found_out(root, monkeypatch):
     """With a protocol in which the first rank does not wait for the others, no whole checkpoint comes about."""
 
-    def save_with_a_late_rank():
-        may_finish = threading.Event()
-        threading.Timer(0.3, may_finish.set).start()
-        problems = save_together(root, more=[WaitingPart(threading.Event(), may_finish, "optimizer/0-late")])
+    def save_with_a_late_rank(over, may_finish):
+        late = WaitingPart(threading.Event(), may_finish, "optimizer/0-late")
+        problems = save_together(root, more=[late], over=over)
         return problems, files_under(DiskStateStore(root, keep=3).load().folder)
 
+    over, later = threading.Event(), threading.Event()
     with monkeypatch.context() as patch:
         patch.setattr(draft, "received", lambda *_: ())
-        problems, found = save_with_a_late_rank()
+        problems, found = save_with_a_late_rank(over, may_finish=over)
         assert problems[0] is not None
         assert not FILES.items() <= found.items()
-    problems, found = save_with_a_late_rank()
+    threading.Timer(0.3, later.set).start()
+    problems, found = save_with_a_late_rank(threading.Event(), may_finish=later)
     assert problems == (None, None)
     assert FILES.items() <= found.items()
