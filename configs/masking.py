@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MASK = "<masked>"
 
@@ -19,6 +22,8 @@ _VOCABULARY = re.compile(
 )
 # Many an S3 secret holds unescaped slashes, so all up to the last @ is hidden, unless the colon is that of a port.
 _USER = re.compile(r"://(?:[^/?#@:]*:(?![0-9]*/).*|[^/?#]*)@", re.DOTALL)
+# What a library says of a URL may lack its scheme: it took `key:secret@bucket` for a name.
+_BARE_USER = re.compile(r"""(?<![^\s"'`<>()\[\]{},=])[^\s"'`<>()\[\]{},=:/?#@]+:(?!//)[^\s"'`<>]{1,4096}@(?=\w)""")
 _PARAMETER = re.compile(r"[?&;#]([^=&;?#\s]+)=")
 
 
@@ -32,19 +37,24 @@ def is_secret(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
+    """Return ``text``, which somebody is told, as ``mask_url`` does, and without ``key:secret@`` before other names."""
+    return _BARE_USER.sub(f"{MASK}@", mask_url(text))
+
+
+def mask_url(text: str) -> str:
     """Return ``text`` without the user part of URLs and without their parameters that are secrets."""
     # What follows the last @ is cut off first, which keeps the search linear.
     before, at, after = text.rpartition("@")
     return _mask_parameters(_USER.sub(f"://{MASK}@", before + at) + after)
 
 
-def mask(value: Any) -> Any:
-    """Return a copy of plain data with its secrets masked."""
+def mask(value: Any, text: Callable[[str], str] = mask_text) -> Any:
+    """Return a copy of plain data with its secrets masked, those within strings by ``text``."""
     if isinstance(value, dict):
-        return {key: _mask_all(item) if is_secret(key) else mask(item) for key, item in value.items()}
+        return {key: _mask_all(item) if is_secret(key) else mask(item, text) for key, item in value.items()}
     if isinstance(value, list):
-        return [mask(item) for item in value]
-    return mask_text(value) if isinstance(value, str) else value
+        return [mask(item, text) for item in value]
+    return text(value) if isinstance(value, str) else value
 
 
 def _mask_all(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from configs.masking import mask
+from configs.masking import mask, mask_url
 from configs.plain import to_plain
 from configs.problems import one_line
 from configs.strict_yaml import write_yaml
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def dump_settings(settings: TrainSettings) -> dict[str, Any]:
     """Return the settings as nested data fit for JSON, secrets masked; ``restore_settings`` reads it back."""
-    plain: dict[str, Any] = mask(to_plain(settings))
+    plain: dict[str, Any] = mask(to_plain(settings), mask_url)
     return plain
 
 

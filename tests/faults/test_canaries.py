@@ -47,7 +47,7 @@ def test_a_run_with_an_archive_and_a_key_tells_no_secret(runs, home):
 )
 def test_an_address_with_a_secret_is_told_without_it(runs, home, setting):
     """A run that fails over a URL with a password or a token says so without them, and writes them nowhere."""
-    more = ("data.retry.deadline_seconds=0.1",) if setting.startswith("data") else ()
+    more = ("data.retry.deadline_seconds=0.1",) if setting.startswith("data.path=https") else ()
     result = runs.run(home, setting, *more, environment=ENVIRONMENT)
     assert result["code"] != 0
     assert (home / "err.log").read_text()

@@ -84,10 +84,29 @@ def test_a_secret_that_was_not_escaped_is_masked_too(secret):
     assert "CANARY" not in mask_text(f"s3://key:{secret}@bucket/x")
 
 
+@pytest.mark.parametrize("secret", ["CANARY", "CANARY/with/slashes", "CANARY@CANARY", "CANARY#x", "CANARY?x"])
+@pytest.mark.parametrize(
+    "words", ['Invalid bucket name "{}": no', "no {} here", "{}", "at ({}), name={}", "a\n{}/x b@c"]
+)
+def test_a_secret_is_masked_where_a_library_leaves_the_scheme_away(secret, words):
+    """What was taken for a name, key, colon and secret included, is hidden in whatever somebody is told."""
+    told = words.replace("{}", f"key:{secret}@bucket")
+    assert "CANARY" not in mask_text(told)
+    assert mask([{"reason": told}]) == [{"reason": words.replace("{}", f"{MASK}@bucket")}]
+
+
+def test_a_pattern_in_the_settings_is_no_secret():
+    """A setting that merely looks like a user and a host is kept as it is: a resume needs it."""
+    overrides = ["data.transforms=[{kind: replace, options: {pattern: 'a:b@c', by: x}}]"]
+    settings = load_settings([], overrides, {}).settings
+    assert restore_settings(dump_settings(settings)) == settings
+
+
 def test_the_rest_of_a_url_stays():
     """Only the secret goes: scheme, host, path and other parameters stay readable, and so does a port."""
     assert mask_text("https://u:p@host:80/a?b=1&token=t&c=2") == f"https://{MASK}@host:80/a?b=1&token={MASK}&c=2"
-    for harmless in ("s3://bucket/a@b", "http://host:8080/data@v1?page=2", "mail me@home", "x?max_tokens=5"):
+    urls = ("s3://bucket/a@b", "http://host:8080/data@v1?page=2", "x?max_tokens=5")
+    for harmless in (*urls, "mail me@home", "see: x@y.org", "at 12:30, host:80 @ home", "a:@b"):
         assert mask_text(harmless) == harmless
 
 
