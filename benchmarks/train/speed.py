@@ -48,7 +48,7 @@ class Contest:
         found: dict[str, list[Turn]] = {name: [] for name in names}
         with ExitStack() as stack:
             ways = [
-                stack.enter_context(self._way(name, data, precision, steps=steps, documents=documents))
+                stack.enter_context(self._way(name, data, precision, steps=steps, documents=documents, exact=exact))
                 for name in names
             ]
             for _ in range(steps):
@@ -56,10 +56,10 @@ class Contest:
                     found[way.name].append(way.turn())
         return found
 
-    def _way(self, name: str, data: Sequence[str], precision: str, *, steps: int, documents: bool) -> Way:
-        folder: Path = self.material.folder / f"{name}-{precision}-{documents}"
+    def _way(self, name: str, data: Sequence[str], precision: str, *, steps: int, documents: bool, exact: bool) -> Way:
+        folder: Path = self.material.folder / f"{name}-{exact}-{documents}"
         overrides = [*self._overrides, *data, f"optimizer.precision={precision}"]
-        overrides += [f"run.dir={folder}", f"run.budget.steps={steps if precision == 'fp32' else _LONG}"]
+        overrides += [f"run.dir={folder}", f"run.budget.steps={steps if exact else _LONG}"]
         return Way(name, overrides, steps=steps, documents=documents)
 
 
