@@ -64,8 +64,8 @@ def choose_device(wanted: str) -> tuple[str, str]:
 def choose_precision(wanted: str, device: str) -> tuple[str, str]:
     """Return the precision for ``wanted`` (auto or a name) on ``device``, and why; auto is fp32 or bf16.
 
-    On a CPU bf16 is chosen where it has matrix tiles (AMX) for it: a third faster there (docs/benchmarks.md). Raises
-    ``ConfigurationError`` for fp8 on a device without it.
+    On a CPU bf16 is chosen where it multiplies such numbers itself, by matrix tiles (AMX) or dot products (AVX-512
+    BF16): docs/benchmarks.md. Raises ``ConfigurationError`` for fp8 on a device without it.
     """
     if wanted == "fp8" and (device != "cuda" or torch.cuda.get_device_capability() < _FLOAT8_CAPABILITY):
         name = torch.cuda.get_device_name() if device == "cuda" else device
@@ -82,6 +82,8 @@ def choose_precision(wanted: str, device: str) -> tuple[str, str]:
         return "fp32", "the GPU has no bf16"
     if device == "cpu" and torch.cpu._is_amx_tile_supported():  # noqa: SLF001  torch has no public name for it
         return "bf16", "the CPU has AMX"
+    if device == "cpu" and torch.cpu._is_avx512_bf16_supported():  # noqa: SLF001  nor for that
+        return "bf16", "the CPU has AVX-512 BF16"
     return "fp32", "bf16 would not be faster here"
 
 
