@@ -87,6 +87,16 @@ def test_the_precision_is_what_was_asked_for_or_says_why():
 
 
 @pytest.mark.parametrize(
+    ("tiles", "dots", "precision"), [(True, True, "bf16"), (False, True, "bf16"), (False, False, "fp32")]
+)
+def test_bf16_is_chosen_on_a_cpu_that_multiplies_it(tiles, dots, precision, monkeypatch):
+    """Matrix tiles or dot products of bf16 numbers are enough; where there are neither, training is in fp32."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: tiles)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: dots)
+    assert choose_precision("auto", "cpu")[0] == precision
+
+
+@pytest.mark.parametrize(
     ("name", "peak"), [("NVIDIA L40", 181e12), ("NVIDIA L4", 121e12), ("NVIDIA H100 PCIe", 756e12), ("Any Other", None)]
 )
 def test_the_peak_is_that_of_the_device(name, peak, monkeypatch):
