@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Sequence
 
-_ROUNDS = 3
+_ROUNDS = 5
 _WHOLE, _QUICK = (12, 40, 28), (6, 14, 8)
 _CHARACTERS_PER_TOKEN = 3.0
 _SUPPLIED = 0.25  # of what training takes that one reader of the slow disk gets: two readers feed half of it
