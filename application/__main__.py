@@ -1,7 +1,5 @@
 """``python -m application``: the command line."""
 
-import sys
+from bootstrap.cli import end_with, main
 
-from bootstrap.cli import main
-
-sys.exit(main())
+end_with(main)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import io
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from bootstrap.run_arguments import EXIT_CODES, add_run_commands
 from bootstrap.state_arguments import add_state_commands
@@ -51,6 +53,28 @@ def guarded(command: Callable[[], int]) -> int:
         print(mask_text(traceback.format_exc()), file=sys.stderr, end="")
         print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
         return 1
+
+
+def end_with(command: Callable[[], int]) -> NoReturn:
+    """Run ``command`` and end this process with the exit code that it returns.
+
+    A process that still belongs to a group of torch's ends as soon as all that was registered for its end has run:
+    gloo's threads abort an interpreter that is torn down under them (pytorch/pytorch#190489, #179291), and a run that
+    finished would be told as one that died.
+    """
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # what is registered first is called last
+    codes.append(command())
+    sys.exit(codes[0])
+
+
+def _leave(codes: Sequence[int]) -> None:
+    distributed = sys.modules.get("torch.distributed")
+    if codes and distributed is not None and distributed.is_initialized():
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # its reader has gone, or it was closed for that reason
+                stream.flush()
+        os._exit(codes[0])
 
 
 def _prepare_streams() -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from bootstrap.cli import guarded
+from bootstrap.cli import end_with, guarded
 from bootstrap.drills.catalog import Planned
 from bootstrap.drills.faults import faults_of
 from bootstrap.environment import set_library_defaults
@@ -145,4 +145,4 @@ def _die(told: ShortRun) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_with(lambda: main(sys.argv[1:]))

@@ -7,7 +7,7 @@ import os
 import sys
 
 from adapters.optimizer.trainable import TorchTrainable
-from bootstrap.cli import main
+from bootstrap.cli import end_with, main
 from bootstrap.launch import is_launched, launch
 
 LAST_RANK = int(os.environ.get("WORLD_SIZE", "1")) - 1
@@ -38,4 +38,4 @@ if __name__ == "__main__":
     if num_ranks > 1 and not is_launched():
         sys.exit(launch(sys.argv[1:], num_ranks, module="planted_ranks"))
     plant()
-    sys.exit(main(sys.argv[1:]))
+    end_with(main)

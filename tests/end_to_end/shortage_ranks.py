@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from adapters.optimizer.trainable import TorchTrainable
-from bootstrap.cli import main
+from bootstrap.cli import end_with, main
 from bootstrap.launch import is_launched, launch_through_shortages
 
 _now = {"step": 0}
@@ -70,6 +70,6 @@ def fail_there():
 if __name__ == "__main__":
     if is_launched():
         fail_there()
-        sys.exit(main(sys.argv[1:]))
+        end_with(main)
     record, *arguments = sys.argv[1:]
     sys.exit(launch_through_shortages(arguments, 2, Path(record), print, module="shortage_ranks"))

@@ -12,6 +12,7 @@ from torch import distributed
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.optimizer.accelerate import AccelerateOptimizer
 from application.engine import Engine
+from bootstrap.cli import end_with
 from domain.packing import ConcatPacking
 from domain.row_index import NO_ROW, place_rows, read_rows
 
@@ -78,8 +79,8 @@ def main(engine):
         sys.stdout.flush()
     if distributed.is_initialized():
         distributed.barrier()
-        os._exit(0)  # gloo's threads abort a rank now and then whose engine still holds a group as the interpreter ends
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    end_with(lambda: main(sys.argv[1]))
