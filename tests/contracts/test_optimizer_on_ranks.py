@@ -20,8 +20,8 @@ def run_on_two_ranks(engine, tmp_path):
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
     pytest_call = [
         sys.executable,
-        "-m",
-        "pytest",
+        "-c",
+        "import sys, pytest; from bootstrap.cli import end_with; end_with(lambda: int(pytest.main(sys.argv[1:])))",
         str(SUITE),
         "-q",
         "-n",

@@ -45,6 +45,7 @@ engine.save_checkpoint(folder)
 network.config.save_pretrained(folder)
 if stage < 3:
     network.float().save_pretrained(folder + "-expected")
+torch.distributed.destroy_process_group()
 """
 
 
