@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
-_MOST_EXPECTING = 24  # lanes, as each keeps what was fetched in memory; more wait for each other seldom enough
+MOST_EXPECTING = 24  # lanes, as each keeps what was fetched in memory; more wait for each other seldom enough
 _BARREN_EPOCHS = 3  # after so many without a row it is worth looking whether there is any
 
 
@@ -136,7 +136,7 @@ class LaneReader:
             position = 0
 
     def _expect(self, unit: Unit, start: int) -> None:
-        if self._plan.lanes <= _MOST_EXPECTING:
+        if self._plan.lanes <= MOST_EXPECTING:
             self._reader.source.expect(unit, start)
 
     def _units_from(self, begin: Lane) -> Sequence[Unit]:

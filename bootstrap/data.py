@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from application.cached_batches import CachedBatches
 from application.choose_holdout import choose_holdout
-from application.lane_reader import LanePlan
+from application.lane_reader import MOST_EXPECTING, LanePlan
 from application.packed_rows import PackedRows
 from application.prepare_tokens import PrepareTokens
 from application.streamed_batches import StreamedBatches
@@ -211,9 +211,9 @@ def streamed_batches(
     wanted = (lambda hashes: ~holdout.holds(hashes)) if holdout.fraction else None
     is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])
     cores = os.cpu_count() or 1
-    # who waits for a network needs more threads than cores; many of them hinder each other
-    workers = data.workers or (max(4, cores) if is_remote else cores)
-    return StreamedBatches(readers, mixture, plan, wanted, share, workers=workers)
+    # who waits for a network needs more threads than cores, but where that is read ahead they hinder each other
+    waits = is_remote and lanes > MOST_EXPECTING
+    return StreamedBatches(readers, mixture, plan, wanted, share, workers=data.workers or max(4 if waits else 1, cores))
 
 
 class _Progress:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from fsspec.implementations.memory import MemoryFileSystem
 from typing_extensions import override
 
+from adapters.data_source.range_steps import BEYOND_BYTES
 from adapters.data_source.ranges import STALL_SECONDS, ReadCounter, open_ranges
 from domain.errors import DataError
 from domain.retry import RetryPolicy
@@ -36,6 +37,7 @@ class Access:
     stall_seconds: float = STALL_SECONDS
     counter: ReadCounter = field(default_factory=ReadCounter)
     _expected: dict[tuple[str, int], io.BufferedReader[Any]] = field(default_factory=dict, compare=False)
+    _beyond: dict[str, int] = field(default_factory=dict, compare=False)
     _lock: Lock = field(default_factory=Lock, compare=False)
 
     def expect(self, file: StoredFile, start: int, until: int | None, *, begin: int) -> None:
@@ -77,6 +79,13 @@ class Access:
                 msg = f"{name} was changed since it was listed: start again, and leave the files alone meanwhile"
                 raise DataError(msg)
             yield stream
+            if until is not None and not file.is_local:
+                self._remember(file, stream.raw.tell() - until)
+
+    def _remember(self, file: StoredFile, beyond: int) -> None:
+        """Let so many bytes more be fetched with the parts of ``file`` that follow, as it has lines that long."""
+        if beyond > self._beyond.get(file.path, BEYOND_BYTES):
+            self._beyond[file.path] = beyond
 
     def _stream(self, file: StoredFile, *, is_random: bool, until: int | None) -> io.BufferedReader[Any]:
         if file.is_local:
@@ -86,6 +95,7 @@ class Access:
             content = file.file_system.cat_file(file.path)
             self.counter.add(bytes_read=len(content))
             return io.BufferedReader(io.BytesIO(content))
+        beyond = self._beyond.get(file.path, BEYOND_BYTES)
         return open_ranges(
             file.file_system,
             file.path,
@@ -94,7 +104,7 @@ class Access:
             policy=self.policy,
             stall_seconds=self.stall_seconds,
             counter=self.counter,
-            **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {"until": until}),
+            **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {"until": until, "beyond": beyond}),
         )
 
 

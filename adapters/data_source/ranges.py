@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 from typing_extensions import override
 
 from adapters.data_source.listing import describe
-from adapters.data_source.range_steps import RangeSteps
+from adapters.data_source.range_steps import BEYOND_BYTES, RangeSteps
 from adapters.data_source.remote_file import RemoteFile
 from adapters.shared.retry import http_status, is_transient, retry
 from domain.errors import DataError
@@ -71,15 +71,17 @@ def open_ranges(
     range_bytes: int = RANGE_BYTES,
     ahead: int = AHEAD,
     until: int | None = None,
+    beyond: int = BEYOND_BYTES,
     stall_seconds: float = STALL_SECONDS,
     counter: ReadCounter | None = None,
 ) -> io.BufferedReader[Any]:
     """Return the file at ``path``, which has ``size`` bytes, as a stream with ``seek``; nothing is read yet.
 
     While one range of ``range_bytes`` is read, the next ``ahead`` of them are fetched at the same time, so memory holds
-    ``ahead + 1`` ranges; 0 suits random access. Nothing is fetched ahead from the byte ``until`` on (None: the end),
-    where a part of the file ends. A range that fails for a passing reason, is cut short, or takes longer than
-    ``stall_seconds`` (twice that at each retry: the line may be slow) is fetched again under ``policy``.
+    ``ahead + 1`` ranges; 0 suits random access. Where a part of the file ends, at the byte ``until`` (None: the end),
+    only ``beyond`` bytes more are fetched ahead, for what crosses it. A range that fails for a passing reason, is cut
+    short, or takes longer than ``stall_seconds`` (twice that at each retry: the line may be slow) is fetched again
+    under ``policy``.
     ``etag`` is what ``file_system.info`` said: S3 and HTTP then refuse to mix the file with a later one.
     Reading raises ``DataError``, within the policy's deadline, if the file cannot be read or has changed.
     One thread at a time may read; ``close`` never waits, and ``raw.close`` from another thread ends a read that waits.
@@ -89,7 +91,7 @@ def open_ranges(
         msg = f"ranges of {range_bytes} bytes with {ahead} ahead cannot be read: take 1 or more, and 0 or more"
         raise ValueError(msg)
     file = RemoteFile(file_system, path, etag)
-    steps = RangeSteps(size, min(size, until or size), range_bytes, ahead)
+    steps = RangeSteps(size, min(size, until or size), range_bytes, ahead, beyond)
     raw = _RangeStream(file, steps, policy or RetryPolicy(), stall_seconds, counter or ReadCounter())
     return io.BufferedReader(raw, min(_BUFFER_BYTES, range_bytes))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,7 +31,7 @@ from domain.order import Share
 from domain.packing import ConcatPacking
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterable
 
     from application.feed import BatchStream
     from domain.batch import Batch
@@ -97,8 +97,11 @@ def stream(
     reader.source.units()
     start_up = time.perf_counter() - began
     began = time.perf_counter()
-    tokens = _drain(batches_of(stream_of(reader, folder), ahead=ahead), derived=derived)
-    return {"tokens": tokens, "seconds": time.perf_counter() - began, "start_up": start_up}
+    batches = batches_of(stream_of(reader, folder), ahead=ahead)
+    first = next(batches)
+    waited = time.perf_counter() - began
+    tokens = _drain(chain([first], batches), derived=derived)
+    return {"tokens": tokens, "seconds": time.perf_counter() - began, "start_up": start_up, "first": waited}
 
 
 def prepare(folder: str, tokenizer: str, backend: str, cache: str) -> dict[str, float]:
@@ -176,7 +179,7 @@ def _first(batches: Generator[Batch]) -> float:
     return seconds
 
 
-def _drain(batches: Generator[Batch], *, derived: bool) -> int:
+def _drain(batches: Iterable[Batch], *, derived: bool) -> int:
     tokens = 0
     for batch in batches:
         tokens += batch.num_tokens
