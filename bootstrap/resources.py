@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from adapters.shared.host_memory import give_back_freed
 from application.handlers.balance_resources import BalanceResources
 from application.resource_sampler import ResourceSampler
 from bootstrap.plugins import load_plugin, make_plugin
 from domain.balance import Balance
 from domain.balance_state import BalanceState
-from domain.events import BatchSplit, CheckpointSaved, RunFailed, RunFinished, RunStarted, StepCompleted
+from domain.events import (
+    BatchSplit,
+    CheckpointSaved,
+    ResourcesAdjusted,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+)
 from domain.resources import Knob, Setting
 from domain.tiers import Band
 
@@ -42,8 +51,14 @@ def resource_reactions(container: Container) -> list[tuple[type[Event], Callable
         (StepCompleted, balance.on_step),
         (CheckpointSaved, balance.on_save),
         (BatchSplit, balance.on_split),
+        (ResourcesAdjusted, _give_back),
         *((kind, lambda _: sampler.close()) for kind in (RunFinished, RunFailed)),
     ]
+
+
+def _give_back(event: ResourcesAdjusted) -> None:
+    if event.knob is Knob.MICRO_BATCH and event.after < event.before:
+        give_back_freed()  # else the process keeps what activations took for ones that do not come
 
 
 def load_policy(settings: ResourceSettings) -> BalancePolicy:

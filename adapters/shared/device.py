@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.utils import deterministic as _deterministic
 
+from adapters.shared.host_memory import give_back_freed
 from domain.errors import ConfigurationError, OutOfMemory
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:
             raise
     if device == "cuda":
         torch.cuda.empty_cache()
+    else:
+        give_back_freed()
     raise OutOfMemory(message or "memory is exhausted")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import psutil
@@ -20,3 +21,10 @@ def free_share(cgroup: Path = _CGROUP) -> float:
         return shares[0]
     reclaimable = int(statistics.get("inactive_file", 0))  # what the kernel drops first
     return min(*shares, (limit - used + reclaimable) / limit)
+
+
+def give_back_freed() -> None:
+    """Give what this process has freed back to the system where its C library, glibc, would keep it for later."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.report import Figure, interval_of_median, main
 from benchmarks.survival.runs import Plan, Record, beside_a_hog, on_a_quiet_machine, on_a_slow_disk
+from bootstrap.environment import set_library_defaults
 
 if TYPE_CHECKING:
     import argparse
@@ -38,11 +39,11 @@ DESCRIPTION = (
     f"Each run has a quiet time, a disturbed one and another quiet one: {', '.join(map(str, _WHOLE))} steps; "
     "rounds of a run with `resources.manage=true` and one with false, the first of which changes. The slow disk gives "
     "each reader a quarter of the bytes a second that training takes, however many read; the stream's windows are as "
-    "small as they can be. The hog is a process that really takes memory, on a machine that is said to have 2 GiB more "
-    "than the run: to 90 % of it, then to 97 %. A slow disk is felt once what was read ahead is used up, by a step "
-    f"that takes {_FELT:g} times a usual one. Rates are over disturbed and last steps. Quiet runs save a "
-    "checkpoint every 20 steps, and the time outside the engine is all that is not `StepOutcome.step_seconds`: "
-    "data, handlers, commands and captures."
+    "small as they can be. The process has the command line's settings of the heap. The hog is a process that really "
+    "takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. A slow disk "
+    f"is felt once what was read ahead is used up, by a step that takes {_FELT:g} times a usual one. Rates are over "
+    "disturbed and last steps. Quiet runs save a checkpoint every 20 steps, and the time outside the engine is all "
+    "that is not `StepOutcome.step_seconds`: data, handlers, commands and captures."
 )
 
 Pair = tuple[Record, Record]
@@ -54,6 +55,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         message = "--write puts down the whole measurement, so it does not take --quick"
         raise SystemExit(message)
     rounds = 1 if options.quick else _ROUNDS
+    set_library_defaults()  # as the command line does
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
         plan = Plan(*(_QUICK if options.quick else _WHOLE), Path(folder), _SMALL if options.quick else ())
         first = replace(plan, quiet=2, disturbed=0, after=0)  # makes the tokenizer and warms up

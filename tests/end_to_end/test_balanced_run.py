@@ -12,11 +12,12 @@ from command_line import corpus, tiny
 
 from adapters.resource_probe.memory import QUIET, MemoryResourceProbe
 from bootstrap import build
-from bootstrap.resources import gpu_of, knobs_of, load_policy
+from bootstrap.resources import gpu_of, knobs_of, load_policy, resource_reactions
 from configs.layers import load_settings
 from domain.balance import Balance
 from domain.errors import ConfigurationError
-from domain.events import RunStarted, StepCompleted
+from domain.events import ResourcesAdjusted, RunStarted, StepCompleted
+from domain.progress import Progress
 from domain.resources import Knob, Setting
 from domain.tiers import Band
 from ports.resource_probe import ResourceProbe
@@ -115,6 +116,21 @@ def test_the_settings_bound_the_knobs(home, settings, expected):
     run.run()
     knobs = knobs_of(run._container)
     assert {knob: knobs.get(knob) for knob in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("knob", "before", "after", "times"),
+    [(Knob.MICRO_BATCH, 4, 2, 1), (Knob.MICRO_BATCH, 2, 4, 0), (Knob.THREADS, 4, 2, 0)],
+)
+def test_a_smaller_micro_batch_frees_memory(home, monkeypatch, knob, before, after, times):
+    """What activations took goes back to the machine once they are fewer: it is short of it now."""
+    given = []
+    monkeypatch.setattr("bootstrap.resources.give_back_freed", lambda: given.append(knob))
+    run, _ = run_of(home, "run.budget.steps=1")
+    run.run()
+    [answer] = [react for kind, react in resource_reactions(run._container) if kind is ResourcesAdjusted]
+    answer(ResourcesAdjusted(Progress(), knob, before, after, "memory"))
+    assert len(given) == times
 
 
 class Cautious:

@@ -44,6 +44,19 @@ before = libc.mallinfo2()
 libc.free(ctypes.c_void_p(libc.malloc(100 << 20)))
 print(libc.mallinfo2().arena - before.arena >= 90 << 20)
 """
+GIVEN_BACK = """
+import psutil
+from adapters.shared.host_memory import give_back_freed
+from bootstrap.environment import set_library_defaults
+set_library_defaults()
+resident = lambda: psutil.Process().memory_info().rss >> 20
+before = resident()
+taken, last = [bytearray(b"x") * (1 << 20) for _ in range(200)], bytearray(b"x") * (1 << 20)
+del taken
+kept = resident() - before
+give_back_freed()
+print(kept > 180, resident() - before < 20)
+"""
 
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the limit is of glibc's allocator")
@@ -68,6 +81,15 @@ def test_the_heaps_are_as_many_as_the_user_says(tmp_path):
     """Another number in the environment stays, and a process that runs no command has the C library's own limit."""
     assert heaps(tmp_path, "evaluate", "nowhere", MALLOC_ARENA_MAX=str(CORES + 2)) == CORES + 2
     assert heaps(tmp_path) > CORES + 2
+
+
+def test_what_was_freed_can_be_given_back():
+    """Memory that the process keeps for the next step, below what is in use too, goes back when it is told to."""
+    child = subprocess.run(
+        [sys.executable, "-c", GIVEN_BACK],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True, timeout=110,
+    )  # fmt: skip
+    assert child.stdout == "True True\n"
 
 
 @pytest.mark.parametrize(("environ", "stays"), [({}, "True"), ({"MALLOC_TRIM_THRESHOLD_": "131072"}, "False")])
