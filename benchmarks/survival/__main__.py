@@ -5,12 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.report import Figure, interval_of_median, main
-from benchmarks.survival.runs import Plan, Record, beside_a_hog, on_a_quiet_machine, on_a_slow_disk
+from benchmarks.survival.runs import Plan, Record, on_a_quiet_machine, on_a_slow_disk
+from benchmarks.turns import Contender
 from bootstrap.environment import set_library_defaults
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _ROUNDS = 5
+_TURN = 2  # steps
 _WHOLE, _QUICK = (12, 40, 28), (6, 14, 8)
 _CHARACTERS_PER_TOKEN = 3.0
 _SUPPLIED = 0.25  # of what training takes that one reader of the slow disk gets: two readers feed half of it
@@ -37,9 +40,10 @@ _SMALL = (
 DESCRIPTION = (
     "The default run on a CPU, without evaluations, on 120 pieces of the Python library. "
     f"Each run has a quiet time, a disturbed one and another quiet one: {', '.join(map(str, _WHOLE))} steps; "
-    "rounds of a run with `resources.manage=true` and one with false, the first of which changes. The slow disk gives "
-    "each reader a quarter of the bytes a second that training takes, however many read; the stream's windows are as "
-    "small as they can be. The process has the command line's settings of the heap. The hog is a process that really "
+    "rounds of a run with `resources.manage=true` and one with false, the first of which changes; but for the slow "
+    f"disk they take turns of {_TURN} steps, each in a process of its own that is stopped meanwhile. The slow disk "
+    "gives each reader a quarter of the bytes a second that training takes, however many read; the stream's windows "
+    "are as small as they can be. The process has the command line's settings of the heap. The hog is a process that really "
     "takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. A slow disk "
     f"is felt once what was read ahead is used up, by a step that takes {_FELT:g} times a usual one. Rates are over "
     "disturbed and last steps. Quiet runs save a checkpoint every 20 steps, and the time outside the engine is all "
@@ -60,11 +64,11 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         plan = Plan(*(_QUICK if options.quick else _WHOLE), Path(folder), _SMALL if options.quick else ())
         first = replace(plan, quiet=2, disturbed=0, after=0)  # makes the tokenizer and warms up
         on_a_quiet_machine(first, is_managed=False)
-        quiet = _pairs("quiet", lambda *, is_managed: on_a_quiet_machine(plan, is_managed=is_managed), rounds)
+        quiet = [_in_turns("quiet", number, plan) for number in range(rounds)]
         step = statistics.median(quiet[0][1].seconds(plan.quiet, plan.steps))
         rate = _SUPPLIED * _CHARACTERS_PER_TOKEN * quiet[0][1].num_tokens / step
-        slow = _pairs("slow disk", lambda *, is_managed: on_a_slow_disk(plan, is_managed=is_managed, rate=rate), rounds)
-        hog = _pairs("memory hog", lambda *, is_managed: beside_a_hog(plan, is_managed=is_managed), rounds)
+        slow = [_one_by_one(number, plan, rate) for number in range(rounds)]
+        hog = [_in_turns("memory hog", number, plan) for number in range(rounds)]
     return [*_slow_figures(plan, slow), *_hog_figures(plan, hog), *_quiet_figures(plan, quiet)]
 
 
@@ -73,15 +77,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="one short round: whether it works, not how fast")
 
 
-def _pairs(name: str, run: Callable[..., Record], rounds: int) -> list[Pair]:
-    """Return the records with the manager and without it, of each round."""
-    found = []
-    for number in range(rounds):
-        print(f"{name}, round {number + 1} of {rounds}", file=sys.stderr)
-        order = (True, False) if number % 2 == 0 else (False, True)
-        records = {is_managed: run(is_managed=is_managed) for is_managed in order}
-        found.append((records[True], records[False]))
-    return found
+def _in_turns(scene: str, number: int, plan: Plan) -> Pair:
+    """Return a round's records with the manager and without it, in turns: a slow minute is one for both."""
+    print(f"{scene}, round {number + 1}", file=sys.stderr)
+    told = asdict(plan) | {"folder": str(plan.folder), "scene": scene, "a_turn": _TURN}
+    with ExitStack() as stack:
+        names = ("managed", "plain") if number % 2 == 0 else ("plain", "managed")
+        runs = [stack.enter_context(Contender("benchmarks.survival.child", name, told)) for name in names]
+        found: dict[str, Record] = {}
+        turns = [*runs, *reversed(runs)]  # neither is always the first
+        while len(found) < len(runs):
+            for run in turns:
+                if run.name not in found and (record := run.ask("go on").get("record")) is not None:
+                    found[run.name] = Record.from_json(record)
+    return found["managed"], found["plain"]
+
+
+def _one_by_one(number: int, plan: Plan, rate: float) -> Pair:
+    """Return the same on a slow disk, one whole run after the other: a disk does not wait for whose turn it is."""
+    print(f"slow disk, round {number + 1}", file=sys.stderr)
+    order = (True, False) if number % 2 == 0 else (False, True)
+    records = {is_managed: on_a_slow_disk(plan, is_managed=is_managed, rate=rate) for is_managed in order}
+    return records[True], records[False]
 
 
 def _slow_figures(plan: Plan, pairs: Sequence[Pair]) -> list[Figure]:

@@ -7,9 +7,8 @@ import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice, pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
 
 from adapters.data_source.python_library import PythonLibraryDataSource
 from adapters.resource_probe.memory import MemoryResourceProbe
@@ -17,13 +16,13 @@ from benchmarks.survival.machine import Hog, SlowDisk, SmallMachine
 from bootstrap.run import build
 from configs.layers import load_settings
 from domain.events import ResourcesAdjusted, RunStarted, StepCompleted
+from domain.progress import Progress
+from domain.resources import Knob
 from ports.data_source import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    from bootstrap.run import Run
 
 _GIB = 1 << 30
 _TEXTS, _CHARACTERS = 120, 6000
@@ -47,9 +46,9 @@ class Plan:
 
 @dataclass(slots=True)
 class Record:
-    """What a run did: when each step ended, from the start on, how long it was in the engine, and what was adjusted."""
+    """What a run did: how long each step took, and how long it was in the engine, and what was adjusted."""
 
-    ends: list[float] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
     engine: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     adjusted: list[ResourcesAdjusted] = field(default_factory=list)
@@ -57,7 +56,21 @@ class Record:
 
     def seconds(self, begin: int, end: int) -> list[float]:
         """Return what each step took, from behind step ``begin`` to step ``end``."""
-        return [later - earlier for earlier, later in pairwise(self.ends[begin : end + 1])]
+        return self.durations[begin:end]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record for another process."""
+        adjusted = [[each.progress.step, each.knob, each.before, each.after, each.reason] for each in self.adjusted]
+        return {name: getattr(self, name) for name in self.__slots__} | {"adjusted": adjusted}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` has told."""
+        adjusted = [
+            ResourcesAdjusted(Progress(step), Knob(knob), before, after, reason)
+            for step, knob, before, after, reason in told["adjusted"]
+        ]
+        return cls(**{**told, "adjusted": adjusted})
 
 
 def _overrides(folder: str, plan: Plan, *more: str) -> list[str]:
@@ -75,30 +88,41 @@ def _overrides(folder: str, plan: Plan, *more: str) -> list[str]:
     ]
 
 
-def train(plan: Plan, *more: str, events: Mapping[int, Callable[[], object]] | None = None, **parts: Any) -> Record:
-    """Train as ``plan`` and ``more`` say on other ``parts``, with ``events`` behind steps; return what it did."""
+def train(
+    plan: Plan,
+    *more: str,
+    events: Mapping[int, Callable[[], object]] | None = None,
+    pause: Callable[[int], object] = lambda _: None,
+    **parts: Any,
+) -> Record:
+    """Train as ``plan`` and ``more`` say on other ``parts``; return what it did.
+
+    What is done behind steps, ``events`` and then ``pause``, which is told the step, is no step's time.
+    """
     record, acts = Record(), events or {}
+    began = 0.0
+
+    def begin(_: object = None) -> None:
+        nonlocal began
+        began = time.perf_counter()
 
     def note(event: StepCompleted) -> None:
-        record.ends.append(time.perf_counter())
+        record.durations.append(time.perf_counter() - began)
         record.engine.append(event.outcome.step_seconds)
         record.losses.append(event.outcome.loss)
         record.num_tokens = event.outcome.num_tokens
         if (act := acts.get(event.progress.step)) is not None:
             act()
-            record.ends[-1] = time.perf_counter()  # what the benchmark does itself is no step's time
+        pause(event.progress.step)
+        begin()
 
     with tempfile.TemporaryDirectory(dir=plan.folder) as folder:
         run = build(load_settings([], _overrides(folder, plan, *more), {}).settings, say=lambda _: None, **parts)
-        _listen(run, record, note)
+        run.subscribe(RunStarted, begin)
+        run.subscribe(StepCompleted, note)
+        run.subscribe(ResourcesAdjusted, record.adjusted.append)
         run.run()
     return record
-
-
-def _listen(run: Run, record: Record, note: Callable[[StepCompleted], None]) -> None:
-    run.subscribe(RunStarted, lambda _: record.ends.append(time.perf_counter()))
-    run.subscribe(StepCompleted, note)
-    run.subscribe(ResourcesAdjusted, record.adjusted.append)
 
 
 def on_a_slow_disk(plan: Plan, *, is_managed: bool, rate: float) -> Record:
@@ -118,7 +142,7 @@ def texts() -> list[str]:
     return list(islice(whole, _TEXTS))
 
 
-def beside_a_hog(plan: Plan, *, is_managed: bool) -> Record:
+def beside_a_hog(plan: Plan, *, is_managed: bool, pause: Callable[[int], object]) -> Record:
     """Train on a machine that another process fills to 90 % and then to 97 % for the disturbed steps."""
     with closing(Hog()) as hog:
         machine = SmallMachine([hog.pid])
@@ -135,10 +159,10 @@ def beside_a_hog(plan: Plan, *, is_managed: bool) -> Record:
             plan.quiet + plan.disturbed: lambda: fill(0.0),
         }
         manage = f"resources.manage={str(is_managed).lower()}"
-        return train(plan, manage, events=events, resource_probe=machine, data_source=SlowDisk(texts()))
+        return train(plan, manage, events=events, pause=pause, resource_probe=machine, data_source=SlowDisk(texts()))
 
 
-def on_a_quiet_machine(plan: Plan, *, is_managed: bool) -> Record:
+def on_a_quiet_machine(plan: Plan, *, is_managed: bool, pause: Callable[[int], object] = lambda _: None) -> Record:
     """Train with all defaults, checkpoints included, while nothing happens."""
     manage = f"resources.manage={str(is_managed).lower()}"
-    return train(plan, manage, "state_store.every=20", data_source=SlowDisk(texts()))
+    return train(plan, manage, "state_store.every=20", pause=pause, data_source=SlowDisk(texts()))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from contextlib import closing
 from pathlib import Path
 
@@ -14,11 +15,8 @@ PLAN = Plan(4, 4, 4, Path())
 
 
 def record_of(seconds, changes=()):
-    ends = [0.0]
-    for each in seconds:
-        ends.append(ends[-1] + each)
     adjusted = [ResourcesAdjusted(Progress(step), knob, before, after, "why") for step, knob, before, after in changes]
-    return Record(ends, [0.99 * each for each in seconds], [1.0] * len(seconds), adjusted, 100)
+    return Record(list(seconds), [0.99 * each for each in seconds], [1.0] * len(seconds), adjusted, 100)
 
 
 def test_figures_follow_from_the_records():
@@ -54,3 +52,9 @@ def test_a_hog_really_takes_memory():
         assert machine.sample().memory < 1.0
         hog.hold(0)
         assert machine.used - before < 20 << 20
+
+
+def test_a_record_reaches_another_process():
+    """What one process tells of its run another one takes as the same record."""
+    record = record_of([1.0, 2.0], [(6, Knob.THREADS, 2, 4)])
+    assert Record.from_json(json.loads(json.dumps(record.to_json()))) == record
