@@ -43,11 +43,11 @@ DESCRIPTION = (
     "rounds of a run with `resources.manage=true` and one with false, the first of which changes; but for the slow "
     f"disk they take turns of {_TURN} steps, each in a process of its own that is stopped meanwhile. The slow disk "
     "gives each reader a quarter of the bytes a second that training takes, however many read; the stream's windows "
-    "are as small as they can be. The process has the command line's settings of the heap. The hog is a process that really "
-    "takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. A slow disk "
-    f"is felt once what was read ahead is used up, by a step that takes {_FELT:g} times a usual one. Rates are over "
-    "disturbed and last steps. Quiet runs save a checkpoint every 20 steps, and the time outside the engine is all "
-    "that is not `StepOutcome.step_seconds`: data, handlers, commands and captures."
+    "are as small as they can be. The process has the command line's settings of the heap. The hog is a process that "
+    "really takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. A "
+    f"slow disk is felt once what was read ahead is used up, by a step that takes {_FELT:g} times a usual one. Rates "
+    "are over disturbed and last steps. Quiet runs save a checkpoint every 20 steps; the time outside the engine is "
+    "all that is not `StepOutcome.step_seconds`: data, handlers, commands and captures."
 )
 
 Pair = tuple[Record, Record]

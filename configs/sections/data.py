@@ -128,7 +128,8 @@ class FeedSettings(Section):
     prefetch: Natural = Field(default=4, description="Batches prepared ahead of the one in training; 0 prepares none.")
     workers: Positive | None = Field(
         default=None,
-        description="Threads that read and tokenize; null means one a processor core, far away at least four.",
+        description="Threads that read and tokenize; null means one a processor core, and at least four where data "
+        "from far away come in more than 24 lanes.",
     )
     epochs: Positive | None = Field(
         default=None, description="Passes over the data after which the run ends; null repeats for ever."
