@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 _WAITING = Band(0.10, 0.03)  # shares of the time that training waits for data, or for saves
 _NOTICED_SECONDS = 0.2  # shorter waits within what is remembered are noise
 _LONG_SECONDS = 1.0  # of a save that is worth another rhythm
-_CRITICAL = 0.95  # of memory: what is next is the kernel's out-of-memory killer
+_SCARCE = 0.95  # of memory: what is next, if more is asked for, is the kernel's out-of-memory killer
+_CRITICAL = 0.99  # of memory: whoever asks for it
+_STALLED = 0.01  # of the time: the kernel looks for memory while somebody waits for it
 _BUSY = 0.95  # processors that are this busy gain nothing from more threads
 _BETTER = 0.95  # of the time before: a change that saves less brought nothing
 _ROOM = 0.01  # of the memory: a smaller micro-batch that frees less is not worth its time
@@ -29,8 +31,9 @@ class Balance:
     """Turns knobs by halves and doubles, so that a load that stays the same leads to a few changes and then to none.
 
     - Memory that is full to the upper end of ``memory`` counts as short until it falls below the lower one. Meanwhile
-      less is prepared ahead, by fewer threads, unless training waits for data already; and from 95 % on micro-batches
-      are smaller, if that frees any.
+      less is prepared ahead, by fewer threads, unless training waits for data already. Where it is about to run out,
+      micro-batches are smaller, if that frees any: from 95 % on if the kernel has begun to look for it, or does not
+      tell, and from 99 % on in any case. They cost time, and what others hold and leave alone does no harm.
     - What was taken away comes back once memory was free for a while; if that was too early, for twice as long.
     - Training that waits for data more than a tenth of its time gets more threads, and then more batches ahead, which
       helps where they come in bursts. What does not make steps faster is taken back, and what had been taken away is
@@ -88,13 +91,12 @@ class Balance:
         """Return what to take away while memory is short."""
         if not state.memory.is_short:
             return None
-        memory = state.readings[-1].memory
-        is_critical = memory >= _CRITICAL
+        is_critical = _is_critical(state.readings[-1])
         feed = (Knob.PREFETCH, Knob.THREADS) if is_critical or not state.is_starved else ()
         knobs = [knob for knob in feed if is_critical or knob not in state.barred]
         if is_critical and Knob.MICRO_BATCH not in state.barred:
             knobs.append(Knob.MICRO_BATCH)
-        return _halved(state, knobs, f"{memory:.0%} of the memory is in use")
+        return _halved(state, knobs, f"{state.readings[-1].memory:.0%} of the memory is in use")
 
     def _supply(self, state: BalanceState) -> Change | None:
         """Return what may end a want of data."""
@@ -117,12 +119,17 @@ class Balance:
 
 def _is_in_vain(state: BalanceState, trial: Trial) -> bool:
     """Return whether a change brought nothing, or made training wait for data."""
-    change, memory = trial.change, state.readings[-1].memory
+    change, now = trial.change, state.readings[-1]
     if change.knob is Knob.MICRO_BATCH:
-        return memory > trial.memory - _ROOM
+        return now.memory > trial.memory - _ROOM
     if change.after > change.before:
         return state.is_starved and state.pace > _BETTER * trial.pace
-    return state.is_starved and memory < _CRITICAL
+    return state.is_starved and not _is_critical(now)
+
+
+def _is_critical(reading: Reading) -> bool:
+    is_left_alone = reading.stalled is not None and reading.stalled < _STALLED
+    return reading.memory >= (_CRITICAL if is_left_alone else _SCARCE)
 
 
 def _undone(state: BalanceState, change: Change) -> tuple[BalanceState, Change]:

@@ -23,7 +23,8 @@ _PATIENCE, _BAR = 4, 64  # readings; doubled each time that trying again was in 
 class Reading:
     """Some ``steps`` as the balance sees them, with their seconds; ``memory`` and ``processors`` are shares in use.
 
-    ``batches_ready`` are the most that any of them found ready behind its own.
+    ``batches_ready`` are the most that any of them found ready behind its own; ``stalled`` is the share of the time in
+    which something stood still for want of memory, None where the system does not tell.
     """
 
     step_seconds: float
@@ -32,6 +33,7 @@ class Reading:
     steps: int = 1
     memory: float = 0.0
     processors: float = 0.0
+    stalled: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

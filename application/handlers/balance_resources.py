@@ -53,7 +53,8 @@ class BalanceResources:
             return
         self._reading = Reading(0.0, 0.0, 0, steps=0)
         if (sample := self._latest()) is not None:
-            reading = replace(reading, memory=sample.memory, processors=sample.processors)
+            stalled = sample.pressure.memory
+            reading = replace(reading, memory=sample.memory, processors=sample.processors, stalled=stalled)
         self._decide(*self._policy.after_steps(self._state, reading))
 
     def on_save(self, event: CheckpointSaved) -> None:

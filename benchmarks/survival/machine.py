@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from adapters.data_source.memory import MemoryDataSource
 from adapters.resource_probe.memory import QUIET
+from domain.resources import Pressure
 from ports.data_source import DataSource, Document
 from ports.resource_probe import ResourceProbe
 
@@ -99,7 +100,7 @@ class Hog:
 class SmallMachine(ResourceProbe):
     """A machine of ``limit`` bytes that this process and the processes ``others`` have for themselves.
 
-    Until there is a limit it is quiet.
+    Until there is a limit it is quiet. Nobody has to wait for memory: there is more of it than is said.
     """
 
     def __init__(self, others: Sequence[int]) -> None:
@@ -115,7 +116,7 @@ class SmallMachine(ResourceProbe):
     def sample(self) -> ResourceSample:
         if self.limit is None:
             return QUIET
-        return replace(QUIET, memory=min(1.0, self.used / self.limit))
+        return replace(QUIET, memory=min(1.0, self.used / self.limit), pressure=Pressure(memory=0.0))
 
     @override
     def close(self) -> None:

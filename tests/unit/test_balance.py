@@ -23,6 +23,7 @@ READINGS = st.builds(
     batches_ready=st.integers(0, 4),
     memory=st.floats(0, 1),
     processors=st.floats(0, 1),
+    stalled=st.none() | st.floats(0, 1),
 )
 
 
@@ -114,6 +115,17 @@ def test_full_memory_takes_from_the_feed_first_and_from_the_batch_last():
     assert run.values == usual() | {Knob.PREFETCH: 1, Knob.THREADS: 1}
     first = run.steps(4, replace(QUIET, memory=0.97))
     assert [(change.knob, change.after) for change in first] == [(Knob.MICRO_BATCH, 4)]
+
+
+@pytest.mark.parametrize(
+    ("memory", "stalled", "is_smaller"),
+    [(0.97, None, True), (0.97, 0.0, False), (0.97, 0.2, True), (0.995, 0.0, True), (0.9, 0.2, False)],
+)
+def test_rows_become_fewer_where_memory_is_about_to_run_out(memory, stalled, is_smaller):
+    """Full memory that nobody waits for takes no rows away until hardly any is left."""
+    run = Run()
+    run.steps(60, replace(QUIET, memory=memory, stalled=stalled))
+    assert any(change.knob is Knob.MICRO_BATCH for change in run.changes) == is_smaller
 
 
 def test_memory_between_the_two_limits_changes_nothing():

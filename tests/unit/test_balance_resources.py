@@ -14,7 +14,7 @@ from domain.commands import AdjustResources
 from domain.events import BatchSplit, CheckpointSaved, ContractWeakened, ResourcesAdjusted, StepCompleted
 from domain.outcome import DataSupply, StepOutcome
 from domain.progress import Progress
-from domain.resources import Knob, Setting
+from domain.resources import Knob, Pressure, Setting
 
 PROGRESS = Progress(7, 700)
 CHANGE = Change(Knob.THREADS, 2, 4, "why")
@@ -51,9 +51,10 @@ def balance(policy, sample=None, inbox=None):
 def test_a_step_is_told_with_what_the_machine_had():
     """The policy gets a step's seconds, its wait and what was ready, and the newest sample of the machine."""
     policy = Remembering()
-    balance(policy, replace(QUIET, memory=0.6, processors=0.9)).on_step(step_of(0.5, 0.1, ready=3))
+    sample = replace(QUIET, memory=0.6, processors=0.9, pressure=Pressure(memory=0.2))
+    balance(policy, sample).on_step(step_of(0.5, 0.1, ready=3))
     balance(policy).on_step(step_of(0.5, 0.1, ready=3))
-    assert policy.told == [Reading(0.5, 0.1, 3, 1, 0.6, 0.9), Reading(0.5, 0.1, 3, 1)]
+    assert policy.told == [Reading(0.5, 0.1, 3, 1, 0.6, 0.9, 0.2), Reading(0.5, 0.1, 3, 1)]
 
 
 def test_short_steps_are_told_together():
