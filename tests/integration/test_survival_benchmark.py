@@ -32,6 +32,14 @@ def test_figures_follow_from_the_records():
     assert survival._hog_figures(PLAN, [(managed, plain)])[1].value == "2"
 
 
+def test_a_process_that_is_slow_from_the_start_is_measured_by_itself():
+    """Beside a hog a run that was slow before is as fast as one that was not, and one that became slow is not."""
+    plain, slow = (record_of([seconds] * 12) for seconds in (1.0, 1.3))
+    slowed = record_of([1.0] * 4 + [1.25] * 8)
+    figures = [survival._hog_figures(PLAN, [(managed, plain)])[0] for managed in (slow, slowed)]
+    assert [figure.value for figure in figures] == ["1.00x [1.00, 1.00]", "0.80x [0.80, 0.80]"]
+
+
 def test_a_slow_disk_gives_the_same_documents():
     """What is read slowly and what is read after recovery are the same texts."""
     disk = SlowDisk(["abc", "def"])
