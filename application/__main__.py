@@ -1,5 +1,5 @@
 """``python -m application``: the command line."""
 
-from bootstrap.cli import end_with, main
+from bootstrap.cli import run
 
-end_with(main)
+run()

@@ -58,21 +58,33 @@ def guarded(command: Callable[[], int]) -> int:
 def end_with(command: Callable[[], int]) -> NoReturn:
     """Run ``command`` and end this process with the exit code that it returns.
 
-    A process that still belongs to a group of torch's ends as soon as all that was registered for its end has run:
-    gloo's threads abort an interpreter that is torn down under them (pytorch/pytorch#190489, #179291), and a run that
-    finished would be told as one that died.
+    A process that still belongs to a group of torch's ends as soon as all that was registered for its end since then
+    has run: gloo's threads abort an interpreter that is torn down under them (pytorch/pytorch#190489, #179291), and a
+    run that finished would be told as one that died.
     """
     codes: list[int] = []
     atexit.register(_leave, codes)  # what is registered first is called last
-    codes.append(command())
+    try:
+        codes.append(command())
+    except SystemExit as end:
+        codes.append(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+    except BaseException:
+        codes.append(1)
+        raise
     sys.exit(codes[0])
+
+
+def run() -> NoReturn:
+    """Run the command line as a program of its own."""
+    end_with(main)
 
 
 def _leave(codes: Sequence[int]) -> None:
     distributed = sys.modules.get("torch.distributed")
     if codes and distributed is not None and distributed.is_initialized():
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # its reader has gone, or it was closed for that reason
+            with suppress(OSError, ValueError):  # its reader or its disk has gone, or it was closed
                 stream.flush()
         os._exit(codes[0])
 

@@ -212,7 +212,7 @@ def streamed_batches(
     is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])
     cores = os.cpu_count() or 1
     # who waits for a network needs more threads than cores, but where that is read ahead they hinder each other
-    waits = is_remote and lanes > MOST_EXPECTING
+    waits = is_remote and not (lanes <= MOST_EXPECTING and all(reader.source.fetches_ahead for reader in readers))
     return StreamedBatches(readers, mixture, plan, wanted, share, workers=data.workers or max(4 if waits else 1, cores))
 
 

@@ -33,7 +33,7 @@ class Balance:
     - Memory that is full to the upper end of ``memory`` counts as short until it falls below the lower one. Meanwhile
       less is prepared ahead, by fewer threads, unless training waits for data already. Where it is about to run out,
       micro-batches are smaller, if that frees any: from 95 % on if the kernel has begun to look for it, or does not
-      tell, and from 99 % on in any case. They cost time, and what others hold and leave alone does no harm.
+      tell, and from 99 % on in any case. Smaller ones cost time, and what others hold and leave alone does no harm.
     - What was taken away comes back once memory was free for a while; if that was too early, for twice as long.
     - Training that waits for data more than a tenth of its time gets more threads, and then more batches ahead, which
       helps where they come in bursts. What does not make steps faster is taken back, and what had been taken away is

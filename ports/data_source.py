@@ -89,6 +89,11 @@ class DataSource(ABC):
         """
         return
 
+    @property
+    def fetches_ahead(self) -> bool:
+        """Return whether units that are expected are fetched meanwhile, so that nobody waits for a place far away."""
+        return False
+
     def release(self) -> None:
         """Hear that nothing is expected any more: what was fetched and not read is let go."""
         return

@@ -83,6 +83,11 @@ class FilesDataSource(DataSource):
     def expect(self, unit: Unit, start: int | None = None) -> None:
         self._reading.expect(*self._part(unit, start))
 
+    @property
+    @override
+    def fetches_ahead(self) -> bool:
+        return all(self._reading.is_expected(file) for _, file in self._units.values())
+
     @override
     def release(self) -> None:
         self._reading.access.release()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 1 << 18  # small, as many files may be open at once
 _RANDOM_BYTES = 4 << 20
-_MOST_EXPECTED = 32  # each of them holds a range
+_MOST_EXPECTED = 32  # each of them holds a range, and what may lie beyond its part
 
 
 @final
@@ -67,7 +67,7 @@ class Access:
     def opened(
         self, file: StoredFile, *, is_random: bool, start: int = 0, until: int | None = None
     ) -> Iterator[io.BufferedReader[Any]]:
-        """Give the bytes of ``file`` as stored, to be read from ``start``, with nothing read ahead behind ``until``.
+        """Give the bytes of ``file`` as stored, to be read from ``start``, with little read ahead behind ``until``.
 
         Where access is random little is read ahead.
         """
@@ -79,13 +79,16 @@ class Access:
                 msg = f"{name} was changed since it was listed: start again, and leave the files alone meanwhile"
                 raise DataError(msg)
             yield stream
-            if until is not None and not file.is_local:
+            if until is not None and not is_random and not file.is_local:
                 self._remember(file, stream.raw.tell() - until)
 
     def _remember(self, file: StoredFile, beyond: int) -> None:
-        """Let so many bytes more be fetched with the parts of ``file`` that follow, as it has lines that long."""
-        if beyond > self._beyond.get(file.path, BEYOND_BYTES):
-            self._beyond[file.path] = beyond
+        """Let so many bytes more be fetched with the parts of ``file`` that follow, as it has lines that long.
+
+        What one long line asked for is forgotten over the parts behind it.
+        """
+        known = self._beyond.get(file.path, BEYOND_BYTES)
+        self._beyond[file.path] = max(BEYOND_BYTES, beyond, known * 7 // 8)
 
     def _stream(self, file: StoredFile, *, is_random: bool, until: int | None) -> io.BufferedReader[Any]:
         if file.is_local:

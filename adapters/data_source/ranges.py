@@ -79,9 +79,9 @@ def open_ranges(
 
     While one range of ``range_bytes`` is read, the next ``ahead`` of them are fetched at the same time, so memory holds
     ``ahead + 1`` ranges; 0 suits random access. Where a part of the file ends, at the byte ``until`` (None: the end),
-    only ``beyond`` bytes more are fetched ahead, for what crosses it. A range that fails for a passing reason, is cut
-    short, or takes longer than ``stall_seconds`` (twice that at each retry: the line may be slow) is fetched again
-    under ``policy``.
+    only ``beyond`` bytes more, at most a range, are fetched ahead, for what crosses it. A range that fails for a
+    passing reason, is cut short, or takes longer than ``stall_seconds`` (twice that at each retry: the line may be
+    slow) is fetched again under ``policy``.
     ``etag`` is what ``file_system.info`` said: S3 and HTTP then refuse to mix the file with a later one.
     Reading raises ``DataError``, within the policy's deadline, if the file cannot be read or has changed.
     One thread at a time may read; ``close`` never waits, and ``raw.close`` from another thread ends a read that waits.

@@ -98,10 +98,14 @@ class Reading:
 
     def expect(self, file: File, part: Part) -> None:
         """Begin to fetch ``part``, which is read soon, if it is far away and read from front to back."""
-        if file.format not in _TABLES:
+        if self.is_expected(file):
             is_entered = file.compression == "none" and file.format not in _DELIMITERS
             begin = max(0, part.start - 1) if is_entered else 0  # a part begins behind the line end before it
             self.access.expect(file.stored, part.start, part.stop, begin=begin)
+
+    def is_expected(self, file: File) -> bool:
+        """Return whether ``expect`` does anything for ``file``, if it is far away: tables are read here and there."""
+        return file.format not in _TABLES
 
     def header(self, file: File) -> list[str] | None:
         """Return the columns of a csv or tsv file, None if it has none to read."""

@@ -75,11 +75,17 @@ class HostResourceProbe(ResourceProbe):
         )
 
     def _waiting_for(self, resource: str) -> float | None:
-        try:
-            found = _AVERAGE.search((self._pressure / resource).read_text())
-        except OSError:  # a kernel that does not count it, or hides it from containers
-            return None
-        return None if found is None else min(1.0, float(found[1]) / 100)
+        """Return the machine's figure or the control group's, whichever is larger: the first is that of all cores."""
+        told = map(_waiting, (self._pressure / resource, self._cgroup / f"{resource}.pressure"))
+        return max((share for share in told if share is not None), default=None)
+
+
+def _waiting(file: Path) -> float | None:
+    try:
+        found = _AVERAGE.search(file.read_text())
+    except OSError:  # a kernel that does not count it, or hides it from containers
+        return None
+    return None if found is None else min(1.0, float(found[1]) / 100)
 
 
 def _share(part: float, whole: float) -> float:

@@ -1,4 +1,4 @@
-"""Storage that speaks S3, as far away as one likes: of this machine's cores it takes what nobody else wants."""
+"""Storage that speaks S3, as far away as one likes: of this machine's cores it takes what is left over."""
 
 from __future__ import annotations
 

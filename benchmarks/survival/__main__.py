@@ -40,15 +40,17 @@ _SMALL = (
 DESCRIPTION = (
     "The default run on a CPU, without evaluations, on 120 pieces of the Python library. "
     f"Each run has a quiet time, a disturbed one and another quiet one: {', '.join(map(str, _WHOLE))} steps; "
-    "rounds of a run with `resources.manage=true` and one with false, the first of which changes; but for the slow "
-    f"disk they take turns of {_TURN} steps, each in a process of its own that is stopped meanwhile. The slow disk "
+    "rounds of a run with `resources.manage=true` and one with false, the first of which changes. Except on the slow "
+    f"disk, the two take turns of {_TURN} steps, each in a process of its own that is stopped meanwhile. The slow disk "
     "gives each reader a quarter of the bytes a second that training takes, however many read; the stream's windows "
-    "are as small as they can be. The process has the command line's settings of the heap. The hog is a process that "
-    "really takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. A "
-    f"slow disk is felt once what was read ahead is used up, by a step that takes {_FELT:g} times a usual one. Rates "
-    "are over disturbed and last steps. Quiet runs save a checkpoint every 20 steps; the time outside the engine is "
-    "all that is not `StepOutcome.step_seconds`: data, handlers, commands and captures. Processes of the same run may "
-    "differ by a third from their first step on, so beside a hog each is measured by its own quiet steps."
+    "are as small as they can be. All processes have the command line's settings of the heap. The hog is a process "
+    "that really takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. "
+    "Nobody waits for memory there, so rows at once stay as they are, and the goal is that nothing is lost. A slow "
+    f"disk is felt once what was read ahead is used up, by a step that takes {_FELT:g} times a usual one. Rates are "
+    "over disturbed and last steps. Quiet runs save a checkpoint every 20 steps; the time outside the engine is all "
+    "that is not `StepOutcome.step_seconds`: data, handlers, commands and captures. Processes of the same run may "
+    "differ by a third from their first step on, so beside a hog each is measured by its own quiet steps; the upper "
+    f"end of an interval of {_ROUNDS} rounds is the best of them."
 )
 
 Pair = tuple[Record, Record]
@@ -126,7 +128,7 @@ def _slow_figures(plan: Plan, pairs: Sequence[Pair]) -> list[Figure]:
 def _hog_figures(plan: Plan, pairs: Sequence[Pair]) -> list[Figure]:
     left = [knob for managed, _ in pairs for knob, value in _turned(managed).items() if value[0] != value[1]]
     return [
-        _rate("memory hog", plan, pairs, at_least=1.0, by_own=True),
+        _rate("memory hog, each by its own quiet steps", plan, pairs, at_least=1.0, by_own=True),
         _first_change("memory hog: steps", plan, pairs, lambda plan, _: plan.quiet),
         Figure("memory hog: knobs that are not as they were at the end", str(len(left)), "0", not left),
         _changes("memory hog", pairs),

@@ -129,7 +129,7 @@ class FeedSettings(Section):
     workers: Positive | None = Field(
         default=None,
         description="Threads that read and tokenize; null means one a processor core, and at least four where data "
-        "from far away come in more than 24 lanes.",
+        "from far away are not fetched ahead: tables, and streams of more than 24 lanes.",
     )
     epochs: Positive | None = Field(
         default=None, description="Passes over the data after which the run ends; null repeats for ever."

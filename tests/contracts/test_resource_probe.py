@@ -48,6 +48,11 @@ class TestHostResourceProbe(ResourceProbeContract):
         assert sample.memory == pytest.approx(0.95)
         assert sample.pressure == Pressure(memory=None, disk=pytest.approx(0.375), processors=None)
         assert sample.gpu is sample.gpu_memory is None
+        (tmp_path / "memory.pressure").write_text("some avg10=12.00 avg60=1.00 avg300=0.10 total=5\n")
+        (tmp_path / "io.pressure").write_text("some avg10=1.00 avg60=1.00 avg300=0.10 total=5\n")
+        (tmp_path / "cpu").write_text("some avg10=0.50 avg60=1.00 avg300=0.10 total=5\n")
+        larger = Pressure(memory=pytest.approx(0.12), disk=pytest.approx(0.375), processors=pytest.approx(0.005))
+        assert probe.sample().pressure == larger
 
 
 class TestMemoryResourceProbe(ResourceProbeContract):

@@ -23,18 +23,21 @@ distributed.group = TornDown()
 def command():
     atexit.register(print, "registered")
     print("told", end=" ")
+    if sys.argv[2] == "raises":
+        sys.exit(75)
     return 75
 
 end_with(command)
 """
 
 
+@pytest.mark.parametrize("ending", ["returns", "raises"])
 @pytest.mark.parametrize(("group", "expected"), [("in a group", 75), ("alone", -signal.SIGABRT)])
-def test_a_group_that_is_left_does_not_abort_the_end(group, expected):
+def test_a_group_that_is_left_does_not_abort_the_end(group, expected, ending):
     """A rank whose libraries abort a torn down interpreter ends with its own code, after all that is registered."""
     root = str(Path(__file__).parents[2])
     outcome = subprocess.run(
-        [sys.executable, "-c", ENDING, group],
+        [sys.executable, "-c", ENDING, group, ending],
         env=os.environ | {"PYTHONPATH": root}, text=True, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (outcome.returncode, outcome.stdout) == (expected, "told registered\n"), outcome.stderr

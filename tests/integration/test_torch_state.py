@@ -51,6 +51,19 @@ def test_every_library_s_shortage_is_one_error(error):
     assert raised.value.__context__ is None
 
 
+def test_a_shortage_on_the_host_gives_back_what_was_freed(monkeypatch):
+    """What the failed work has freed is given back, before it is tried again with fewer rows."""
+    given = []
+    monkeypatch.setattr("adapters.shared.device.give_back_freed", lambda: given.append(True))
+
+    def work():
+        raise MemoryError
+
+    with pytest.raises(OutOfMemory):
+        within_memory("cpu", work)
+    assert given == [True]
+
+
 @pytest.mark.parametrize("error", [RuntimeError("shapes do not match"), ValueError("out of memory"), KeyError("a")])
 def test_other_errors_are_no_shortage(error):
     """A bug stays what it is: it must not be tried again with fewer rows."""

@@ -22,7 +22,7 @@ def test_ranges_follow_each_other_to_the_end(size, until, range_bytes, beyond, b
 
 def test_a_part_is_one_request():
     """A part that begins with the line end before it leaves no byte over that would need a request of its own."""
-    steps = RangeSteps(100 * MIB, 16 * MIB, 8 * MIB, ahead=4)
+    steps = RangeSteps(100 * MIB, 16 * MIB, 8 * MIB, ahead=4)  # the part from 8 MiB on
     assert steps.following(8 * MIB - 1, 0) == 16 * MIB + MIB // 4
     assert steps.following(16 * MIB + MIB // 4, 1) is None
 

@@ -60,3 +60,32 @@ def test_the_windows_of_all_lanes_share_the_shuffled_tokens(units, sources, sett
     windows = windows_of(units, sources, *settings)
     assert len(windows) == sources * units // 4
     assert 0.9 * shared <= sum(windows.values()) <= shared + len(windows) * 2 * DOCUMENT
+
+
+class Fetching(MemoryDataSource):
+    fetches_ahead = True
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "units", "expected"),
+    [
+        ("s3://b/", MemoryDataSource, 4, 4),
+        ("s3://b/", Fetching, 4, 1),
+        ("s3://b/", Fetching, 16 * 64, 4),
+        ("", MemoryDataSource, 4, 1),
+    ],
+)
+def test_who_waits_for_a_network_has_more_threads_than_cores(monkeypatch, place, kind, units, expected):
+    """A stream from far away has at least four readers, but where its parts are fetched while others are read."""
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    source = kind({f"{place}{number:04}": ["text"] for number in range(units)})
+    data = load_settings([], ["data.mode=stream", "data.sequence_length=8"], {}).settings.data
+    stream = streamed_batches(
+        [TextReader(source, MemoryTokenizer(), Rejections("stop"))],
+        Mixture(0, (Stage(0, (1,)),)),
+        choose_packing(data),
+        Holdout(0.0, 0),
+        Share(64),
+        data=data,
+    )
+    assert stream.threads == expected
