@@ -7,6 +7,7 @@ import platform
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -81,7 +82,6 @@ def machine() -> str:
 
 def _section(name: str, description: str, figures: Sequence[Figure], packages: Sequence[str]) -> str:
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     rows = [("figure", "value", "goal", "met"), ("---", "---", "---", "---")]
     marks = {True: "yes", False: "no", None: ""}
     rows += [(figure.name, figure.value, figure.goal, marks[figure.is_met]) for figure in figures]
@@ -93,12 +93,19 @@ def _section(name: str, description: str, figures: Sequence[Figure], packages: S
         f"- command: `python -m benchmarks.{name} --write --check`",
         f"- machine: {machine()}",
         f"- versions: Python {platform.python_version()}, {versions}",
-        f"- date: {datetime.now(UTC).date()}, on commit {commit.stdout.strip() or 'unknown'}",
+        f"- date: {datetime.now(UTC).date()}, on commit {_commit()}",
         "",
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
     ]
     return "\n".join(lines)
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    with suppress(FileNotFoundError):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
+    return "unknown"
 
 
 def _write(name: str, section: str) -> None:

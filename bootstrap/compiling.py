@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from bootstrap.launch import is_launched
 from bootstrap.lazy import lazy
 from configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
 from domain.errors import ConfigurationError
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from bootstrap.container import Container
     from configs.settings import TrainSettings
 
-_WORTH = 3e14  # floating-point operations: some twenty minutes of two cores, where a cold warm-up takes one
+# floating-point operations: some twenty minutes of two cores, where a cold warm-up takes one, and five of a large GPU,
+# where it takes ten seconds
+_WORTH = {"cpu": 3e14, "cuda": 1e17}
 _TRIED = frozenset({"holdfast_decoder", "llama", "mistral", "nemotron", "qwen2", "qwen3"})
 
 
@@ -58,20 +61,21 @@ def _weigh(container: Container) -> tuple[str, str]:
     """Return the mode that ``auto`` means for a run that begins, and why."""
     if untried := _untried(container):
         return "none", untried
-    work = 6.0 * _parameters(container.model()) * _tokens(container.settings())
-    if work < _WORTH:
-        return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
     if hindrance := _hindrance(container):
         return "none", hindrance
+    work = 6.0 * _parameters(container.model()) * _tokens(container.settings())
+    if work < _WORTH[container.chosen()["optimizer.device"]]:
+        return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
     return "default", f"about {work:.0e} floating-point operations repay the warm-up"
 
 
 def _hindrance(container: Container) -> str:
     """Return why this machine does not compile unasked, whatever another one did, or nothing."""
-    if container.chosen()["optimizer.device"] != "cpu":
-        return "only on a CPU was it measured what compiling brings"
+    device = container.chosen()["optimizer.device"]
+    if device not in _WORTH or (device == "cuda" and is_launched()):
+        return "only on CPUs and on one NVIDIA GPU was it measured what compiling brings"
     try:
-        lazy("adapters.shared.compiling:check_tools")("cpu")
+        lazy("adapters.shared.compiling:check_tools")(device)
     except ConfigurationError as error:
         return str(error)
     return ""
@@ -80,8 +84,10 @@ def _hindrance(container: Container) -> str:
 def _untried(container: Container) -> str:
     """Return why nobody knows what compiling brings to this run, or nothing."""
     settings = container.settings()
-    if not isinstance(settings.optimizer, AccelerateOptimizerSettings) or not settings.run.deterministic:
-        return "only deterministic runs by Accelerate are compiled unasked"
+    if not isinstance(settings.optimizer, AccelerateOptimizerSettings):
+        return "only runs by Accelerate are compiled unasked"
+    if not settings.run.deterministic and container.chosen()["optimizer.device"] == "cpu":
+        return "on a CPU only deterministic runs are compiled unasked"
     if getattr(settings.model, "lora", None) is not None:
         return "adapters are not compiled unasked"
     network = getattr(container.model(), "network", None)

@@ -7,6 +7,8 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo import maybe_mark_dynamic
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 VARLEN = "varlen"
 BUILT_IN_ATTENTION = ("sdpa", "eager", VARLEN, "flex_attention", "flash_attention_2", "flash_attention_3")
 
+_TELLS_SHARING = "enable_gqa" in signature(varlen_attn).parameters
 _by_lengths = {VARLEN, "flash_attention_2", "flash_attention_3", "flash_attention_4"}
 
 
@@ -59,7 +62,7 @@ def register_attention(name: str, function: Callable[..., Any]) -> None:
     apart: ``sdpa`` (the default: a bool mask (rows, 1, length, length), True where a token may look, or None for plain
     causal rows), ``eager`` (the same in floats, to be added), ``flex_attention`` (a BlockMask), or ``lengths`` (no
     mask, but the keywords ``cu_seq_lens_q`` int32, the documents' ends in the flattened rows from 0 on, and
-    ``max_length_q``, int). Raises ``ConfigurationError`` for another.
+    ``max_length_q``, a row's length, which none of them exceeds). Raises ``ConfigurationError`` for another.
     """
     mask = getattr(function, "mask", "sdpa")
     if mask == "lengths":
@@ -93,7 +96,9 @@ def packed_arguments(network: nn.Module, position_ids: Tensor) -> dict[str, Any]
         return arguments
     begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
     ends = torch.cat([begins, begins.new_tensor([position_ids.numel()])]).int()
-    longest = int(ends.diff().max())
+    # the kernels only ask for a bound: the longest document itself would be waited for, and compiled for, in each step
+    longest = position_ids.shape[-1]
+    maybe_mark_dynamic(ends, 0)
     return arguments | {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
 
@@ -121,6 +126,9 @@ def varlen_attention(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
         )
         return output, None
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):  # rotated queries and keys come in fp32, and autocast does not know the kernel
+        query, key, value = (each.to(torch.get_autocast_dtype(kind)) for each in (query, key, value))
     flat = tuple(each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and not dropout:
         packed = _by_kernel(flat, cu_seq_lens_q, max_length_q, scaling, sliding_window)
@@ -135,9 +143,9 @@ varlen_attention.mask = "lengths"  # type: ignore[attr-defined]
 def _by_kernel(
     flat: tuple[Tensor, ...], ends: Tensor, longest: int, scaling: float | None, sliding_window: int | None
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
     query, key, value = flat
+    # up to torch 2.11 the kernel took shared heads without being told
+    sharing: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if _TELLS_SHARING else {}
     packed: Any = varlen_attn(
         query,
         key,
@@ -148,7 +156,7 @@ def _by_kernel(
         longest,
         scale=scaling,
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        **sharing,
     )
     attended: Tensor = packed
     return attended

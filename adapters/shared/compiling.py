@@ -77,24 +77,28 @@ class CompiledLayers:
 
 def _compile(layer: nn.Module, mode: str) -> None:
     eager = layer.forward
-    compiled = torch.compile(_beneath_checkpointing(layer), mode=mode, dynamic=False)
+    beneath = _beneath_checkpointing(layer)
+    compiled = torch.compile(beneath or eager, mode=mode, dynamic=False)
 
     @wraps(eager)
     def forward(*arguments: Any, **options: Any) -> Any:
         if not layer.training:
             return eager(*arguments, **options)
-        if isinstance(layer, GradientCheckpointingLayer) and layer.gradient_checkpointing:
-            again: Callable[..., Any] = layer._gradient_checkpointing_func  # noqa: SLF001  what transformers itself calls
+        if beneath is not None and layer.gradient_checkpointing:
+            again: Any = layer._gradient_checkpointing_func  # noqa: SLF001  what transformers itself calls
             return again(partial(compiled, **options), *arguments)
         return compiled(*arguments, **options)
 
     layer.forward = forward
 
 
-def _beneath_checkpointing(layer: nn.Module) -> Callable[..., Any]:
-    """Return the forward of ``layer``, without what transformers wraps around it to run it again in the backward."""
-    if not isinstance(layer, GradientCheckpointingLayer):
-        return layer.forward
+def _beneath_checkpointing(layer: nn.Module) -> Callable[..., Any] | None:
+    """Return the forward of ``layer`` without what runs it again in the backward, or None where nothing wraps it.
+
+    transformers wraps the forward from 5.23 on; before, it did so around the call, which leaves the forward as it is.
+    """
+    if not isinstance(layer, GradientCheckpointingLayer) or "__call__" in vars(GradientCheckpointingLayer):
+        return None
     found: Callable[..., Any] = vars(type(layer).forward)["__wrapped__"].__get__(layer)
     return found
 

@@ -122,7 +122,7 @@ class DecoderModelSettings(Section):
     compile: Compile = Field(
         default="auto",
         description="Mode of torch.compile for the layers in training: none, default, reduce-overhead, max-autotune; "
-        "auto means default where a long run on a CPU repays the warm-up.",
+        "auto means default where a long run on a CPU or one GPU repays the warm-up.",
     )
     lora: LoraSettings | None = Field(
         default=None, description="Adapters that train in place of the model's own weights; null trains all of them."

@@ -55,8 +55,10 @@ def test_a_gpu_run_reports_what_it_uses(tmp_path, settings):
         assert 0 < record["mfu"] < 1
 
 
-def test_kill_nine_changes_nothing_on_a_gpu(tmp_path, settings):
-    """A killed and resumed deterministic run ends with the bytes of an undisturbed one."""
+@pytest.mark.parametrize("mode", ["none", "default"])
+def test_kill_nine_changes_nothing_on_a_gpu(tmp_path, settings, mode):
+    """A killed and resumed deterministic run, compiled or not, ends with the bytes of an undisturbed one."""
+    settings = [*settings, f"model.compile={mode}"]
     homes = [tmp_path / name for name in ("undisturbed", "killed")]
     for home in homes:
         home.mkdir()

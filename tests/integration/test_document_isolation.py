@@ -154,7 +154,7 @@ def test_own_attention_gets_the_documents_lengths():
     network = build(ISOLATING["llama"], "by_lengths").network
     seen.clear()
     logits_of(network, rows_of([np.arange(5), np.arange(3), np.arange(6)], ConcatPacking(8)))
-    assert seen == [(None, [0, 5, 8, 14, 15, 16], 6)] * 2  # two places of padding, each by itself
+    assert seen == [(None, [0, 5, 8, 14, 15, 16], 8)] * 2  # two places of padding, each by itself
 
 
 def test_an_unknown_mask_is_refused():

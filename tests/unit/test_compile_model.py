@@ -35,7 +35,7 @@ def compiled(folder, *, decide=lambda _, value, __: value, overrides=None, say=l
         return compile_model(container, stack, say=say)
 
 
-def reason(folder, **sections):
+def reason(folder, *, overrides=None, **sections):
     """Return what ``auto`` is decided to be and why, or None where it is not asked; nothing is compiled."""
     asked = []
 
@@ -46,7 +46,8 @@ def reason(folder, **sections):
         return value
 
     sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}} | sections
-    compiled(folder, decide=decide, overrides={"model": LanguageModel(PARAMETERS)}, **sections)
+    overrides = {"model": LanguageModel(PARAMETERS)} | (overrides or {})
+    compiled(folder, decide=decide, overrides=overrides, **sections)
     return asked[0]
 
 
@@ -60,6 +61,31 @@ def test_a_long_run_on_a_cpu_is_compiled_unasked(tmp_path):
     tokens = 3 * 10**14 // (6 * PARAMETERS)
     for budget, mode in (({"tokens": tokens + 1}, "default"), ({"tokens": tokens - 1}, "none"), ({"steps": 1}, "none")):
         assert reason(tmp_path, run={"budget": budget})[0] == mode
+
+
+def on_a_gpu(monkeypatch):
+    """Have runs choose a GPU that there is not; nothing is computed on it."""
+    monkeypatch.setattr("adapters.shared.compiling.has_triton", lambda: True)
+    return {"chosen": {"optimizer.device": "cuda"}}
+
+
+def test_a_long_run_on_a_gpu_is_compiled_unasked(tmp_path, monkeypatch):
+    """On a GPU it takes 1e17 operations, and equal bits need not be promised."""
+    gpu = on_a_gpu(monkeypatch)
+    tokens = 10**17 // (6 * PARAMETERS)
+    for budget, mode in (({"tokens": tokens + 1}, "default"), ({"tokens": tokens - 1}, "none")):
+        for deterministic in (True, False):
+            run = {"budget": budget, "deterministic": deterministic}
+            assert reason(tmp_path, overrides=gpu, run=run)[0] == mode
+
+
+def test_ranks_on_gpus_are_not_compiled_unasked(tmp_path, monkeypatch):
+    """What compiling brings to several GPUs was never measured."""
+    gpu = on_a_gpu(monkeypatch)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    mode, because = reason(tmp_path, overrides=gpu)
+    assert mode == "none"
+    assert "one NVIDIA GPU" in because
 
 
 @pytest.mark.parametrize(

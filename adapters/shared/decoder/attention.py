@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import nn
+from torch._dynamo import maybe_mark_dynamic
 from torch.nn.functional import scaled_dot_product_attention
 from typing_extensions import override
 
@@ -84,8 +85,8 @@ class SdpaAttention(Attention):
 class VarlenAttention(Attention):
     """torch's kernel for rows of documents on GPUs in half precision, elsewhere one document after the other.
 
-    Its ``documents`` are where they end in the flattened rows, int32, from 0 on, and the tokens of the longest; to know
-    that, an accelerator is waited for once a forward pass.
+    Its ``documents`` are where they end in the flattened rows, int32, from 0 on, and a row's length, which none
+    exceeds; to know how many there are, an accelerator is waited for once a forward pass.
     """
 
     @override
@@ -94,7 +95,8 @@ class VarlenAttention(Attention):
         begins[:, 0] = True
         places = begins.flatten().nonzero()[:, 0]
         ends = torch.cat((places, places.new_tensor([position_ids.numel()]))).int()
-        return ends, int(ends.diff().max())
+        maybe_mark_dynamic(ends, 0)
+        return ends, position_ids.shape[1]
 
     @override
     def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
