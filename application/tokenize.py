@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
-_GROUP_CHARACTERS = 3 << 20  # enough that the tokenizer's threads are busy, few enough to stay small
+_GROUP_CHARACTERS = 1 << 21  # enough that the tokenizer's threads are busy, few enough to stay small
 _SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the document
 
 
