@@ -23,16 +23,16 @@ _COPIES, _GROWTH = 4, (1, 4, 16)
 _TEXT = "the Python standard library and the PEPs" if (SHARED / "peps.jsonl.zst").exists() else "Python's library"
 DESCRIPTION = (
     f"JSON Lines of {_TEXT}, one 32k byte-level BPE, rows of {LENGTH} tokens, batches of {ROWS}; median of rounds in "
-    "which each way takes its turn, each in a fresh process. Tokenizers are built before the clock starts and have met "
-    f"no word; 'cold' is each document once; copies are {_COPIES} times the same text, so only the first is cold. "
-    "A batch counts once input_ids, starts and row lengths are made; position ids, document ids and loss mask are "
-    "derived from these when asked for, and have rows of their own. litData's first pass is not counted, nor is "
-    "Holdfast's, and its batches keep the 16-bit ids it was given while Holdfast's are 64-bit. Batches are taken as "
-    "they are made and 4 ahead, in a thread of its own: the better way counts, as no step is taken that a thread could "
-    "use. Growth is measured with a tokenizer that has met the text, in files that grow; shards have 4 MiB of "
-    "text, so that there are hundreds. What speaks S3 is a process of this machine that only reads, and yields to all "
-    "others (nice 19); loading the client and listing come before the clock, and it is measured on the largest corpus: "
-    "the wait for the first batch weighs more in a smaller one."
+    "which each way takes its turn, each in a fresh process, and of the rounds' ratios. Tokenizers are built before "
+    f"the clock starts and have met no word; 'cold' is each document once; copies are {_COPIES} times the same text, "
+    "so only the first is cold. A batch counts once input_ids, starts and row lengths are made; position ids, "
+    "document ids and loss mask are derived from these when asked for, and have rows of their own. litData's first "
+    "pass is not counted, nor is Holdfast's, and its batches keep the 16-bit ids it was given while Holdfast's are "
+    "64-bit. Batches are taken as they are made and 4 ahead, in a thread of its own: the better way counts, as no "
+    "step is taken that a thread could use. Growth is measured with a tokenizer that has met the text, in files that "
+    "grow; shards have 4 MiB of text, so that there are hundreds. What speaks S3 is a process of this machine that "
+    "only reads, and yields to all others (nice 19); loading the client and listing come before the clock, and it is "
+    "measured on the largest corpus: the wait for the first batch weighs more in a smaller one."
 )
 
 

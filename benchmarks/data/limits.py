@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.data.child import measure_apart
-from benchmarks.data.plan import share_of
+from benchmarks.data.plan import best_of, share_of
 from benchmarks.data.resume import resume_billion
 from benchmarks.data.s3 import far_storage
 from benchmarks.data.speed import AHEAD
@@ -73,7 +73,7 @@ def measure_s3(plan: Plan) -> Sequence[Figure]:
             tasks[f"s3 {ahead}"] = partial(measure_apart, "work.stream", environment, folder=url, ahead=ahead, **how)
         rates = plan.alternate(tasks)
         alone = measure_apart("work.stream", environment, folder=url, **how)
-    local, far = (max(rates[f"{place} {ahead}"] for ahead in AHEAD) for place in ("local", "s3"))
+    local, far = (best_of(rates, *(f"{place} {ahead}" for ahead in AHEAD)) for place in ("local", "s3"))
     away = f"{_LATENCY * 1e3:.0f} ms away"
     return [
         share_of(f"{alone['tokens'] / 1e6:.0f} Mtok raw to batches from S3, {away} / local", far, local, 0.8),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from benchmarks.data.corpus import Corpus
 
     Task = Callable[[], Mapping[str, Any]]
+    Rates = list[float]  # of the rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,14 @@ class Plan:
         folder.mkdir(exist_ok=True)
         return str(folder / f"{name}-{len(list(folder.iterdir()))}")
 
-    def alternate(self, tasks: Mapping[str, Task]) -> dict[str, float]:
-        """Run each of ``tasks`` once a round; return the median of tokens a second for each, in millions."""
+    def alternate(self, tasks: Mapping[str, Task]) -> dict[str, Rates]:
+        """Run each of ``tasks`` once a round; return tokens a second in each round for each, in millions."""
         found: dict[str, list[float]] = {name: [] for name in tasks}
         for _ in range(self.rounds):
             for name, task in tasks.items():
                 result = task()
                 found[name].append(result["tokens"] / result["seconds"] / 1e6)
-        return {name: statistics.median(rates) for name, rates in found.items()}
+        return found
 
     def prepare(self, cache: str) -> Mapping[str, Any]:
         """Measure how the text of the copies becomes a cache."""
@@ -53,8 +54,18 @@ class Plan:
         return str(cache)
 
 
-def share_of(name: str, rate: float, other: float, goal: float) -> Figure:
-    """Return how much of the ``other`` rate ``rate`` is, in millions of tokens a second."""
-    share = rate / other
-    value = f"{share:.0%} ({rate:.2f} of {other:.2f} Mtok/s)"
+def best_of(rates: Mapping[str, Rates], *names: str) -> Rates:
+    """Return the rates of that one of ``names`` whose median is the highest."""
+    return max((rates[name] for name in names), key=statistics.median)
+
+
+def times_of(rates: Rates, others: Rates) -> float:
+    """Return how many times ``others`` the ``rates`` are: the median over rounds, so a slow minute counts for both."""
+    return statistics.median(rate / other for rate, other in zip(rates, others, strict=True))
+
+
+def share_of(name: str, rates: Rates, others: Rates, goal: float) -> Figure:
+    """Return how much of the ``others`` the ``rates`` are, in millions of tokens a second."""
+    share = times_of(rates, others)
+    value = f"{share:.0%} ({statistics.median(rates):.2f} of {statistics.median(others):.2f} Mtok/s)"
     return Figure(name, value, f">= {goal:.0%}", share >= goal)
