@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.data.child import measure_apart
-from benchmarks.data.plan import best_of, share_of
+from benchmarks.data.plan import best_of, share_of, times_of
 from benchmarks.data.resume import resume_billion
 from benchmarks.data.s3 import far_storage
 from benchmarks.data.speed import AHEAD
@@ -46,14 +48,14 @@ def measure_growth(plan: Plan) -> Sequence[Figure]:
     figures = []
     for mode in ("cache", "stream"):
         results = _grow(plan, mode)
-        rates = [result["rate"] for result in results.values()]
+        rates = [[run["rate"] for run in runs] for runs in results.values()]
         shown = " / ".join(f"{factor}x" for factor in results)
-        loss = 1 - min(rates) / rates[0]
+        loss = 1 - min(times_of(each, rates[0]) for each in rates)
         row = f"{mode}: tokens/s at {shown}"
-        value = " / ".join(f"{rate:.1f}" for rate in rates) + f" Mtok/s ({loss:.0%} lost)"
+        value = " / ".join(f"{statistics.median(each):.1f}" for each in rates) + f" Mtok/s ({loss:.0%} lost)"
         figures.append(Figure(row, value, "<= 10 % lost", loss <= 0.1))
         for name, judged in (("private", True), ("peak", mode == "stream")):
-            peaks = [result[name] / 2**20 for result in results.values()]
+            peaks = [statistics.median(run[name] for run in runs) / 2**20 for runs in results.values()]
             growth = max(peaks) / peaks[0] - 1
             what = "no file backs" if name == "private" else "is resident, mapped files too"
             row = f"{mode}: most memory that {what}, at {shown}"
@@ -82,20 +84,19 @@ def measure_s3(plan: Plan) -> Sequence[Figure]:
     ]
 
 
-def _grow(plan: Plan, mode: str) -> Mapping[int, Mapping[str, float]]:
-    """Return the medians for each size of the corpus; the sizes take turns, so that a slow minute is one for all."""
+def _grow(plan: Plan, mode: str) -> Mapping[int, Sequence[Mapping[str, float]]]:
+    """Return the runs of each size of the corpus; the sizes take turns, and another one begins each round."""
     corpus = plan.corpus
     how = {"tokenizer": corpus.tokenizer, "warm": corpus.one, "mode": mode}
     runs: dict[int, list[Mapping[str, float]]] = {factor: [] for factor in plan.factors}
-    for _ in range(plan.rounds):
-        for factor, known in runs.items():
-            found = measure_apart("work.grow", folder=corpus.grown(factor), cache=plan.scratch("grown"), **how)
-            known.append(found | {"rate": found["tokens"] / found["seconds"] / 1e6})
-    names = ("peak", "private", "rate")
-    return {
-        factor: {name: statistics.median(run[name] for run in known) for name in names}
-        for factor, known in runs.items()
-    }
+    for first in range(plan.rounds):
+        begin = first % len(plan.factors)
+        for factor in (*plan.factors[begin:], *plan.factors[:begin]):
+            cache = Path(plan.scratch("grown"))
+            found = measure_apart("work.grow", folder=corpus.grown(factor), cache=str(cache), **how)
+            runs[factor].append(found | {"rate": found["tokens"] / found["seconds"] / 1e6})
+            shutil.rmtree(cache, ignore_errors=True)
+    return runs
 
 
 def _worst_median(rounds: Sequence[Sequence[float]]) -> float:

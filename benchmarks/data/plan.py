@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.data.child import measure_apart
@@ -30,7 +32,7 @@ class Plan:
         """Return a new path for what a task leaves."""
         folder = self.corpus.folder / "scratch"
         folder.mkdir(exist_ok=True)
-        return str(folder / f"{name}-{len(list(folder.iterdir()))}")
+        return str(Path(tempfile.mkdtemp(dir=folder)) / name)
 
     def alternate(self, tasks: Mapping[str, Task]) -> dict[str, Rates]:
         """Run each of ``tasks`` once a round; return tokens a second in each round for each, in millions."""
