@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from domain.packing import Packing
     from domain.row_index import RowPlace
-    from domain.token_ids import TokenIds
     from ports.token_source import Tokens, TokenShard, TokenSource
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
@@ -58,11 +57,9 @@ class PackedRows:
         """Return where the rows with these ``numbers`` lie: token ids, their index, and the row's number in it."""
         shards = np.searchsorted(self._ends, numbers, side="right")
         within = numbers - (self._ends[shards] - self._totals["rows"][shards])
-        opened = {shard: self._open(shard) for shard in set(shards.tolist())}
+        numbered, open_shard, index_of = self._shards, self._tokens.open, self._index_of
+        opened = {shard: (open_shard(numbered[shard]).ids, index_of(shard)) for shard in set(shards.tolist())}
         return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
-
-    def _open(self, number: int) -> tuple[TokenIds, RowIndex]:
-        return self._tokens.open(self._shards[number]).ids, self._index_of(number)
 
     @cached_property
     def _shards(self) -> Sequence[TokenShard]:

@@ -21,11 +21,13 @@ class Recent(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value of ``key``, if it is still kept."""
-        with self._lock:
-            value = self._values.get(key)
-            if value is not None:
+        value = self._values.get(key)
+        if value is not None:
+            try:  # noqa: SIM105  neither that nor the lock, each as long as the rest: it is asked for each row
                 self._values.move_to_end(key)
-            return value
+            except KeyError:  # let go of meanwhile
+                pass
+        return value
 
     def peek(self, key: K) -> V | None:
         """Return the value of ``key``, if it is still kept, without counting that as asking."""
