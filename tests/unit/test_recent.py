@@ -33,6 +33,7 @@ def test_what_another_thread_lets_go_of_between_two_steps_is_still_handed_out():
 
     key = Key()
     recent.put(key, "value")
+    recent.put("later", "other")
     key.looks = 0
     assert recent.get(key) == "value"
     assert recent.get(key) is None
