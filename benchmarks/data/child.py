@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bootstrap.environment import set_library_defaults
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -57,6 +59,7 @@ def _status(name: str) -> int:
 
 
 if __name__ == "__main__":
+    set_library_defaults()  # as the command line does
     module, _, function = sys.argv[1].partition(".")
     result = getattr(importlib.import_module(f"benchmarks.data.{module}"), function)(**json.loads(sys.argv[2]))
     print("\n" + json.dumps(result))

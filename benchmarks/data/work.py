@@ -22,7 +22,6 @@ from benchmarks.data.child import peak_memory, private_memory, reset_peak
 from benchmarks.data.corpus import LENGTH, ROWS, texts_of
 from benchmarks.data.tokenizer import NewTokenizer
 from bootstrap.data import cached_batches, streamed_batches
-from bootstrap.environment import set_library_defaults
 from configs.sections.data import FilesDataSettings
 from domain.cursor import Cursor
 from domain.holdout import Holdout
@@ -135,7 +134,6 @@ def count_cached(cache: str) -> dict[str, Any]:
 
 def grow(folder: str, tokenizer: str, warm: str, mode: str, cache: str) -> dict[str, float]:
     """Measure one pass in ``mode``, text to batches, and its peaks of memory; the words of ``warm`` are met before."""
-    set_library_defaults()  # as the command line does
     encoder = NewTokenizer(tokenizer, "gigatoken")
     encoder.encode(list(texts_of(warm)))
     limits = Limits(unit_bytes=_GROWN_SHARD_BYTES) if mode == "cache" else None
