@@ -54,8 +54,9 @@ class Checkpoints:
     All ranks of ``group`` call each method; the first one writes and sets aside, the others read what it left. Where
     the state is sharded each rank writes its own share, and the first one makes a checkpoint of them.
     A periodic save only captures while training waits; a thread makes it durable and leaves an ``AcknowledgeSave`` in
-    ``inbox``. One save is under way at a time: the next waits for it. ``memory`` tells whether there is room to keep
-    the copy beside the next step, or training waits for the disk; what it holds is what this process goes back to.
+    ``inbox``. Any other is waited for, so it copies nothing that lies on the host, and memory keeps no copy of it. One
+    save is under way at a time: the next waits for it. ``memory`` tells whether there is room to keep the copy beside
+    the next step, or training waits for the disk; what it holds is what this process goes back to.
     ``conditions`` are what the bits of a step depend on: a resume under others is told, and marked in all that follows.
     """
 
@@ -145,7 +146,8 @@ class Checkpoints:
         except StateError:  # a step that was cut in two: the last whole one may still be in memory
             self._save_held()
             raise
-        self._memory.hold(snapshot)
+        if reason is SaveReason.PERIODIC:
+            self._memory.hold(snapshot)  # what is waited for is no copy
         self._begin(snapshot, reason, started)
         if reason is not SaveReason.PERIODIC or self._must_wait():
             problem = self._finish()
@@ -190,7 +192,8 @@ class Checkpoints:
         told = [json.loads(record) for record in records]
         cursor = Cursor.join([Cursor.from_json(record["cursor"]) for record in told])
         share = self._writer.share(told[0]["save_id"], self._group) if self._trainable.is_sharded else None
-        parts = (*self._trainable.capture(), *(self._parts if self._group.rank == 0 else ()))
+        captured = self._trainable.capture(copy=reason is SaveReason.PERIODIC)
+        parts = (*captured, *(self._parts if self._group.rank == 0 else ()))
         loss = evaluation_loss if evaluation_loss is not None and math.isfinite(evaluation_loss) else None
         progress = replace(progress, cursor=cursor)
         return Snapshot(progress, reason, parts, loss, self._contract, self._conditions, share=share)

@@ -124,8 +124,12 @@ class Trainable(ABC):
         """Return new token ids after ``prompt``, which has at least one, up to ``end_of_text`` (left out)."""
 
     @abstractmethod
-    def capture(self) -> Sequence[StatePart | JoinedPart]:
-        """Return the state by value."""
+    def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
+        """Return the state by value.
+
+        Without ``copy`` what lies in host memory may be given as it is, for a save that ends before the next update:
+        it takes no memory then, and no time.
+        """
 
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:

@@ -79,7 +79,7 @@ class _MemoryTrainable(Trainable):
         return new
 
     @override
-    def capture(self) -> Sequence[StatePart]:
+    def capture(self, *, copy: bool = True) -> Sequence[StatePart]:
         file = BytesIO()
         np.save(file, np.stack([self.model.logits, self.velocity]), allow_pickle=False)
         return (BytesPart(_FILE, file.getvalue()),)

@@ -97,11 +97,11 @@ class TorchTrainable(Trainable):
             self._wrapped.rest()
 
     @override
-    def capture(self) -> Sequence[StatePart | JoinedPart]:
+    def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
         if self._wrapped.is_torn:
             msg = "an error cut an optimizer step in two, so the parameters in memory are of no one step: not saved"
             raise StateError(msg)
-        return self._wrapped.capture()
+        return self._wrapped.capture(copy=copy)
 
     @override
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:

@@ -85,8 +85,8 @@ class Wrapped(ABC):
         """Drop all gradients, those of an update that was left in the middle too."""
 
     @abstractmethod
-    def capture(self) -> Sequence[StatePart | JoinedPart]:
-        """Return weights and optimizer by value: all on the first rank, or what each rank has of them."""
+    def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        """Return weights and optimizer: all on the first rank, or what each rank has of them; as ``Trainable`` does."""
 
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool) -> None:
@@ -150,9 +150,9 @@ class TorchWrapped(Wrapped):
             self._scale.forget()
 
     @override
-    def capture(self) -> Sequence[StatePart | JoinedPart]:
-        weights = self.model.capture_slices() if self.is_sharded else self.model.capture()
-        parts = (*weights, *capture_optimizer(self._optimizer, self._names, sharded=self.is_sharded))
+    def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        weights = self.model.capture_slices(copy=copy) if self.is_sharded else self.model.capture(copy=copy)
+        parts = (*weights, *capture_optimizer(self._optimizer, self._names, sharded=self.is_sharded, copy=copy))
         return parts if self._scale is None or not is_first_rank() else (*parts, self._scale.capture())
 
     @override

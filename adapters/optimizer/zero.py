@@ -85,9 +85,9 @@ class Zero(Wrapped):
         self._is_spoilt = self._has_gradients
 
     @override
-    def capture(self) -> Sequence[StatePart | JoinedPart]:
-        weights = self.model.capture_slices() if self.is_sharded else self.model.capture()
-        parts = (*weights, *optimizer_parts(self._state(), sharded=self.is_sharded))
+    def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        weights = self.model.capture_slices(copy=copy) if self.is_sharded else self.model.capture(copy=copy)
+        parts = (*weights, *optimizer_parts(self._state(), sharded=self.is_sharded, copy=copy))
         return (*parts, describe_groups(self._groups, self._names)) if is_first_rank() else parts
 
     @override

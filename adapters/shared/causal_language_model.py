@@ -22,8 +22,8 @@ from adapters.shared.file_parts import TextPart
 from adapters.shared.joined_parts import JoinedTensors, rank_file
 from adapters.shared.sharding import (
     assign,
-    host_copies,
     host_slices,
+    host_tensors,
     is_first_rank,
     local_slice,
     rank_and_size,
@@ -128,12 +128,12 @@ class CausalLanguageModel(nn.Module):
         new: list[int] = out[0, ids.shape[1] :].tolist()
         return new[: new.index(end_of_text)] if end_of_text in new else new
 
-    def capture(self) -> Sequence[StatePart]:
+    def capture(self, *, copy: bool = True) -> Sequence[StatePart]:
         """Return weights and description by value, as files that ``from_pretrained`` loads, on the first rank.
 
-        The model is not sharded: each rank has all of it.
+        The model is not sharded: each rank has all of it. Without ``copy`` weights are as ``host_slices`` give them.
         """
-        weights = host_copies(self._own_slices())
+        weights = host_tensors(self._own_slices(), copy=copy)
         if not is_first_rank():
             return ()
         files = {name: {**self._convert(weights), **more} for name, more in self._files().items()}
@@ -143,10 +143,10 @@ class CausalLanguageModel(nn.Module):
         )
         return (*contiguous, *self._descriptions())
 
-    def capture_slices(self) -> Sequence[StatePart | JoinedPart]:
-        """Return this rank's slices of the weights by value; on the first rank also what makes ``capture`` of them."""
+    def capture_slices(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
+        """Return this rank's slices of the weights; on the first rank also what makes ``capture`` of them."""
         rank, num_ranks = rank_and_size()
-        part = slices_part(rank_file("weights", rank, num_ranks), host_slices(self._own_slices()))
+        part = slices_part(rank_file("weights", rank, num_ranks), host_slices(self._own_slices(), copy=copy))
         if rank > 0:
             return (part,)
         slices = [rank_file("weights", each, num_ranks) for each in range(num_ranks)]

@@ -14,8 +14,8 @@ from adapters.shared.file_parts import TextPart
 from adapters.shared.joined_parts import LayoutPart, rank_file
 from adapters.shared.sharding import (
     assign,
-    host_copies,
     host_slices,
+    host_tensors,
     is_first_rank,
     local_slice,
     rank_and_size,
@@ -41,20 +41,25 @@ OPTIMIZER_LAYOUT = "optimizer/layout.json"
 
 
 def capture_optimizer(
-    optimizer: Optimizer, names: Mapping[Tensor, str], *, sharded: bool
+    optimizer: Optimizer, names: Mapping[Tensor, str], *, sharded: bool, copy: bool = True
 ) -> Sequence[StatePart | JoinedPart]:
-    """Return the state by value, as ``optimizer_parts`` do; for people the groups come as JSON."""
+    """Return the state, as ``optimizer_parts`` do; for people the groups come as JSON."""
     state = {name: local_slice(tensor) for name, tensor in _named(optimizer, names).items()}
-    parts = optimizer_parts(state, sharded=sharded)
+    parts = optimizer_parts(state, sharded=sharded, copy=copy)
     return (*parts, describe_groups(optimizer.param_groups, names)) if is_first_rank() else parts
 
 
-def optimizer_parts(state: Mapping[str, Slice], *, sharded: bool) -> Sequence[StatePart | JoinedPart]:
-    """Return ``state``, named ``<key>/<parameter name>``, by value: whole on the first rank, or each rank's slices."""
+def optimizer_parts(
+    state: Mapping[str, Slice], *, sharded: bool, copy: bool = True
+) -> Sequence[StatePart | JoinedPart]:
+    """Return ``state``, named ``<key>/<parameter name>``: whole on the first rank, or each rank's slices.
+
+    By value, or without ``copy`` as ``host_slices`` do.
+    """
     if not sharded:
-        return (TensorsPart(OPTIMIZER_FILE, host_copies(state)),) if is_first_rank() else ()
+        return (TensorsPart(OPTIMIZER_FILE, host_tensors(state, copy=copy)),) if is_first_rank() else ()
     rank, num_ranks = rank_and_size()
-    part = slices_part(rank_file("optimizer", rank, num_ranks), host_slices(state))
+    part = slices_part(rank_file("optimizer", rank, num_ranks), host_slices(state, copy=copy))
     files = [rank_file("optimizer", each, num_ranks) for each in range(num_ranks)]
     return (part, LayoutPart(OPTIMIZER_LAYOUT, files)) if rank == 0 else (part,)
 

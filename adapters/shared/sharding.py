@@ -45,18 +45,21 @@ def local_slice(tensor: Tensor, key: str | None = None) -> Slice:
     return Slice(shape, 0, tensor.detach().reshape(-1)[: None if is_first_rank() else 0])
 
 
-def host_slices(slices: Mapping[str, Slice]) -> dict[str, Slice]:
-    """Return ``slices`` by value in host memory, without those of which this rank has nothing."""
+def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Slice]:
+    """Return ``slices`` by value in host memory, without those of which this rank has nothing.
+
+    Without ``copy`` those that lie there already are as they are.
+    """
     return {
-        name: Slice(piece.shape, piece.start, piece.values.to("cpu", copy=True).contiguous())
+        name: Slice(piece.shape, piece.start, piece.values.to("cpu", copy=copy).contiguous())
         for name, piece in slices.items()
         if piece.values.numel()
     }
 
 
-def host_copies(slices: Mapping[str, Slice]) -> dict[str, Tensor]:
-    """Return the tensors of which ``slices`` are all, by value in host memory; nothing but on the first rank."""
-    return {name: piece.values.view(piece.shape) for name, piece in host_slices(slices).items()}
+def host_tensors(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Tensor]:
+    """Return the tensors of which ``slices`` are all, as ``host_slices`` do; nothing but on the first rank."""
+    return {name: piece.values.view(piece.shape) for name, piece in host_slices(slices, copy=copy).items()}
 
 
 def is_first_rank() -> bool:

@@ -83,8 +83,8 @@ class FaultyTrainable(Trainable):
         return self.inner.generate(prompt, sampling, end_of_text=end_of_text)
 
     @override
-    def capture(self) -> Sequence[StatePart | JoinedPart]:
-        return self.inner.capture()
+    def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
+        return self.inner.capture(copy=copy)
 
     @override
     def restore(self, folder: Path, *, weights_only: bool = False) -> None:

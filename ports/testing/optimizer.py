@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 class OptimizerContract(UpdateContract):
     """What every ``Optimizer`` promises, a test a sentence; derive and fill in the hooks of ``OptimizerCases``."""
 
+    def test_what_is_captured_without_a_copy_is_what_a_copy_holds(self) -> None:
+        """Until the next step ``capture`` gives the same files either way, as often as it is asked."""
+        trainable = self.trained(2)
+        found = [files_of(trainable.capture(copy=copy)) for copy in (False, True, False)]
+        assert found[0] == found[1] == found[2]
+        assert found[0] != files_of(self.trained(3).capture(copy=False))
+
     def test_later_steps_do_not_touch_what_was_captured(self) -> None:
         """``capture`` returns the state by value, and writes the same bytes each time."""
         trainable = self.trained(2)

@@ -29,8 +29,8 @@ class SharedCapture:
     def __getattr__(self, name):
         return getattr(self._trainable, name)
 
-    def capture(self):
-        parts = self._trainable.capture()
+    def capture(self, **options):
+        parts = self._trainable.capture(**options)
         own = {part.name: b"".join(part.chunks()) for part in parts if isinstance(part, StatePart)}
         everyones = [None] * distributed.get_world_size()
         distributed.all_gather_object(everyones, own)

@@ -132,6 +132,22 @@ def test_trainables_of_two_precisions_live_in_one_process():
     assert figures == expected
 
 
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_capture_without_a_copy_takes_no_memory(copy):
+    """What is captured without a copy lies where weights and moments do; with one nothing of it does."""
+    model = build()
+    trainable = prepare(model)
+    take_step(trainable, packed_batch(), step=1, rate=0.01)
+    parts = {part.name: part for part in trainable.capture(copy=copy)}
+    places = {parameter.data_ptr() for parameter in model.network.parameters()}
+    weights = {tensor.data_ptr() for tensor in parts["model.safetensors"].tensors.values()}
+    assert weights.isdisjoint(places) if copy else weights == places
+    before = {name: tensor.clone() for name, tensor in parts["optimizer.safetensors"].tensors.items()}
+    take_step(trainable, packed_batch(), step=2, rate=0.01)
+    same = [torch.equal(tensor, before[name]) for name, tensor in parts["optimizer.safetensors"].tensors.items()]
+    assert all(same) if copy else not any(same)
+
+
 @pytest.mark.parametrize(
     ("message", "error"), [("a bug", RuntimeError), ("DefaultCPUAllocator: can't allocate memory", StepTorn)]
 )

@@ -85,8 +85,8 @@ class FaultyTrainable(Trainable):
         return self.inner.generate(prompt, sampling, end_of_text=end_of_text)
 
     @override
-    def capture(self):
-        return self.inner.capture()
+    def capture(self, *, copy=True):
+        return self.inner.capture(copy=copy)
 
     @override
     def restore(self, folder, *, weights_only=False):

@@ -56,7 +56,7 @@ def test_nothing_is_saved_twice():
 def test_a_save_that_failed_is_tried_again():
     """A step counts as durable only once the store said so."""
     loop = Loop()
-    capture, loop.trainable.capture = loop.trainable.capture, lambda: (_ for _ in ()).throw(StateError("no room"))
+    capture, loop.trainable.capture = loop.trainable.capture, lambda **_: (_ for _ in ()).throw(StateError("no room"))
     with pytest.raises(StateError):
         loop.checkpoints.save(PROGRESS, SaveReason.PERIODIC)
     loop.trainable.capture = capture

@@ -112,11 +112,11 @@ def in_capture(happen):
     loop = Loop(**settings())
     capture, seen = loop.trainable.capture, []
 
-    def captured():
+    def captured(*, copy):
         seen.append(0)
         if len(seen) == 1:
             happen()
-        return capture()
+        return capture(copy=copy)
 
     loop.trainable.capture = captured
     return loop

@@ -66,6 +66,23 @@ def test_what_was_captured_last_is_restored_from_memory():
         assert loop.state == expected
 
 
+@pytest.mark.parametrize("reason", SaveReason)
+def test_only_a_save_beside_training_takes_a_copy(reason):
+    """A save that is waited for captures without one, and memory does not hold what would change with the next step."""
+    loop, _ = saved_loop()
+    capture, copied = loop.trainable.capture, []
+
+    def captured(*, copy):
+        copied.append(copy)
+        return capture(copy=copy)
+
+    loop.trainable.capture = captured
+    loop.checkpoints.save(Progress(9, 288), reason)
+    assert copied == [reason is SaveReason.PERIODIC]
+    in_memory = loop.checkpoints.restore_captured(9)
+    assert in_memory == (Progress(9, 288) if reason is SaveReason.PERIODIC else None)
+
+
 def test_a_copy_behind_the_step_that_is_wanted_is_left():
     """A roll-back to before the captured step changes nothing here, and neither does one without a copy."""
     loop, _ = saved_loop()
@@ -148,7 +165,7 @@ def test_a_step_cut_in_two_leaves_the_last_capture(keeps_copy):
     def tear(step, _):
         if step == 5:
             msg = "an error cut an optimizer step in two"
-            loop.trainable.capture = lambda: (_ for _ in ()).throw(StateError(msg))
+            loop.trainable.capture = lambda **_: (_ for _ in ()).throw(StateError(msg))
             raise RuntimeError(msg)
 
     loop.trainable.before_part = tear

@@ -174,7 +174,7 @@ def test_a_copy_is_given_back_once_it_is_written():
     store.may_save.set()
     loop = Loop(store, saves_beside=True)
 
-    def capture():
+    def capture(*, copy):
         parts = [Held(part) for part in loop.trainable.inner.capture()]
         references.extend(map(weakref.ref, parts))
         return parts

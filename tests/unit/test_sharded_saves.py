@@ -46,7 +46,7 @@ def sharded_loops(store_of, *, save_every=3, timeout_seconds=100):
     for rank, loop in enumerate(loops):
         kind = type(loop.trainable)
         loop.trainable.__class__ = type("Sharded", (kind,), {"is_sharded": True})
-        loop.trainable.capture = lambda loop=loop, rank=rank: capture(loop, rank)
+        loop.trainable.capture = lambda loop=loop, rank=rank, **_: capture(loop, rank)
     return loops
 
 
@@ -91,9 +91,9 @@ def test_one_rank_s_failure_is_everybody_s(tmp_path, failing):
     loops = sharded_loops(lambda: DiskStateStore(tmp_path, keep=9))
     capture, calls = loops[failing].trainable.capture, []
 
-    def fail_once():
+    def fail_once(**options):
         calls.append(1)
-        parts = capture()
+        parts = capture(**options)
         return (*parts, FailingPart(OSError(28, "No space left on device"), "late")) if len(calls) == 1 else parts
 
     loops[failing].trainable.capture = fail_once

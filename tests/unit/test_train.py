@@ -230,7 +230,7 @@ def test_a_failed_save_ends_the_run():
     loop = Loop(save_every=3)
     loop.at_step(3, lambda: setattr(loop.trainable, "capture", refuse))
 
-    def refuse():
+    def refuse(**_):
         msg = "nothing can be captured"
         raise StateError(msg)
 
@@ -246,7 +246,7 @@ def test_the_first_error_is_the_one_that_is_raised():
 
     def break_everything(step, part):
         if step == 3:
-            loop.trainable.capture = lambda: (_ for _ in ()).throw(StateError("no capture"))
+            loop.trainable.capture = lambda **_: (_ for _ in ()).throw(StateError("no capture"))
             raise ZeroDivisionError
 
     loop.trainable.before_part = break_everything
