@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from domain.order import Share
     from domain.row_index import RowPlace
 
-# what is read together, in whole batches: where 1024 samples lie takes three times as long to find as for 64, and NumPy
-# is called as often for 256 rows; 2 MiB of ids
-_MOST_SAMPLES = 1024
+# what is read together, in whole batches: NumPy is called as often for many rows as for a few, each of which may lie in
+# a shard of its own, and that takes a file descriptor meanwhile
+_MOST_SAMPLES = 128
 _MOST_TOKENS = 1 << 18
 
 

@@ -54,7 +54,7 @@ class Checkpoints:
     All ranks of ``group`` call each method; the first one writes and sets aside, the others read what it left. Where
     the state is sharded each rank writes its own share, and the first one makes a checkpoint of them.
     A periodic save only captures while training waits; a thread makes it durable and leaves an ``AcknowledgeSave`` in
-    ``inbox``. Any other is waited for, so it copies nothing that lies on the host, and memory keeps no copy of it. One
+    ``inbox``. Any other is waited for, so it copies nothing that lies on the host, and memory keeps nothing of it. One
     save is under way at a time: the next waits for it. ``memory`` tells whether there is room to keep the copy beside
     the next step, or training waits for the disk; what it holds is what this process goes back to.
     ``conditions`` are what the bits of a step depend on: a resume under others is told, and marked in all that follows.
@@ -147,12 +147,14 @@ class Checkpoints:
             self._save_held()
             raise
         if reason is SaveReason.PERIODIC:
-            self._memory.hold(snapshot)  # what is waited for is no copy
+            self._memory.hold(snapshot)
         self._begin(snapshot, reason, started)
         if reason is not SaveReason.PERIODIC or self._must_wait():
             problem = self._finish()
-            if problem is not None and reason is not SaveReason.PERIODIC:
-                raise StateError(problem)
+            if reason is not SaveReason.PERIODIC:
+                if problem is not None:
+                    raise StateError(problem)
+                self._memory.clear()  # an older copy, whose own save failed, is not what to go back to any more
 
     def acknowledge(self, outcome: AcknowledgeSave) -> None:
         """Publish what became of the save under way, unless ``outcome`` is of one that was settled already."""

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from configs.sections.data import FeedSettings
 
 
+_KEPT_DESCRIPTORS = 192  # for the shards of the rows that are read at a time, and all else
+
+
 def cache_room(folder: Path) -> int:
     """Return how many bytes a cache at ``folder`` may take: nine tenths of what is free on its disk or its own."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
@@ -37,4 +40,5 @@ def _bytes_of_cache(folder: Path) -> int:
 def open_shards(data: FeedSettings) -> int:
     """Return how many shards of one source may stay open: each takes one of the process's file descriptors."""
     sources = len(data.giving) if isinstance(data, MixtureDataSettings) else 1
-    return max(8, min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 // sources))
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(8, min(1024, (limit - _KEPT_DESCRIPTORS) // 2 // sources))

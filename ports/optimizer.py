@@ -71,7 +71,7 @@ class Trainable(ABC):
     - ``update`` begins the step numbered ``step`` (the first is 1). All randomness of a step (dropout) is a function of
       the seed and ``step``, so a step that is repeated or resumed draws the same, and no random state is saved.
     - ``evaluate`` returns the summed loss of a batch's targets in nats, without dropout and without a trace.
-    - ``capture`` returns model, optimizer and description by value: later steps do not touch it. It raises
+    - ``capture`` returns model, optimizer and description by value: later steps do not touch a copy. It raises
       ``StateError`` while a failed ``apply`` may have left a step half taken.
     - ``restore`` continues bit for bit from a captured folder; ``weights_only`` reads the model alone. A folder that
       does not fit raises ``StateError`` and says what differs.

@@ -65,12 +65,13 @@ class StateShare:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a run needs to go on from ``progress``, captured by value.
+    """All that a run needs to go on from ``progress``.
 
     With a ``share`` the parts are those of one rank, and there are ``JoinedPart`` among those of the first.
     ``evaluation_loss`` is that of the held-out documents at this very step, in nats a token, None if nobody measured.
     ``contract`` tells what the run is equal to so far, and ``conditions`` what a resume's bits depend on beside the
-    settings (ranks, device, threads), by name. ``saved_at`` is in seconds since 1970, as this host's clock has it.
+    settings (ranks, device, threads), by name. Parts may be of what training changes, if whoever saves waits for that:
+    a store keeps none of them behind ``save``. ``saved_at`` is in seconds since 1970, as this host's clock has it.
     """
 
     progress: Progress

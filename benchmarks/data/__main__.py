@@ -23,8 +23,8 @@ _COPIES, _GROWTH = 4, (1, 4, 16)
 _TEXT = "the Python standard library and the PEPs" if (SHARED / "peps.jsonl.zst").exists() else "Python's library"
 DESCRIPTION = (
     f"JSON Lines of {_TEXT}, one 32k byte-level BPE, rows of {LENGTH} tokens, batches of {ROWS}; median of rounds in "
-    "which each way takes its turn, each in a fresh process, and of the rounds' ratios. All processes have Holdfast's "
-    "settings of the heap. Tokenizers are built before "
+    "which each way takes its turn, each in a fresh process, and of the rounds' ratios. All processes have the "
+    "command line's settings of heap and libraries. Tokenizers are built before "
     f"the clock starts and have met no word; 'cold' is each document once; copies are {_COPIES} times the same text, "
     "so only the first is cold. A batch counts once input_ids, starts and row lengths are made; position ids, "
     "document ids and loss mask are derived from these when asked for, and have rows of their own. litData's first "

@@ -57,7 +57,7 @@ def _empty(folder: Path) -> None:
 
 @final
 class Holdfast:
-    """Holdfast's checkpoints: by ``stall`` in the background, by ``save`` until durable, by ``write`` without a copy.
+    """Holdfast's checkpoints: by ``stall`` in the background, by ``save`` until durable, by ``write`` what is captured.
 
     ``sealed`` encrypts them.
     """

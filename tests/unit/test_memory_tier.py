@@ -83,6 +83,18 @@ def test_only_a_save_beside_training_takes_a_copy(reason):
     assert in_memory == (Progress(9, 288) if reason is SaveReason.PERIODIC else None)
 
 
+def test_a_later_save_lets_go_of_a_copy_that_could_not_be_saved():
+    """Behind a save that was waited for nobody goes back to what is older than it and was never durable."""
+    loop, _ = saved_loop()
+    loop.store.is_full = True
+    loop.checkpoints.save(Progress(9, 288), SaveReason.PERIODIC)
+    loop.checkpoints.flush()
+    assert loop.published(CheckpointFailed)
+    loop.store.is_full = False
+    loop.checkpoints.save(Progress(10, 320), SaveReason.FINAL)
+    assert loop.checkpoints.restore_captured(10) is None
+
+
 def test_a_copy_behind_the_step_that_is_wanted_is_left():
     """A roll-back to before the captured step changes nothing here, and neither does one without a copy."""
     loop, _ = saved_loop()

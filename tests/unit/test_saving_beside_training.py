@@ -175,12 +175,13 @@ def test_a_copy_is_given_back_once_it_is_written():
     loop = Loop(store, saves_beside=True)
 
     def capture(*, copy):
-        parts = [Held(part) for part in loop.trainable.inner.capture()]
+        parts = [Held(part) for part in loop.trainable.inner.capture(copy=copy)]
         references.extend(map(weakref.ref, parts))
         return parts
 
     loop.trainable.capture = capture
-    loop.checkpoints.save(Progress(step=1), SaveReason.FINAL)
+    loop.checkpoints.save(Progress(step=1), SaveReason.PERIODIC)
+    loop.checkpoints.flush()
     gc.collect()
     assert [reference() for reference in references] == [None]
 

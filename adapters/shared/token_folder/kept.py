@@ -30,7 +30,7 @@ class KeptArrays:
     def __init__(self, folder: TokenFolder, *, verify: bool, max_open: int) -> None:
         self._folder = folder
         self._verify = verify
-        self._recent: Recent[Path, Arrays] = Recent(max_open)
+        self._recent: Recent[str, Arrays] = Recent(max_open)
         self._verified: set[Path] = set()
 
     def get(self, path: Path, make: Callable[[], Arrays], seal: ShardSeal | None = None) -> Arrays:
@@ -39,13 +39,13 @@ class KeptArrays:
         Where the folder above is gone (its shard was evicted), they are made and not kept. Raises ``StateError`` for
         what the disk refuses.
         """
-        arrays = self._recent.get(path)
+        arrays = self._recent.get(str(path))
         if arrays is None:
             with reading(path.name, path.parent):
                 arrays = self._load(path, seal)
             if arrays is None:
                 arrays = self._store(path, make(), seal)
-            self._recent.put(path, arrays)
+            self._recent.put(str(path), arrays)
         return arrays
 
     def _load(self, path: Path, seal: ShardSeal | None) -> Arrays | None:
