@@ -31,9 +31,10 @@ DESCRIPTION = (
     "pass is not counted, nor is Holdfast's, and its batches keep the 16-bit ids it was given while Holdfast's are "
     "64-bit. Batches are taken as they are made and 4 ahead, in a thread of its own: the better way counts, as no "
     "step is taken that a thread could use. Growth is measured with a tokenizer that has met the text, in files that "
-    "grow; shards have 4 MiB of text, so that there are hundreds. What speaks S3 is a process of this machine that "
-    "only reads, and yields to all others (nice 19); loading the client and listing come before the clock, and it is "
-    "measured on the largest corpus: the wait for the first batch weighs more in a smaller one."
+    "grow, the smallest corpus before and after each other; shards have 4 MiB of text, so that there are hundreds. "
+    "What speaks S3 is a process of this machine that only reads, and yields to all others (nice 19); loading the "
+    "client and listing come before the clock, and it is measured on the largest corpus: the wait for the first batch "
+    "weighs more in a smaller one."
 )
 
 

@@ -48,10 +48,10 @@ def measure_growth(plan: Plan) -> Sequence[Figure]:
     figures = []
     for mode in ("cache", "stream"):
         results = _grow(plan, mode)
-        rates = [[run["rate"] for run in runs] for runs in results.values()]
+        rates = [[run["tokens"] / run["seconds"] / 1e6 for run in runs] for runs in results.values()]
         shown = " / ".join(f"{factor}x" for factor in results)
         loss = 1 - min(times_of(each, rates[0]) for each in rates)
-        row = f"{mode}: tokens/s at {shown}"
+        row = f"{mode}: tokens/s at {shown}, median of {len(rates[0])} rounds"
         value = " / ".join(f"{statistics.median(each):.1f}" for each in rates) + f" Mtok/s ({loss:.0%} lost)"
         figures.append(Figure(row, value, "<= 10 % lost", loss <= 0.1))
         for name, judged in (("private", True), ("peak", mode == "stream")):
@@ -85,18 +85,29 @@ def measure_s3(plan: Plan) -> Sequence[Figure]:
 
 
 def _grow(plan: Plan, mode: str) -> Mapping[int, Sequence[Mapping[str, float]]]:
-    """Return the runs of each size of the corpus; the sizes take turns, and another one begins each round."""
-    corpus = plan.corpus
-    how = {"tokenizer": corpus.tokenizer, "warm": corpus.one, "mode": mode}
+    """Return the runs of each size of the corpus, a round each.
+
+    The smallest, which takes a second, is run before and after each other and counts as one run of all its time: the
+    speed of a shared machine is another one some seconds later. The order of the others changes with each round.
+    """
+    smallest, *larger = plan.factors
     runs: dict[int, list[Mapping[str, float]]] = {factor: [] for factor in plan.factors}
-    for first in range(plan.rounds):
-        begin = first % len(plan.factors)
-        for factor in (*plan.factors[begin:], *plan.factors[:begin]):
-            cache = Path(plan.scratch("grown"))
-            found = measure_apart("work.grow", folder=corpus.grown(factor), cache=str(cache), **how)
-            runs[factor].append(found | {"rate": found["tokens"] / found["seconds"] / 1e6})
-            shutil.rmtree(cache, ignore_errors=True)
+    for turn in range(2 * plan.rounds + 1):
+        small = [_grow_once(plan, mode, smallest)]
+        for factor in larger if turn % 2 else reversed(larger):
+            runs[factor].append(_grow_once(plan, mode, factor))
+            small.append(_grow_once(plan, mode, smallest))
+        tokens, seconds = (sum(run[name] for run in small) for name in ("tokens", "seconds"))
+        runs[smallest].append({**small[0], "tokens": tokens, "seconds": seconds})
     return runs
+
+
+def _grow_once(plan: Plan, mode: str, factor: int) -> Mapping[str, float]:
+    corpus, cache = plan.corpus, Path(plan.scratch("grown"))
+    how = {"tokenizer": corpus.tokenizer, "warm": corpus.one, "mode": mode}
+    found: dict[str, float] = measure_apart("work.grow", folder=corpus.grown(factor), cache=str(cache), **how)
+    shutil.rmtree(cache, ignore_errors=True)
+    return found
 
 
 def _worst_median(rounds: Sequence[Sequence[float]]) -> float:
