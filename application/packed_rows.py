@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, final
 
@@ -16,11 +18,13 @@ if TYPE_CHECKING:
 
     from domain.packing import Packing
     from domain.row_index import RowPlace
+    from domain.token_ids import TokenIds
     from ports.token_source import Tokens, TokenShard, TokenSource
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
 _OPEN_SHARDS = 2048  # each takes a few of the 65,530 memory maps that Linux lets a process have
+_ASKED_AGAIN_SECONDS = 10.0  # behind these the source is told again which shards are in use
 
 
 @final
@@ -36,6 +40,8 @@ class PackedRows:
         self._wanted = wanted
         self._key = key
         self._index_of = lru_cache(_OPEN_SHARDS)(self._derive_index)
+        self._at_hand: dict[int, tuple[weakref.ref[TokenIds], RowIndex]] = {}
+        self._asked = time.monotonic()
 
     @property
     def num_rows(self) -> int:
@@ -57,9 +63,21 @@ class PackedRows:
         """Return where the rows with these ``numbers`` lie: token ids, their index, and the row's number in it."""
         shards = np.searchsorted(self._ends, numbers, side="right")
         within = numbers - (self._ends[shards] - self._totals["rows"][shards])
-        numbered, open_shard, index_of = self._shards, self._tokens.open, self._index_of
-        opened = {shard: (open_shard(numbered[shard]).ids, index_of(shard)) for shard in set(shards.tolist())}
+        if time.monotonic() - self._asked > _ASKED_AGAIN_SECONDS or len(self._at_hand) > _OPEN_SHARDS:
+            self._at_hand, self._asked = {}, time.monotonic()
+        opened, at_hand = {}, self._at_hand
+        for shard in set(shards.tolist()):
+            held = at_hand.get(shard)
+            if held is None or (ids := held[0]()) is None:  # the source has let go of it
+                ids, held = self._open(shard)
+            opened[shard] = (ids, held[1])
         return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
+
+    def _open(self, shard: int) -> tuple[TokenIds, tuple[weakref.ref[TokenIds], RowIndex]]:
+        """Return the ids of a shard, and what finds them and their index again as long as the source holds them."""
+        ids = self._tokens.open(self._shards[shard]).ids
+        self._at_hand[shard] = held = (weakref.ref(ids), self._index_of(shard))
+        return ids, held
 
     @cached_property
     def _shards(self) -> Sequence[TokenShard]:

@@ -74,14 +74,15 @@ def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = N
     """
     pieces = _pieces_at(places)
     input_ids = np.empty((len(places), length), np.int64)
-    runs = zip(input_ids, pieces.runs.tolist(), pieces.lengths.tolist(), strict=True)
-    for number, (row, begin, size) in enumerate(runs):
-        ids = places[number][0]
-        if begin >= 0:
+    runs = zip(places, input_ids, pieces.runs.tolist(), pieces.lengths.tolist(), strict=True)
+    for number, ((ids, _, _), row, begin, size) in enumerate(runs):
+        if begin < 0:
+            copy_pieces(row, ids, *pieces.of(number))
+        elif size == length:  # most are full: two slices fewer
+            row[:] = ids[begin : begin + size]
+        else:
             row[:size] = ids[begin : begin + size]
             row[size:] = 0
-        else:
-            copy_pieces(row, ids, *pieces.of(number))
     starts = pieces.columns + np.repeat(np.arange(0, input_ids.size, length), pieces.counts)
     return Batch(input_ids, starts, pieces.lengths, cursor or Cursor())
 

@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,6 +45,22 @@ def rows_of(packed, packing, numbers=None):
 def told(place, packing):
     batch = read_rows([place], packing.length)
     return batch.input_ids[0, : batch.num_tokens].tolist(), batch.starts.tolist()
+
+
+class CountingCache(MemoryTokenCache):
+    """Counts what it is asked to open; what it opened is held until ``let_go``."""
+
+    def __init__(self):
+        super().__init__()
+        self.opened, self.held = [], {}
+
+    def open(self, shard):
+        self.opened.append(shard.name)
+        self.held[shard.name] = tokens = super().open(shard)
+        return tokens
+
+    def let_go(self):
+        self.held.clear()
 
 
 def choice(holdout):
@@ -125,3 +143,28 @@ def test_more_shards_than_stay_open_are_read(tmp_path):
     assert [tokens for tokens, _ in rows_of(packed, packing, order)] == [
         documents[number][0].tolist() for number in order
     ]
+
+
+def test_a_shard_is_asked_for_again_once_the_source_let_go_of_it():
+    """What the source still holds is used as it is, and what it let go of is opened anew, with the same rows."""
+    cache, packing = fill(CountingCache(), documents_of([[5, 7], [9]])), ConcatPacking(4)
+    packed = PackedRows(cache, packing, choice(Holdout(0.0, 0)), "key")
+    first = rows_of(packed, packing)
+    cache.opened.clear()
+    assert rows_of(packed, packing) == first
+    assert cache.opened == []
+    cache.let_go()
+    assert rows_of(packed, packing) == first
+    assert sorted(cache.opened) == ["000000", "000001"]
+
+
+def test_a_source_is_told_every_ten_seconds_what_is_in_use(monkeypatch):
+    """A shard that is read all the time does not look unused to a cache that evicts what was not asked for."""
+    cache, packing = fill(CountingCache(), documents_of([[5, 7], [9]])), ConcatPacking(4)
+    packed = PackedRows(cache, packing, choice(Holdout(0.0, 0)), "key")
+    rows_of(packed, packing)
+    cache.opened.clear()
+    later = time.monotonic() + 10.1
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    rows_of(packed, packing)
+    assert sorted(cache.opened) == ["000000", "000001"]
