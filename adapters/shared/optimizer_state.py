@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 OPTIMIZER_FILE = "optimizer.safetensors"
 OPTIMIZER_DESCRIPTION = "optimizer.json"
 OPTIMIZER_LAYOUT = "optimizer/layout.json"
+_READERS = 4
 
 
 def capture_optimizer(
@@ -76,12 +78,16 @@ def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, 
 
 @torch.no_grad()
 def restore_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path) -> None:
-    """Copy what ``capture_optimizer`` wrote into the state, which is allocated; ``StateError`` if it does not fit."""
+    """Copy what ``capture_optimizer`` wrote into the state, which is allocated; ``StateError`` if it does not fit.
+
+    Threads read a tensor each: one alone is slower than the memory that it copies from.
+    """
     own = _named(optimizer, names)
     with saved_optimizer(folder) as saved:
         refuse_other_state({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
-        for name, tensor in own.items():
-            assign(tensor, partial(saved.read, name))
+        with ThreadPoolExecutor(_READERS, "restore") as threads:
+            for read in [threads.submit(assign, tensor, partial(saved.read, name)) for name, tensor in own.items()]:
+                read.result()
 
 
 @contextmanager
