@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, final
 
 from domain.errors import StateError
 from domain.events import CheckpointRejected
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from application.memory_tier import MemoryTier
     from domain.progress import Progress
     from ports.event_bus import EventBus
     from ports.optimizer import Trainable
     from ports.process_group import ProcessGroup
-    from ports.state_store import CheckpointInfo, Loaded, StateStore
+    from ports.state_store import CheckpointInfo, Loaded, OpenFile, StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ _log = logging.getLogger(__name__)
 @final
 class Restoring:
     """Restores ``trainable`` from ``store`` or ``memory``; all ranks of ``group`` call each method.
+
+    A process that is alone reads a checkpoint once. Of several each verifies it first, since they restore together.
 
     ``is_unfinished`` tells that it is being done, or that an error cut it in two: the state is of no step then.
     """
@@ -42,13 +46,16 @@ class Restoring:
     def from_store(self, *, at_most: int | None = None) -> CheckpointInfo | None:
         """Restore the newest valid checkpoint, of step ``at_most`` or before; return it, None if there is none.
 
-        Raises ``StateError`` if another rank finds a checkpoint of another step.
+        Raises ``StateError`` if another rank finds a checkpoint of another step, and if all turn out to be damaged once
+        the state is no longer what it was.
         """
+        if self._group.size == 1:
+            return self._restore_once(at_most)
         loaded = self._load(at_most)
-        if loaded.info is None or loaded.folder is None:
-            return None
-        with self._begun():
-            self._trainable.restore(loaded.folder)
+        self._tell_rejected(loaded)
+        if loaded.folder is not None:
+            self._take_over(loaded.folder, open_plainly)
+            self.is_unfinished = False
         return loaded.info
 
     def from_memory(self, step: int) -> Progress | None:
@@ -86,6 +93,28 @@ class Restoring:
                 self._store.supersede(progress.step)
         return progress
 
+    def _take_over(self, folder: Path, open_file: OpenFile) -> None:
+        self.is_unfinished = True
+        self._trainable.restore(folder, open_file=open_file)
+
+    def _restore_once(self, at_most: int | None) -> CheckpointInfo | None:
+        loaded = self._store.restore(self._take_over, at_most=at_most)
+        self._tell_rejected(loaded)
+        if loaded.info is not None:
+            self.is_unfinished = False
+        elif self.is_unfinished and loaded.rejected:
+            names = ", ".join(rejected.name for rejected in loaded.rejected)
+            msg = (
+                f"{names} turned out to be damaged while the state was read from them, and no other is left: they were "
+                "set aside, and the same command starts anew"
+            )
+            raise StateError(msg)
+        return loaded.info
+
+    def _tell_rejected(self, loaded: Loaded) -> None:
+        for rejected in loaded.rejected:
+            self._bus.publish(CheckpointRejected(rejected.name, rejected.reason, rejected.location))
+
     @contextmanager
     def _begun(self) -> Iterator[None]:
         self.is_unfinished = True
@@ -102,6 +131,4 @@ class Restoring:
         if len(set(steps)) > 1:
             msg = f"the ranks found checkpoints of steps {', '.join(steps)}: run.dir must be one folder of all hosts"
             raise StateError(msg)
-        for rejected in loaded.rejected:
-            self._bus.publish(CheckpointRejected(rejected.name, rejected.reason, rejected.location))
         return loaded

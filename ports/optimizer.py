@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, SupportsFloat
 
 from ports.model_factory import Model
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from domain.batch import Batch
     from domain.sampling import Sampling
-    from ports.state_store import JoinedPart, StatePart
+    from ports.state_store import JoinedPart, OpenFile, StatePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ class Trainable(ABC):
     - ``capture`` returns model, optimizer and description by value: later steps do not touch a copy. It raises
       ``StateError`` while a failed ``apply`` may have left a step half taken.
     - ``restore`` continues bit for bit from a captured folder; ``weights_only`` reads the model alone. A folder that
-      does not fit raises ``StateError`` and says what differs.
+      does not fit raises ``StateError`` and says what differs. Large files are opened by ``open_file`` and best read
+      from begin to end; others are read as they lie. What is read may be damaged: it is data, and never more.
     - ``evaluate`` raises ``OutOfMemory`` as ``Update`` does.
     - Where several processes train one model, ``update`` (with its parts and ``apply``), ``capture``, ``restore``,
       ``generate`` and ``sum_over_ranks`` are collective: each rank calls them in the same order, with parts of its own,
@@ -132,7 +134,7 @@ class Trainable(ABC):
         """
 
     @abstractmethod
-    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+    def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
         """Continue from what ``capture`` wrote into ``folder``."""
 
 

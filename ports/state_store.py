@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from domain.contract import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from domain.progress import Progress
@@ -125,6 +128,44 @@ class Loaded:
     owner: object = field(default=None, repr=False, compare=False)
 
 
+class StateFile(Protocol):
+    """A file of a checkpoint, open to be read; both methods raise ``OSError``."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset`` on, fewer where the file ends: for what is small."""
+        ...
+
+    def fill(self, offset: int, target: memoryview) -> int:
+        """Fill ``target`` with bytes from ``offset`` on; return how many there were. Fastest in ascending order."""
+        ...
+
+
+class OpenFile(Protocol):
+    """Opens a file of the folder that came with it."""
+
+    def __call__(self, path: Path, /) -> AbstractContextManager[StateFile]:
+        """Return the open file, closed behind the block; it belongs to one thread."""
+        ...
+
+
+@contextmanager
+def open_plainly(path: Path) -> Iterator[StateFile]:
+    """Open a file that needs no verification any more."""
+    with path.open("rb", buffering=0) as file:
+        yield _PlainFile(file.fileno())
+
+
+@dataclass(frozen=True, slots=True)
+class _PlainFile:
+    descriptor: int
+
+    def read(self, offset: int, size: int) -> bytes:
+        return os.pread(self.descriptor, size, offset)
+
+    def fill(self, offset: int, target: memoryview) -> int:
+        return os.preadv(self.descriptor, [target], offset)
+
+
 class StateStore(ABC):
     """Keeps snapshots, all or nothing.
 
@@ -137,7 +178,12 @@ class StateStore(ABC):
       is set aside, not deleted, and reported in ``rejected``; the next older one is used. It never returns a mixture.
     - A medium that cannot be read, or a checkpoint of a later version, makes ``load`` and ``list`` raise
       ``StateError`` and sets nothing aside.
-    - ``load`` with ``at_most`` passes over later steps as if they were not there.
+    - ``restore`` hands what ``load`` would return to ``into``, its folder and what opens the files in it, and returns
+      it. A store may verify what is read while it is read, so that a large state is read once. If it turns out to be
+      other bytes, ``into`` is called again, for an older checkpoint, whatever came of the first call; if none is left
+      then, None is returned though ``into`` was called. The last one that is left is verified first. What ``into``
+      raises of a checkpoint that verifies comes through.
+    - ``load`` and ``restore`` with ``at_most`` pass over later steps as if they were not there.
     - ``supersede`` moves the checkpoints of later steps out of the way, the latest first: they are neither loaded nor
       listed any more, and their steps can be saved again. On a disk they are set aside, not deleted. Copies elsewhere
       are gone once ``flush`` returns.
@@ -171,6 +217,13 @@ class StateStore(ABC):
     @abstractmethod
     def load(self, *, at_most: int | None = None) -> Loaded:
         """Return the newest checkpoint that verifies, of step ``at_most`` or an earlier one if that is given."""
+
+    def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
+        """Have ``into`` take over the state of the newest checkpoint that verifies; return it as ``load`` does."""
+        loaded = self.load(at_most=at_most)
+        if loaded.folder is not None:
+            into(loaded.folder, open_plainly)
+        return loaded
 
     @abstractmethod
     def supersede(self, step: int) -> None:

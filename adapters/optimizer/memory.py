@@ -13,6 +13,7 @@ from adapters.shared.bigram import BigramModel
 from adapters.shared.file_parts import BytesPart
 from domain.errors import NonFiniteGradients, OutOfMemory, StateError
 from ports.optimizer import Hardware, Optimizer, Trainable, Update
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from domain.batch import Batch
     from domain.sampling import Sampling
-    from ports.state_store import StatePart
+    from ports.state_store import OpenFile, StatePart
 
 _MOMENTUM = 0.9
 _FILE = "bigram.npy"
@@ -85,7 +86,7 @@ class _MemoryTrainable(Trainable):
         return (BytesPart(_FILE, file.getvalue()),)
 
     @override
-    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
+    def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
         try:
             logits, velocity = np.load(folder / _FILE, allow_pickle=False)
         except (OSError, EOFError, ValueError) as error:

@@ -13,6 +13,7 @@ from adapters.optimizer.wrapped import num_ranks
 from adapters.shared.device import memory_bytes, memory_retries, within_memory
 from domain.errors import NonFiniteGradients, StateError
 from ports.optimizer import Trainable, Update
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from domain.batch import Batch
     from domain.sampling import Sampling
     from ports.optimizer import Hardware
-    from ports.state_store import JoinedPart, StatePart
+    from ports.state_store import JoinedPart, OpenFile, StatePart
 
 
 @final
@@ -104,8 +105,8 @@ class TorchTrainable(Trainable):
         return self._wrapped.capture(copy=copy)
 
     @override
-    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
-        self._wrapped.restore(folder, weights_only=weights_only)
+    def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
+        self._wrapped.restore(folder, weights_only=weights_only, open_file=open_file)
         if not weights_only:
             self._wrapped.is_torn = False
 

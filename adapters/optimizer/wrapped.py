@@ -16,7 +16,7 @@ from adapters.shared.causal_language_model import MODEL_FILE
 from adapters.shared.device import computed_dtype, within_memory
 from adapters.shared.optimizer_state import capture_optimizer, restore_optimizer
 from adapters.shared.sharding import is_first_rank
-from adapters.shared.state_parts import read_tensors
+from adapters.shared.tensor_slices import saved_tensors
 from domain.errors import NonFiniteGradients, OutOfMemory, StepTorn
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from adapters.shared.causal_language_model import CausalLanguageModel
-    from ports.state_store import JoinedPart, StatePart
+    from ports.state_store import JoinedPart, OpenFile, StatePart
 
 
 class Wrapped(ABC):
@@ -89,8 +89,8 @@ class Wrapped(ABC):
         """Return weights and optimizer: all on the first rank, or what each rank has of them; as ``Trainable`` does."""
 
     @abstractmethod
-    def restore(self, folder: Path, *, weights_only: bool) -> None:
-        """Continue from what ``capture`` wrote into ``folder``."""
+    def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
+        """Continue from what ``capture`` wrote into ``folder``, read as ``Trainable`` says."""
 
 
 class TorchWrapped(Wrapped):
@@ -156,14 +156,14 @@ class TorchWrapped(Wrapped):
         return parts if self._scale is None or not is_first_rank() else (*parts, self._scale.capture())
 
     @override
-    def restore(self, folder: Path, *, weights_only: bool) -> None:
-        weights = read_tensors(folder / MODEL_FILE)
-        self.model.check_fits(weights)
-        if not weights_only:
-            scale = None if self._scale is None else LossScale.read(folder)
-            restore_optimizer(self._optimizer, self._names, folder)
-            self._scale = scale
-        self.model.load_weights(weights)
+    def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
+        with saved_tensors(folder / MODEL_FILE, open_file) as saved:
+            load_weights = self.model.loading(saved)
+            if not weights_only:
+                scale = None if self._scale is None else LossScale.read(folder)
+                restore_optimizer(self._optimizer, self._names, folder, open_file)
+                self._scale = scale
+            load_weights()
 
     def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
         return super().summed_loss(inputs, last=last)

@@ -13,7 +13,7 @@ from adapters.shared.algorithms import allocate_state
 from adapters.shared.causal_language_model import MODEL_FILE
 from adapters.shared.optimizer_state import describe_groups, optimizer_parts, refuse_other_state, saved_optimizer
 from adapters.shared.sharding import assign, is_first_rank, local_slice, shape_of
-from adapters.shared.state_parts import read_tensors
+from adapters.shared.tensor_slices import saved_tensors
 from domain.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from adapters.shared.causal_language_model import CausalLanguageModel
     from adapters.shared.sharding import Slice
     from adapters.shared.tensor_slices import SlicedTensors
-    from ports.state_store import JoinedPart, StatePart
+    from ports.state_store import JoinedPart, OpenFile, StatePart
 
 _COUNTER = "step"
 
@@ -91,13 +91,13 @@ class Zero(Wrapped):
         return (*parts, describe_groups(self._groups, self._names)) if is_first_rank() else parts
 
     @override
-    def restore(self, folder: Path, *, weights_only: bool) -> None:
-        weights = read_tensors(folder / MODEL_FILE)
-        self.model.check_fits(weights)
-        if not weights_only:
-            with saved_optimizer(folder) as saved:
-                self._restore_state(saved)
-        self.model.load_weights(weights)
+    def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
+        with saved_tensors(folder / MODEL_FILE, open_file) as weights:
+            load_weights = self.model.loading(weights)
+            if not weights_only:
+                with saved_optimizer(folder, open_file) as saved:
+                    self._restore_state(saved)
+            load_weights()
         self._refresh()
 
     def _refresh(self) -> None:

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from adapters.shared.joined_parts import Convert
-    from adapters.shared.sharding import Slice
+    from adapters.shared.sharding import ReadRange, Slice
+    from adapters.shared.tensor_slices import SlicedTensors
     from domain.sampling import Sampling
     from ports.state_store import JoinedPart, StatePart
 
@@ -153,16 +154,19 @@ class CausalLanguageModel(nn.Module):
         joined = [JoinedTensors(name, slices, self._convert, more) for name, more in self._files().items()]
         return (part, *joined, *self._descriptions())
 
-    def check_fits(self, tensors: Mapping[str, Tensor]) -> None:
-        """Raise ``StateError`` if ``tensors``, by Hugging Face's names or the network's own, are not those of it."""
-        self._fitting(tensors)
+    def loading(self, saved: SlicedTensors) -> Callable[[], None]:
+        """Return what loads the weights that ``saved`` gives, as ``capture`` wrote them, while that is open.
 
-    @torch.no_grad()
+        Raises ``StateError`` if they do not fit. Weights that need no other form are read into their places.
+        """
+        if self.adapters is not None or hasattr(self.network, "from_huggingface"):
+            return partial(self._read, self._ranges_of({name: saved.whole(name) for name in saved.shapes}))
+        self._refuse_other(saved.shapes)
+        return partial(self._read, {name: partial(saved.read, name) for name in saved.shapes})
+
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy ``tensors``, as ``capture`` wrote them, into the network; raises ``StateError`` if they do not fit."""
-        named = self._fitting(tensors)
-        for name, tensor in self._own_tensors().items():
-            assign(tensor, partial(_range_of, named[name].reshape(-1)))
+        self._read(self._ranges_of(tensors))
 
     def _chunked(self, hidden: Tensor, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:
         head = self.network.get_output_embeddings()
@@ -182,19 +186,28 @@ class CausalLanguageModel(nn.Module):
             raise ConfigurationError(msg)
         return int(positions) - max_new_tokens
 
-    def _fitting(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    @torch.no_grad()
+    def _read(self, ranges: Mapping[str, ReadRange]) -> None:
+        own = self._own_tensors()
+        for name, read in ranges.items():
+            assign(own[name], read)
+
+    def _ranges_of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, ReadRange]:
         read = getattr(self.network, "from_huggingface", dict) if self.adapters is None else self.adapters.read
-        own, tensors = self._own_tensors(), read(tensors)
-        if own.keys() != tensors.keys():
-            differing = sorted(own.keys() ^ tensors.keys())
+        own = read(tensors)
+        self._refuse_other({name: tensor.shape for name, tensor in own.items()})
+        return {name: partial(_range_of, tensor.reshape(-1)) for name, tensor in own.items()}
+
+    def _refuse_other(self, saved: Mapping[str, torch.Size]) -> None:
+        own = self._own_tensors()
+        if own.keys() != saved.keys():
+            differing = sorted(own.keys() ^ saved.keys())
             msg = f"the checkpoint's weights are of another model: {differing[0]} and {len(differing) - 1} more differ"
             raise StateError(msg)
         for name, tensor in own.items():
-            if shape_of(tensor) != tensors[name].shape:
-                shapes = tuple(tensors[name].shape), tuple(shape_of(tensor))
-                msg = f"{name} is {shapes[0]} in the checkpoint and {shapes[1]} in the model"
+            if shape_of(tensor) != saved[name]:
+                msg = f"{name} is {tuple(saved[name])} in the checkpoint and {tuple(shape_of(tensor))} in the model"
                 raise StateError(msg)
-        return tensors
 
     @property
     def _convert(self) -> Convert:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +23,7 @@ from adapters.shared.sharding import (
 from adapters.shared.state_parts import TensorsPart
 from adapters.shared.tensor_slices import Layout, SlicedTensors, TensorFile, slices_part
 from domain.errors import StateError
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +33,11 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from adapters.shared.sharding import Slice
-    from ports.state_store import JoinedPart, StatePart
+    from ports.state_store import JoinedPart, OpenFile, StatePart
 
 OPTIMIZER_FILE = "optimizer.safetensors"
 OPTIMIZER_DESCRIPTION = "optimizer.json"
 OPTIMIZER_LAYOUT = "optimizer/layout.json"
-_READERS = 4
 
 
 def capture_optimizer(
@@ -77,31 +75,28 @@ def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, 
 
 
 @torch.no_grad()
-def restore_optimizer(optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path) -> None:
+def restore_optimizer(
+    optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path, open_file: OpenFile = open_plainly
+) -> None:
     """Copy what ``capture_optimizer`` wrote into the state, which is allocated; ``StateError`` if it does not fit.
 
-    Threads read a tensor each: one alone is slower than the memory that it copies from.
+    Tensors are read as they stand in the file.
     """
     own = _named(optimizer, names)
-    with saved_optimizer(folder) as saved:
+    with saved_optimizer(folder, open_file) as saved:
         refuse_other_state({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
-        with ThreadPoolExecutor(_READERS, "restore") as threads:
-            for read in [threads.submit(assign, tensor, partial(saved.read, name)) for name, tensor in own.items()]:
-                read.result()
+        for name in saved.shapes:
+            assign(own[name], partial(saved.read, name))
 
 
 @contextmanager
-def saved_optimizer(folder: Path) -> Iterator[SlicedTensors]:
+def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors]:
     """Give the state in ``folder``, whole or of any number of ranks; raises ``StateError`` if it cannot be read."""
     with ExitStack() as stack:
 
         def opened(name: str) -> TensorFile:
-            file = stack.enter_context((folder / name).open("rb", buffering=0))
-            return TensorFile(
-                str(folder / name),
-                lambda offset, size: os.pread(file.fileno(), size, offset),
-                fill=lambda offset, target: os.preadv(file.fileno(), [target], offset),
-            )
+            file = stack.enter_context(open_file(folder / name))
+            return TensorFile(str(folder / name), file.read, fill=file.fill)
 
         try:
             layout = folder / OPTIMIZER_LAYOUT

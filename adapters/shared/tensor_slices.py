@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
@@ -13,11 +14,13 @@ from adapters.shared.state_parts import DTYPES, TensorsPart, dtype_name
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor
 
     from adapters.shared.sharding import Slice
+    from ports.state_store import OpenFile
 
 _SLICES = "slices"  # in a file's metadata: of each tensor the whole shape and where the slice starts
 _LARGEST_HEADER = 100_000_000  # what the safetensors package takes
@@ -207,3 +210,15 @@ class SlicedTensors:
         if name not in self._files:
             self._files[name] = self._open_file(name)
         return self._files[name]
+
+
+@contextmanager
+def saved_tensors(path: Path, open_file: OpenFile) -> Iterator[SlicedTensors]:
+    """Give what a ``TensorsPart`` wrote into the file ``path``; raises ``StateError`` if it cannot be read."""
+    try:
+        with open_file(path) as file:
+            whole = TensorFile(str(path), file.read, fill=file.fill)
+            yield SlicedTensors(Layout.of([whole]), lambda _: whole)
+    except OSError as error:
+        msg = f"{path} cannot be read: {error}; restore another checkpoint"
+        raise StateError(msg) from error

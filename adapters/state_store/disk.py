@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from dataclasses import replace
 from threading import RLock
 from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
 from adapters.shared.file_operations import FileOperations, explain
+from adapters.state_store.checkpoint_reader import CheckpointReader
 from adapters.state_store.defect import Defect
 from adapters.state_store.door import Door
 from adapters.state_store.draft import Draft
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from adapters.state_store.manifest import Manifest
     from adapters.state_store.sealing import Sealing
+    from ports.state_store import OpenFile
 
 _log = logging.getLogger(__name__)
 
@@ -59,10 +61,10 @@ class DiskStateStore(StateStore):
     ) -> None:
         self.door = door or Door()
         self.retention = Retention(keep, keep_every, keep_best, keep_hours)
-        self._sealing = sealing
         self._files = files or FileOperations()
         self._folder = StoreFolder(root.absolute(), self._files, self.door)
         self._draft = Draft(self._files, sealing)
+        self._reader = CheckpointReader(self._files, self.door, sealing)
         self._lock = RLock()
         self._elsewhere: dict[int, Stored] = {}
         self._held: set[int] = set()
@@ -108,18 +110,11 @@ class DiskStateStore(StateStore):
 
     @override
     def load(self, *, at_most: int | None = None) -> Loaded:
-        rejected: list[Rejected] = []
-        with self._lock, reading_under(self._folder.root):
-            for folder in reversed(self._folder.checkpoints(at_most)):
-                self.door.require(Role.READ, f"reading {folder}")
-                try:
-                    manifest = verify(self._files, folder)
-                except (Defect, OSError) as problem:
-                    rejected += self._reject(folder, problem)
-                else:
-                    return self._loaded(folder, manifest, rejected)
-            self._folder.refuse_erased()
-        return Loaded(None, None, tuple(rejected))
+        return self._newest(at_most, lambda folder, _: self._reader.load(folder))
+
+    @override
+    def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
+        return self._newest(at_most, lambda folder, is_last: self._reader.restore(folder, into, is_last=is_last))
 
     @override
     def supersede(self, step: int) -> None:
@@ -203,16 +198,19 @@ class DiskStateStore(StateStore):
             self._folder.remove(self.folder_of(step))
             self._elsewhere[step] = Stored(told.evaluation_loss, told.saved_at)
 
-    def _loaded(self, folder: Path, manifest: Manifest, rejected: Sequence[Rejected]) -> Loaded:
-        if manifest.wrapped_key is None:
-            return Loaded(manifest.info(str(folder)), folder, tuple(rejected))
-        self.door.require(Role.KEY, f"opening {folder}, which is encrypted,")
-        if self._sealing is None:
-            key = manifest.wrapped_key.key_id
-            msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"
-            raise StateError(msg)
-        opened = self._sealing.open(self._files, folder, manifest)
-        return Loaded(manifest.info(str(folder)), opened.folder, tuple(rejected), opened)
+    def _newest(self, at_most: int | None, read: Callable[[Path, bool], Loaded]) -> Loaded:
+        rejected: list[Rejected] = []
+        with self._lock, reading_under(self._folder.root):
+            folders = self._folder.checkpoints(at_most)
+            for folder in reversed(folders):
+                try:
+                    loaded = read(folder, folder == folders[0])
+                except (Defect, OSError) as problem:
+                    rejected += self._reject(folder, problem)
+                else:
+                    return replace(loaded, rejected=tuple(rejected))
+            self._folder.refuse_erased()
+        return Loaded(None, None, tuple(rejected))
 
     def _refuse_stored(self, target: Path) -> None:
         if is_there(target):

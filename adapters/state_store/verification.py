@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from adapters.shared.file_operations import FileOperations
+    from adapters.state_store.manifest import StoredFile
 
 
 def read_manifest(files: FileOperations, folder: Path) -> Manifest:
@@ -108,9 +109,19 @@ def check_files(
             yield file.path, Defect(Flaw.WRONG_SIZE, reason)
     for file in present:
         if found[file.path] == file.size:
-            is_same = not hashing or hash_file(files, folder / file.path) == file.hash
-            reason = f"{file.path!r} does not have the bytes that were saved"
-            yield file.path, None if is_same else Defect(Flaw.WRONG_HASH, reason)
+            try:
+                if hashing:
+                    check_hash(files, folder, file)
+            except Defect as defect:
+                yield file.path, defect
+            else:
+                yield file.path, None
+
+
+def check_hash(files: FileOperations, folder: Path, file: StoredFile, *, known: str | None = None) -> None:
+    """Raise ``Defect`` unless ``file`` has the hash that its bytes had, ``known`` if somebody has read it."""
+    if (known or hash_file(files, folder / file.path)) != file.hash:
+        raise Defect(Flaw.WRONG_HASH, f"{file.path!r} does not have the bytes that were saved")
 
 
 def _read(files: FileOperations, path: Path, largest: int) -> bytes:

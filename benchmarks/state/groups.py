@@ -86,7 +86,6 @@ def measure_files(plan: Plan) -> Sequence[Figure]:
             f"<= {_RESTORE_OF_RAW:g}x",
             restore <= _RESTORE_OF_RAW * read,
         ),
-        Figure("of it, until every byte is verified", f"{_median(found['restore']['holdfast'], 'verifying'):.2f} s"),
     ]
 
 

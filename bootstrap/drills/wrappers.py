@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, SupportsFloat, final
 from typing_extensions import override
 
 from ports.optimizer import Hardware, Trainable, Update
-from ports.state_store import CheckpointInfo, Loaded, Rejected, StateStore
+from ports.state_store import CheckpointInfo, Loaded, Rejected, StateStore, open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from domain.cursor import Cursor
     from domain.retention import WayBack
     from domain.sampling import Sampling
-    from ports.state_store import JoinedPart, Snapshot, StatePart
+    from ports.state_store import JoinedPart, OpenFile, Snapshot, StatePart
 
 
 @final
@@ -87,8 +87,8 @@ class FaultyTrainable(Trainable):
         return self.inner.capture(copy=copy)
 
     @override
-    def restore(self, folder: Path, *, weights_only: bool = False) -> None:
-        self.inner.restore(folder, weights_only=weights_only)
+    def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
+        self.inner.restore(folder, weights_only=weights_only, open_file=open_file)
 
 
 @final
@@ -151,6 +151,10 @@ class FaultyStateStore(StateStore):
     @override
     def load(self, *, at_most: int | None = None) -> Loaded:
         return self._inner.load(at_most=at_most)
+
+    @override
+    def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
+        return self._inner.restore(into, at_most=at_most)
 
     @override
     def supersede(self, step: int) -> None:

@@ -16,6 +16,7 @@ from domain.errors import StateError
 from domain.progress import Progress
 from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
 from ports.testing.snapshots import BytesPart, FailingPart, WaitingPart, snapshot_of
+from ports.testing.state_store_restoring import StateStoreRestoring
 from ports.testing.state_store_retention import StateStoreRetention
 from ports.testing.state_store_returns import StateStoreReturns
 from ports.testing.state_store_shares import StateStoreShares
@@ -28,7 +29,7 @@ _NAMES = st.sampled_from(["model", "optimizer.json", "rng/rank-00000", "rng/rank
 _FILES = st.dictionaries(_NAMES, st.binary(max_size=200), max_size=4)
 
 
-class StateStoreContract(StateStoreRetention, StateStoreReturns, StateStoreShares):
+class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreReturns, StateStoreShares):
     """What every ``StateStore`` promises; derive, override ``new_store``, and ``reopen`` if it outlives its object.
 
     ``keep`` is how many checkpoints the stores under test keep; ``own_files`` are the names of files that a store puts

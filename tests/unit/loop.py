@@ -35,6 +35,7 @@ from domain.schedule import Span, WarmupDecay, half_cosine
 from domain.train_plan import TrainPlan
 from ports.optimizer import Trainable, Update
 from ports.process_group import ProcessGroup
+from ports.state_store import open_plainly
 from ports.testing.optimizer_cases import files_of
 
 TOKENIZER = MemoryTokenizer()
@@ -89,8 +90,8 @@ class FaultyTrainable(Trainable):
         return self.inner.capture(copy=copy)
 
     @override
-    def restore(self, folder, *, weights_only=False):
-        self.inner.restore(folder, weights_only=weights_only)
+    def restore(self, folder, *, weights_only=False, open_file=open_plainly):
+        self.inner.restore(folder, weights_only=weights_only, open_file=open_file)
 
 
 @final

@@ -1,0 +1,61 @@
+"""Stored checkpoints, verified and opened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from adapters.state_store.read_once import verify_while_read
+from adapters.state_store.verification import read_manifest, verify
+from domain.access import Role
+from domain.errors import StateError
+from ports.state_store import Loaded, open_plainly
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from adapters.shared.file_operations import FileOperations
+    from adapters.state_store.door import Door
+    from adapters.state_store.sealing import Sealing
+    from ports.state_store import OpenFile
+
+
+@final
+class CheckpointReader:
+    """Reads the checkpoint in a folder, decrypted by ``sealing`` if it is encrypted; what ``door`` does not let is not.
+
+    Both methods raise ``Defect`` if it is not what was saved, ``OSError`` for a disk that cannot be read, and
+    ``StateError`` for one that nobody can judge.
+    """
+
+    def __init__(self, files: FileOperations, door: Door, sealing: Sealing | None) -> None:
+        self._files = files
+        self._door = door
+        self._sealing = sealing
+
+    def load(self, folder: Path) -> Loaded:
+        """Return the checkpoint, each byte of it verified."""
+        self._door.require(Role.READ, f"reading {folder}")
+        manifest = verify(self._files, folder)
+        info = manifest.info(str(folder))
+        if manifest.wrapped_key is None:
+            return Loaded(info, folder)
+        self._door.require(Role.KEY, f"opening {folder}, which is encrypted,")
+        if self._sealing is None:
+            key = manifest.wrapped_key.key_id
+            msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"
+            raise StateError(msg)
+        opened = self._sealing.open(self._files, folder, manifest)
+        return Loaded(info, opened.folder, owner=opened)
+
+    def restore(self, folder: Path, into: Callable[[Path, OpenFile], object], *, is_last: bool) -> Loaded:
+        """Have ``into`` take over the checkpoint, verified while it is read unless it is the last one that is left."""
+        self._door.require(Role.READ, f"reading {folder}")
+        manifest = read_manifest(self._files, folder)
+        if not is_last and manifest.wrapped_key is None:
+            verify_while_read(self._files, folder, manifest, into)
+            return Loaded(manifest.info(str(folder)), folder)
+        loaded = self.load(folder)
+        assert loaded.folder is not None
+        into(loaded.folder, open_plainly)
+        return loaded

@@ -1,0 +1,197 @@
+"""What a checkpoint that is read once, and verified meanwhile, does to a run if it is damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from file_faults import FailAt, WatchedFiles, files_under, payload, snapshot_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters.shared.file_operations import FileOperations
+from adapters.state_store import read_once
+from adapters.state_store.disk import DiskStateStore
+from adapters.state_store.read_once import HashedFile
+from adapters.state_store.tree import hash_file
+from domain.errors import StateError
+
+PIECE = 4096
+DATA = random.Random(0).randbytes(5 * PIECE + 123)
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    """Count each file as large."""
+    monkeypatch.setattr(read_once, "_PIECE", PIECE)
+    monkeypatch.setattr(read_once, "_LARGE", 1)
+
+
+@pytest.fixture
+def root(tmp_path):
+    store = DiskStateStore(tmp_path, keep=3)
+    for step in (1, 2, 3):
+        store.save(snapshot_of(step))
+    return tmp_path
+
+
+def spoil(root, step):
+    """Flip a bit of a file of the checkpoint of ``step``."""
+    path = root / f"checkpoints/checkpoint-{step}" / min(payload(step))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def read_all(found):
+    """Return what takes over a state, by reading each file to its end, into ``found``."""
+
+    def take_over(folder, open_file):
+        found.clear()
+        for name, size in sorted((name, len(data)) for name, data in files_under(folder).items()):
+            if name in payload(1):
+                with open_file(folder / name) as file:
+                    buffer = bytearray(size)
+                    assert file.fill(0, memoryview(buffer)) == size
+                    found[name] = bytes(buffer)
+
+    return take_over
+
+
+@pytest.fixture
+def path(tmp_path):
+    written = tmp_path / "file"
+    written.write_bytes(DATA)
+    return written
+
+
+@pytest.mark.parametrize("is_cached", [True, False])
+@settings(deadline=None, max_examples=60)
+@given(reads=st.lists(st.tuples(st.integers(0, len(DATA) + 9), st.integers(0, 2 * PIECE)), max_size=6))
+def test_whatever_is_read_of_a_file_is_what_it_holds(tmp_path_factory, is_cached, reads):
+    """Any ranges in any order are the file's bytes, and the hash is that of the whole file in the end."""
+    path = tmp_path_factory.mktemp("once") / "file"
+    path.write_bytes(DATA)
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(read_once, "_is_cached", lambda *_: is_cached)
+        file = HashedFile(FileOperations(), path, stack)
+        for offset, size in reads:
+            target = bytearray(size)
+            count = file.fill(offset, memoryview(target))
+            assert target[:count] == DATA[offset : offset + size]
+            assert count == len(DATA[offset : offset + size])
+            assert file.read(offset, size) == DATA[offset : offset + size]
+        assert file.finish() == hash_file(FileOperations(), path)
+
+
+def test_a_file_system_that_cannot_pass_its_cache_by_is_read_through_it(path, monkeypatch):
+    """Some take the wish and refuse the read: it is read the usual way then."""
+    preadv, refused = os.preadv, []
+
+    def refusing(descriptor, *arguments):
+        if read_once.fcntl.fcntl(descriptor, read_once.fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(descriptor)
+            raise OSError(errno.EINVAL, "no")
+        return preadv(descriptor, *arguments)
+
+    monkeypatch.setattr(read_once, "_is_cached", lambda *_: False)
+    monkeypatch.setattr(os, "preadv", refusing)
+    with ExitStack() as stack:
+        file = HashedFile(FileOperations(), path, stack)
+        assert file.finish() == hash_file(FileOperations(), path)
+    assert refused
+
+
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken_over(root):
+    """What was read of damaged bytes is replaced by the older state."""
+    spoil(root, 3)
+    found = {}
+    loaded = DiskStateStore(root, keep=3).restore(read_all(found))
+    assert found == payload(2)
+    assert loaded.info.progress.step == 2
+    assert [(each.name, Path(each.location).parent) for each in loaded.rejected] == [
+        ("checkpoint-3", root / "quarantine")
+    ]
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_damage_counts_more_than_what_comes_of_it(root, is_read):
+    """A state that cannot be taken over because it is damaged is a damaged one, not one that does not fit."""
+    spoil(root, 3)
+    calls = []
+
+    def take_over(folder, open_file):
+        calls.append(folder.name)
+        if is_read:
+            read_all({})(folder, open_file)
+        if len(calls) == 1:
+            msg = "these are no weights"
+            raise StateError(msg)
+
+    assert DiskStateStore(root, keep=3).restore(take_over).info.progress.step == 2
+    assert calls == ["checkpoint-3", "checkpoint-2"]
+
+
+def test_what_nobody_reads_is_verified_all_the_same(root):
+    """A file that is left unread, or read in part, is as much a part of the checkpoint."""
+    spoil(root, 3)
+    assert DiskStateStore(root, keep=3).restore(lambda *_: None).info.progress.step == 2
+
+
+def test_the_last_one_is_verified_before_it_is_taken_over(root):
+    """Where no other is left nothing is handed over but what is known to be as saved: a run can begin anew."""
+    for step in (1, 2, 3):
+        spoil(root, step)
+    calls = []
+    loaded = DiskStateStore(root, keep=3).restore(lambda folder, _: calls.append(folder.name))
+    assert loaded.info is None
+    assert calls == ["checkpoint-3", "checkpoint-2"]
+    assert [each.name for each in loaded.rejected] == ["checkpoint-3", "checkpoint-2", "checkpoint-1"]
+
+
+@pytest.mark.parametrize("spoilt", ["manifest", "extra", "missing", "size"])
+def test_what_can_be_told_without_reading_is_told_before(root, spoilt):
+    """Names, sizes and the manifest are compared before anything is handed over."""
+    folder = root / "checkpoints/checkpoint-3"
+    first = folder / min(payload(3))
+    match spoilt:
+        case "manifest":
+            (folder / "MANIFEST.json").write_bytes(b"{}")
+        case "extra":
+            (folder / "extra").write_bytes(b"")
+        case "missing":
+            first.unlink()
+        case "size":
+            first.write_bytes(first.read_bytes() + b"x")
+    calls = []
+    DiskStateStore(root, keep=3).restore(lambda handed, _: calls.append(handed.name))
+    assert calls == ["checkpoint-2"]
+
+
+@pytest.mark.parametrize("operation", range(6))
+def test_a_disk_that_cannot_be_read_sets_nothing_aside(root, operation):
+    """What fails once is told, and the checkpoint stays where it is, to be restored by the next try."""
+    failing = FailAt(operation, errno.EIO)
+    with pytest.raises(StateError, match="could not be read"):
+        DiskStateStore(root, keep=3, files=WatchedFiles(failing)).restore(read_all({}))
+    assert failing.failed == ["open_file"]
+    found = {}
+    assert DiskStateStore(root, keep=3).restore(read_all(found)).info.progress.step == 3
+    assert found == payload(3)
+
+
+def test_an_interrupt_is_not_waited_for(root, monkeypatch):
+    """Whoever stops a restore does not wait until the rest is verified."""
+    checked = []
+    monkeypatch.setattr(read_once, "check_hash", lambda *_, **__: checked.append(True))
+
+    def take_over(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        DiskStateStore(root, keep=3).restore(take_over)
+    assert checked == []
