@@ -31,8 +31,8 @@ DESCRIPTION = (
     "timed. All processes have Holdfast's settings of the heap. A wait ends when the parameters may change: "
     "`async_save` keeps its staging buffers from save to save, in one process (`no_dist`), and copies in the caller or "
     "in a thread. What is captured is hashed (BLAKE3, all cores), as is the raw file, in pieces of 4 MiB; a restore "
-    "is into a live model and optimizer, Holdfast's verified while it is read, past the system's cache, and with an "
-    f"older checkpoint beside it. Runs that save are those of `train`'s model on {_ROWS} rows of {_LENGTH} "
+    "is into a live model and optimizer, Holdfast's verified while it is read, with a small older checkpoint beside "
+    f"it. Runs that save are those of `train`'s model on {_ROWS} rows of {_LENGTH} "
     f"tokens, a period of {_PERIOD} steps at a time; their losses are equal to the bit."
 )
 

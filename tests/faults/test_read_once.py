@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import random
 from contextlib import ExitStack
 from pathlib import Path
@@ -62,22 +61,13 @@ def read_all(found):
     return take_over
 
 
-@pytest.fixture
-def path(tmp_path):
-    written = tmp_path / "file"
-    written.write_bytes(DATA)
-    return written
-
-
-@pytest.mark.parametrize("is_cached", [True, False])
 @settings(deadline=None, max_examples=60)
 @given(reads=st.lists(st.tuples(st.integers(0, len(DATA) + 9), st.integers(0, 2 * PIECE)), max_size=6))
-def test_whatever_is_read_of_a_file_is_what_it_holds(tmp_path_factory, is_cached, reads):
+def test_whatever_is_read_of_a_file_is_what_it_holds(tmp_path_factory, reads):
     """Any ranges in any order are the file's bytes, and the hash is that of the whole file in the end."""
     path = tmp_path_factory.mktemp("once") / "file"
     path.write_bytes(DATA)
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
-        patch.setattr(read_once, "_is_cached", lambda *_: is_cached)
+    with ExitStack() as stack:
         file = HashedFile(FileOperations(), path, stack)
         for offset, size in reads:
             target = bytearray(size)
@@ -86,24 +76,6 @@ def test_whatever_is_read_of_a_file_is_what_it_holds(tmp_path_factory, is_cached
             assert count == len(DATA[offset : offset + size])
             assert file.read(offset, size) == DATA[offset : offset + size]
         assert file.finish() == hash_file(FileOperations(), path)
-
-
-def test_a_file_system_that_cannot_pass_its_cache_by_is_read_through_it(path, monkeypatch):
-    """Some take the wish and refuse the read: it is read the usual way then."""
-    preadv, refused = os.preadv, []
-
-    def refusing(descriptor, *arguments):
-        if read_once.fcntl.fcntl(descriptor, read_once.fcntl.F_GETFL) & os.O_DIRECT:
-            refused.append(descriptor)
-            raise OSError(errno.EINVAL, "no")
-        return preadv(descriptor, *arguments)
-
-    monkeypatch.setattr(read_once, "_is_cached", lambda *_: False)
-    monkeypatch.setattr(os, "preadv", refusing)
-    with ExitStack() as stack:
-        file = HashedFile(FileOperations(), path, stack)
-        assert file.finish() == hash_file(FileOperations(), path)
-    assert refused
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken_over(root):
@@ -172,7 +144,7 @@ def test_what_can_be_told_without_reading_is_told_before(root, spoilt):
     assert calls == ["checkpoint-2"]
 
 
-@pytest.mark.parametrize("operation", range(6))
+@pytest.mark.parametrize("operation", range(4))
 def test_a_disk_that_cannot_be_read_sets_nothing_aside(root, operation):
     """What fails once is told, and the checkpoint stays where it is, to be restored by the next try."""
     failing = FailAt(operation, errno.EIO)

@@ -26,10 +26,9 @@ FACTORIES = {
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    """Read each file in many pieces, past the cache where the disk can."""
+    """Read each file in many pieces."""
     monkeypatch.setattr(read_once, "_PIECE", 8192)
     monkeypatch.setattr(read_once, "_LARGE", 1)
-    monkeypatch.setattr(read_once, "_is_cached", lambda *_: False)
 
 
 def prepare(name, *, with_lora=False, precision="fp32"):
