@@ -26,7 +26,9 @@ _TINY_PERIOD, _TINY_SECONDS = 10, 0.001
 DESCRIPTION = (
     f"The weights of a Llama and AdamW's two moments in fp32, {_GIGABYTES} GB, on a CPU and the disk of the temporary "
     "folder. Each way is a process of its own, stopped while others take their turn; the first way of a round changes. "
-    "Before anything is timed each saves the state, changes it, restores it, and all bits are as before. Files of a "
+    "All is done twice and the second time counts, as a virtual machine may take back memory that was free or stood "
+    "still, and whoever touches it first waits for it. Before anything is timed each saves the state, changes it, "
+    "restores it, and all bits are as before. Files of a "
     "save are deleted, and the disk has written what it had to, before the next one begins; no way's deletion is "
     "timed. All processes have Holdfast's settings of the heap. A wait ends when the parameters may change: "
     "`async_save` keeps its staging buffers from save to save, in one process (`no_dist`), and copies in the caller or "

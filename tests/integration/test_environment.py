@@ -44,6 +44,17 @@ before = libc.mallinfo2()
 libc.free(ctypes.c_void_p(libc.malloc(100 << 20)))
 print(libc.mallinfo2().arena - before.arena >= 90 << 20)
 """
+HUGE_PAGES = """
+from bootstrap.environment import set_library_defaults
+set_library_defaults()
+import torch
+tensor = torch.ones(300 << 20, dtype=torch.uint8)
+regions = open("/proc/self/smaps").read().split("VmFlags:")
+begins = [[int(word, 16) for word in line.split()[0].split("-")] for region in regions for line in region.splitlines()
+          if line[:1] in "0123456789abcdef" and "-" in line.split(" ")[0]]
+flags = [region.splitlines()[0].split() for region in regions[1:]]
+print(any("hg" in own for (begin, end), own in zip(begins, flags) if begin <= tensor.data_ptr() < end))
+"""
 GIVEN_BACK = """
 import psutil
 from adapters.shared.host_memory import give_back_freed
@@ -106,3 +117,17 @@ def test_freed_tensors_stay_mapped(environ, stays):
         text=True,
     )
     assert child.stdout.split()[-1] == stays
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages")
+def test_tensors_of_a_run_ask_for_huge_pages():
+    """A large tensor lies in memory that was advised to be of huge pages, unless the user decided otherwise."""
+    name = "THP_MEM_ALLOC_ENABLE"
+    known = {key: value for key, value in os.environ.items() if key != name} | {"PYTHONPATH": str(ROOT)}
+    asked = []
+    for chosen in ({}, {name: "0"}):
+        command = [sys.executable, "-c", HUGE_PAGES]
+        child = subprocess.run(command, env=known | chosen, capture_output=True, text=True, check=True, timeout=110)
+        asked.append(child.stdout.strip())
+
+    assert asked == ["True", "False"]
