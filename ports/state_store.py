@@ -136,7 +136,11 @@ class StateFile(Protocol):
         ...
 
     def fill(self, offset: int, target: memoryview) -> int:
-        """Fill ``target`` with bytes from ``offset`` on; return how many there were. Fastest in ascending order."""
+        """Fill ``target`` with bytes from ``offset`` on; return how many there were. Fastest in ascending order.
+
+        What was filled is best left as it is until the file is closed: it may be verified where it lies, and if it was
+        changed, all is read again.
+        """
         ...
 
 

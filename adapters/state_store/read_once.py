@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, final
 
-import numpy as np
 from blake3 import blake3
 
 from adapters.state_store.verification import check_files, check_hash
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from concurrent.futures import Future
     from pathlib import Path
 
     from adapters.shared.file_operations import FileOperations
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from ports.state_store import OpenFile, StateFile
 
 _PIECE = 2 << 20
+_MOST_PENDING = 8  # pieces that were read and are yet to be hashed
 _LARGE = 1 << 20  # a smaller file is verified sooner than read in pieces
 
 
@@ -30,6 +34,7 @@ def verify_while_read(
     """Have ``use`` read ``folder``, and raise ``Defect`` if its bytes turn out to be others than those saved.
 
     Names, sizes and small files are verified before. That ``folder`` is damaged counts more than what ``use`` raises.
+    If the files are as saved but not what ``use`` has of them, it is called again, now that they are verified.
     """
     for _, defect in check_files(files, folder, manifest, hashing=False):
         if defect is not None:
@@ -42,9 +47,12 @@ def verify_while_read(
     try:
         use(folder, reading.open)
     except Exception:
-        reading.check()
-        raise
-    reading.check()
+        if reading.is_sound():
+            raise
+    else:
+        if reading.is_sound():
+            return
+    use(folder, open_plainly)
 
 
 @final
@@ -53,36 +61,43 @@ class _Reading:
         self._files = files
         self._folder = folder
         self._large = large
-        self._hashes: dict[str, str] = {}
+        self._hashes: defaultdict[str, set[str]] = defaultdict(set)
 
     @contextmanager
     def open(self, path: Path) -> Iterator[StateFile]:
         with ExitStack() as stack:
             file = HashedFile(self._files, path, stack)
             yield file
-            self._hashes[path.relative_to(self._folder).as_posix()] = file.finish()
+            self._hashes[path.relative_to(self._folder).as_posix()].add(file.finish())
 
-    def check(self) -> None:
-        """Raise ``Defect`` unless all large files are as saved; what was not read to its end is read now."""
+    def is_sound(self) -> bool:
+        """Return whether all that was read is as saved, or else raise ``Defect`` if a file is not.
+
+        What was not read to its end is read now, and again what is not as saved: it may have been changed behind
+        ``fill``.
+        """
+        is_sound = True
         for name, file in self._large.items():
-            check_hash(self._files, self._folder, file, known=self._hashes.get(name))
+            if self._hashes[name] != {file.hash}:
+                check_hash(self._files, self._folder, file)
+                is_sound = is_sound and not self._hashes[name]
+        return is_sound
 
 
 @final
 class HashedFile:
     """A file that is hashed while it is read from begin to end, closed with ``stack``.
 
-    A thread reads the next piece and one hashes this one while whoever asks copies it. Through one descriptor and in
-    order, so that the system reads ahead; what is behind the piece at hand is read again.
+    Its bytes go straight to where they are wanted, through one descriptor and in order, so that the system reads ahead,
+    and a thread hashes them there. What is behind the end of the last ``fill`` is read again.
     """
 
     def __init__(self, files: FileOperations, path: Path, stack: ExitStack) -> None:
         self._file = stack.enter_context(files.open_file(path))
-        self._pieces = self._read_ahead()
-        stack.callback(self._pieces.close)
-        self._piece = memoryview(b"")
-        self._begin = 0
-        self._hasher = blake3(max_threads=1)  # threads of its own would be in the way of what reads and copies
+        self._thread = stack.enter_context(ThreadPoolExecutor(1, "hash"))
+        self._end = 0
+        self._hashing: deque[Future[object]] = deque()
+        self._hasher = blake3(max_threads=1)  # threads of its own would be in the way of what reads
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes as ``StateFile`` does."""
@@ -90,38 +105,30 @@ class HashedFile:
 
     def fill(self, offset: int, target: memoryview) -> int:
         """Fill ``target`` as ``StateFile`` does."""
-        if offset < self._begin:
+        if offset < self._end:
             return os.preadv(self._file.fileno(), [target], offset)
+        self._skip(offset - self._end)
         done = 0
-        while done < len(target) and self._reach(offset + done):
-            found = self._piece[offset + done - self._begin :][: len(target) - done]
-            np.copyto(np.asarray(target[done : done + len(found)]), np.asarray(found))  # without the interpreter's lock
-            done += len(found)
+        while count := self._take(target[done : done + _PIECE]):
+            done += count
         return done
 
     def finish(self) -> str:
         """Read what is left; return what ``hash_file`` would."""
-        for _ in self._pieces:
-            pass
+        self._skip(sys.maxsize)
+        for hashing in self._hashing:
+            hashing.result()
         return f"blake3:{self._hasher.hexdigest()}"
 
-    def _reach(self, offset: int) -> bool:
-        """Go on to the piece that holds ``offset``; return whether there is one."""
-        while offset >= self._begin + len(self._piece):
-            self._begin += len(self._piece)
-            self._piece = next(self._pieces, memoryview(b""))
-            if not self._piece:
-                return False
-        return True
+    def _skip(self, size: int) -> None:
+        while count := self._take(memoryview(bytearray(min(size, _PIECE)))):
+            size -= count
 
-    def _read_ahead(self) -> Generator[memoryview]:
-        """Yield the pieces, each valid until the next; all are hashed once the last was used."""
-        buffer, ahead = (memoryview(bytearray(_PIECE)) for _ in range(2))
-        with ThreadPoolExecutor(2, "read") as threads:
-            reading = threads.submit(self._file.readinto, buffer)
-            while count := reading.result():
-                reading = threads.submit(self._file.readinto, ahead)
-                hashing = threads.submit(self._hasher.update, buffer[:count])
-                yield buffer[:count]
-                hashing.result()
-                buffer, ahead = ahead, buffer
+    def _take(self, target: memoryview) -> int:
+        """Fill ``target`` with what comes next, or the begin of it; return how many bytes there were."""
+        if count := self._file.readinto(target):
+            self._end += count
+            self._hashing.append(self._thread.submit(self._hasher.update, target[:count]))
+            if len(self._hashing) > _MOST_PENDING:
+                self._hashing.popleft().result()
+        return count

@@ -37,7 +37,7 @@ class StateStoreRestoring:
             assert (folder / "a/small").read_bytes() == b"small"
             with open_file(folder / "model") as file:
                 buffer = bytearray(len(data))
-                assert file.fill(4, memoryview(buffer)[:100]) == 100
+                assert file.fill(4, memoryview(bytearray(100))) == 100
                 assert file.fill(0, memoryview(buffer)) == len(data) - steps[-1]
                 assert file.fill(len(data), memoryview(buffer)) == 0
                 assert file.read(8, 16) == data[steps[-1] + 8 :][:16]
@@ -45,6 +45,28 @@ class StateStoreRestoring:
 
         assert reopen(store).restore(take_over).info == saved
         assert found == [data[steps[-1] :]]
+
+    def test_what_is_changed_while_the_file_is_open_is_no_damage(self, store: StateStore) -> None:
+        """Whoever works on the bytes at once may be called again, and the checkpoint stays."""
+        data = bytes(range(256)) * 20_000
+        for step in (1, 2):
+            store.save(snapshot_of(step, {"model": data}))
+        before = self.state(store)
+        found = bytearray(len(data))
+
+        def take_over(folder: Path, open_file: OpenFile) -> None:
+            with open_file(folder / "model") as file:
+                buffer = bytearray(len(data))
+                assert file.fill(0, memoryview(buffer)) == len(data)
+                found[:] = buffer
+                buffer[:] = bytes(len(data))
+
+        loaded = store.restore(take_over)
+        assert bytes(found) == data
+        assert not loaded.rejected
+        assert loaded.info is not None
+        assert loaded.info.progress.step == 2
+        assert self.state(store) == before
 
     def test_an_empty_store_has_nothing_to_restore(self, store: StateStore) -> None:
         """Where nothing was saved nothing is handed over."""

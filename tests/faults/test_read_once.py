@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import random
+import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 from file_faults import FailAt, WatchedFiles, files_under, payload, snapshot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,6 +157,85 @@ def test_a_disk_that_cannot_be_read_sets_nothing_aside(root, operation):
     found = {}
     assert DiskStateStore(root, keep=3).restore(read_all(found)).info.progress.step == 3
     assert found == payload(3)
+
+
+@pytest.fixture
+def changed(monkeypatch):
+    """Hold hashing back until this is set."""
+    event = threading.Event()
+
+    class Waiting:
+        def __init__(self, **_):
+            self._hasher = blake3()
+            self.hexdigest = self._hasher.hexdigest
+
+        def update(self, piece):
+            event.wait(10)
+            self._hasher.update(piece)
+
+    monkeypatch.setattr(read_once, "blake3", Waiting)
+    return event
+
+
+@pytest.mark.parametrize("is_usable", [True, False])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_changed_before_it_was_hashed_is_read_again(root, changed, times, is_usable):
+    """A buffer that is used for something else at once is no damage, and what came of it does not stay."""
+    calls = []
+    found = {}
+
+    def take_over(folder, open_file):
+        calls.append(folder.name)
+        name = min(payload(3))
+        for _ in range(times):
+            buffer = bytearray(len(payload(3)[name]))
+            with open_file(folder / name) as file:
+                file.fill(0, memoryview(buffer))
+                if not changed.is_set():
+                    buffer[:] = bytes(len(buffer))
+                    changed.set()
+            if len(calls) == 1 and not is_usable:
+                msg = "these are no weights"
+                raise StateError(msg)
+        found[name] = bytes(buffer)
+
+    loaded = DiskStateStore(root, keep=3).restore(take_over)
+    assert calls == ["checkpoint-3", "checkpoint-3"]
+    assert found.items() <= payload(3).items()
+    assert (loaded.info.progress.step, loaded.rejected) == (3, ())
+
+
+def test_a_damaged_checkpoint_is_not_read_a_third_time(root, monkeypatch):
+    """What is not as saved when it is read again is set aside."""
+    spoil(root, 3)
+    checked = []
+    check = read_once.check_hash
+    monkeypatch.setattr(read_once, "check_hash", lambda *given: [checked.append(given[2].path), check(*given)])
+    found = {}
+    assert DiskStateStore(root, keep=3).restore(read_all(found)).info.progress.step == 2
+    assert checked == [min(payload(3))]
+    assert found == payload(2)
+
+
+def test_reading_stays_ahead_of_hashing_by_few_pieces(tmp_path, changed, monkeypatch):
+    """Memory that is filled for a moment can go again, however large the file."""
+    monkeypatch.setattr(read_once, "_MOST_PENDING", 3)
+    path = tmp_path / "file"
+    path.write_bytes(DATA)
+    ended = []
+
+    def read():
+        with ExitStack() as stack:
+            file = HashedFile(FileOperations(), path, stack)
+            ended.extend(file.fill(PIECE * piece, memoryview(bytearray(PIECE))) for piece in range(5))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(0.2)
+    before = list(ended)
+    changed.set()
+    reader.join(10)
+    assert (before, ended) == ([PIECE] * 3, [PIECE] * 5)
 
 
 def test_an_interrupt_is_not_waited_for(root, monkeypatch):
