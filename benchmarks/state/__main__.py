@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from benchmarks.report import Figure
 
-_GIGABYTES, _ROUNDS = 0.85, 5
+_GIGABYTES, _ROUNDS = 0.85, 15
 _ROWS, _LENGTH, _PERIOD, _PERIODS = 2, 512, 50, 5
 _SLOW_SECONDS = 0.2
 _TINY_PERIOD, _TINY_SECONDS = 10, 0.001
@@ -27,10 +27,10 @@ DESCRIPTION = (
     f"The weights of a Llama and AdamW's two moments in fp32, {_GIGABYTES} GB, on a CPU and the disk of the temporary "
     "folder. Each way is a process of its own, stopped while others take their turn; the first way of a round changes. "
     "A save or restore is done twice and the second time counts, as a virtual machine may take back memory that was "
-    "free or stood still, and whoever touches it first waits for it. Before anything is timed each saves the state, "
-    "changes it, restores it, and all bits are as before. Files of a save are deleted, and the disk has written what "
-    "it had to, before the next one begins; no way's deletion is timed. All processes have Holdfast's settings of the "
-    "heap and its huge pages. A wait ends when the parameters may change: "
+    "free or stood still, and whoever touches it first waits for it; ratios are of pairs of the same round. Before "
+    "anything is timed each saves the state, changes it, restores it, and all bits are as before. Files of a save are "
+    "deleted, and the disk has written what it had to, before the next one begins; no way's deletion is timed. All "
+    "processes have Holdfast's settings of the heap and its huge pages. A wait ends when the parameters may change: "
     "`async_save` keeps its staging buffers from save to save, in one process (`no_dist`), and copies in the caller or "
     "in a thread. What is captured is hashed (BLAKE3, all cores), as is the raw file, in pieces of 4 MiB; a restore "
     "is into a live model and optimizer, Holdfast's verified while it is read, with a small older checkpoint beside "

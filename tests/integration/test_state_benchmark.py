@@ -57,6 +57,15 @@ def test_ways_with_other_states_are_not_compared():
         groups._prove([Way("a"), other], "save", "restore")
 
 
+def test_a_figure_is_that_of_pairs():
+    """Where the machine's speed drifts what counts is the ratio within a round, held to its goal."""
+    figure = groups._compared("ours / theirs", [1.0, 20.0, 3.0], [2.0, 40.0, 2.0], "s", "<= 0.5")
+    assert figure.value.startswith("0.50x [0.50, 1.50]")
+    assert (figure.goal, figure.is_met) == ("<= 0.5x", True)
+    goals = {goal: groups._compared("it", [1.0], [1.0], "s", goal).is_met for goal in ("<= 1", "< 1", ">= 1", ">= 2")}
+    assert goals == {"<= 1": True, "< 1": False, ">= 1": True, ">= 2": False}
+
+
 def test_raw_files_hold_the_bytes(tmp_path):
     """What is written as one file in pieces is what is read from it."""
     data = memoryview(os.urandom((4 << 20) + 5))
