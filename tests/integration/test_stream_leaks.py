@@ -37,7 +37,7 @@ def write_corpus(folder):
 
 
 def watched_stream(folder, seconds, between):
-    """Stream ``folder`` for so long in a process of its own; return time, RSS, open files and threads in rows."""
+    """Stream ``folder`` for so long in a process of its own; return time, memory, open files and threads in rows."""
     command = [sys.executable, __file__, folder, str(seconds), str(between)]
     ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds + 60, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -114,7 +114,9 @@ def stream(folder, seconds, between):
         batches += 1
         if now - sampled >= between:
             sampled = now
-            samples.append([now - began, process.memory_info().rss, process.num_fds(), process.num_threads()])
+            memory = process.memory_info()
+            own = memory.rss - memory.shared  # pages of files go and come back as the system likes
+            samples.append([now - began, own, process.num_fds(), process.num_threads()])
     feed.close()
     epochs = min(lane.epoch for lane in batch.cursor.lanes)
     sys.stdout.write(json.dumps({"batches": batches, "epochs": epochs, "samples": samples}))
