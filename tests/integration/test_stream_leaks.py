@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import json
+import os
 import random
 import subprocess
 import sys
@@ -38,8 +40,15 @@ def write_corpus(folder):
 
 def watched_stream(folder, seconds, between):
     """Stream ``folder`` for so long in a process of its own; return time, memory, open files and threads in rows."""
-    command = [sys.executable, __file__, folder, str(seconds), str(between)]
-    ended = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=seconds + 60, check=False)
+    ended = subprocess.run(
+        [sys.executable, __file__, folder, str(seconds), str(between)],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONMALLOC": "malloc"},  # one allocator for all, which can be asked to keep nothing
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     assert report["batches"] > 10 * seconds
@@ -108,12 +117,14 @@ def stream(folder, seconds, between):
     stream = StreamedBatches([reader], mixture, plan, lambda hashes: ~holdout.holds(hashes), Share(8), workers=2)
     feed = Feed(stream, prefetch=3)
     process, samples, batches = psutil.Process(), [], 0
+    give_back = ctypes.CDLL(None).malloc_trim
     began = sampled = time.monotonic()
     while (now := time.monotonic()) - began < seconds:
         batch = feed.next()
         batches += 1
         if now - sampled >= between:
             sampled = now
+            give_back(0)  # what was freed long ago else comes and goes in steps of 1 to 2 MiB, as the allocator likes
             memory = process.memory_info()
             own = memory.rss - memory.shared  # pages of files go and come back as the system likes
             samples.append([now - began, own, process.num_fds(), process.num_threads()])
