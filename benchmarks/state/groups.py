@@ -101,11 +101,7 @@ _TITLES = {
 
 
 def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, proof: str) -> Mapping[str, Answers]:
-    """Return the answers to each of ``commands`` of each way, after a round that warms up and proves equality.
-
-    Each is asked twice and the second answer kept: a virtual machine may take back memory that was free or stood still,
-    and whoever touches it first waits for it.
-    """
+    """Return the answers to each of ``commands`` of each way, after a round that warms up and proves equality."""
     found: dict[str, Answers] = {command: {name: [] for name in names} for command in commands}
     with ExitStack() as stack:
         ways = []
@@ -118,7 +114,6 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, proof:
             for place in range(len(ways)):
                 way = ways[(turn + place) % len(ways)]
                 for command in commands:
-                    way.ask(command)
                     found[command][way.name].append(way.ask(command))
     return found
 

@@ -1,10 +1,11 @@
-"""Figures of runs that save against the same run that does not."""
+"""Figures of a run's steps beside which it saves, against those beside which it does not."""
 
 from __future__ import annotations
 
 import json
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.report import Figure, interval_of_median
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 _LIMIT = 1.035
 _LONG = 1_000_000
 
-_NAMES = ("run", "run with saves", "run with saves on a slow disk")
+_NAMES = ("run with saves", "run with saves on a slow disk")
+_WARM_UP = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Runs of ``model`` on ``material``, a save each ``period`` steps, for so many ``periods`` after a warm-up.
+    """Runs of ``model`` on ``material`` that save in each second period of ``period`` steps, in ``periods`` that count.
 
     ``slow_seconds`` are what an operation of the slow disk takes longer.
     """
@@ -38,31 +40,37 @@ class Training:
     slow_seconds: float
 
 
+def steps_of(period: int, periods: int) -> int:
+    """Return the steps that a run takes: it warms up, and each period that counts lies between two without a save."""
+    return period * (_WARM_UP + 2 * periods + 1)
+
+
 def measure_overhead(training: Training) -> Sequence[Figure]:
-    """Measure the same run without saves, with them, and with them on a slow disk, a period at a time."""
+    """Measure periods with a save against those without around them, in one process, on the disk and on a slow one."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in _NAMES}
     with ExitStack() as stack:
         runs = [stack.enter_context(_run(training, name)) for name in found]
-        for run in runs:
-            run.ask("go")  # it warms up, and a save is due at its end
-        for turn in range(training.periods):
+        for turn in range(_WARM_UP + 1 + training.periods):
             for place in range(len(runs)):
                 run = runs[(turn + place) % len(runs)]
-                found[run.name].append(run.ask("go"))
-            _refuse_other_losses({name: answers[-1] for name, answers in found.items()})
-    _, *saving = _NAMES
-    return [figure for name in saving for figure in _figures(training, name, found)]
+                for _ in range(1 if turn <= _WARM_UP else 2):
+                    found[run.name].append(run.ask("go"))
+    _refuse_other_losses(found)
+    return [figure for name in _NAMES for figure in _figures(training, name, found[name][_WARM_UP:])]
 
 
-def _figures(training: Training, name: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Sequence[Figure]:
-    saves = [save for answer in found[name] for save in answer["saves"]]
-    begun = sum(answer["begun"] for answer in found[name])
-    if begun < training.periods:
-        message = f"the {name} made {begun} saves in {training.periods} periods, so its time does not count"
+def _figures(training: Training, name: str, turns: Sequence[Mapping[str, Any]]) -> Sequence[Figure]:
+    saving, plain = turns[1::2], turns[::2]
+    if [turn["begun"] for turn in turns] != [0, 1] * training.periods + [0]:
+        message = f"the {name} did not save in each second period, so its time does not count"
         raise SystemExit(message)
-    pairs = zip(found[name], found["run"], strict=True)
-    ratio = interval_of_median([sum(ours["steps"]) / sum(theirs["steps"]) for ours, theirs in pairs])
-    worst, usual = (max(max(answer["steps"]) for answer in found[way]) for way in (name, "run"))
+    if not all(turn["saves"] for turn in saving):
+        message = f"a save of the {name} took longer than its {training.period} steps, so their time does not count"
+        raise SystemExit(message)
+    seconds = [sum(turn["steps"]) for turn in plain]
+    around = [(before + after) / 2 for before, after in pairwise(seconds)]
+    ratio = interval_of_median([sum(turn["steps"]) / usual for turn, usual in zip(saving, around, strict=True)])
+    waits, durable = ([turn["saves"][0][place] for turn in saving] for place in (0, 1))
     slowness = f", {training.slow_seconds} s for each file operation" if "slow" in name else ""
     what = f"{name}, one in {training.period} steps"
     return [
@@ -72,28 +80,35 @@ def _figures(training: Training, name: str, found: Mapping[str, Sequence[Mapping
             f"<= {_LIMIT}x",
             ratio[0] <= _LIMIT,
         ),
-        Figure(f"worst step of a {what} / without", f"{worst:.2f} / {usual:.2f} s"),
+        Figure(
+            f"worst step of a {what} / without",
+            f"{_worst(saving):.2f} / {_worst(plain):.2f} s",
+        ),
         Figure(
             f"longest wait for a save, longest until durable, {name}",
-            " / ".join(f"{max((save[place] for save in saves), default=float('nan')):.2f}" for place in (0, 1)) + " s",
+            f"{max(waits):.2f} / {max(durable):.2f} s",
         ),
     ]
 
 
-def _refuse_other_losses(answers: Mapping[str, Mapping[str, Any]]) -> None:
-    if any(answer["losses"] != answers["run"]["losses"] for answer in answers.values()):
-        message = "a run that saves does not learn the same as one that does not, so their times do not compare"
+def _worst(turns: Sequence[Mapping[str, Any]]) -> float:
+    return max(float(step) for turn in turns for step in turn["steps"])
+
+
+def _refuse_other_losses(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    losses = [[turn["losses"] for turn in turns] for turns in found.values()]
+    if any(other != losses[0] for other in losses):
+        message = "the runs do not learn the same, so their times do not compare"
         raise SystemExit(message)
 
 
 def _run(training: Training, name: str) -> Contender:
-    every = training.period if "saves" in name else 0
     overrides = [
         *training.model,
         *RUN,
         *training.material.full_rows,
         "optimizer.device=cpu",
-        f"state_store.every={every}",
+        f"state_store.every={2 * training.period}",
         f"run.dir={training.folder / name.replace(' ', '-')}",
         f"run.budget.steps={_LONG}",
     ]
