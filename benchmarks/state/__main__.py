@@ -33,7 +33,7 @@ DESCRIPTION = (
     "chance whether a save meets that. What is stored was captured before the rest, by the raw file's way too. All "
     "processes have Holdfast's settings of the heap and its huge pages. A wait ends when the parameters may change: "
     "`async_save` keeps its staging buffers from save to save, in one process (`no_dist`), and copies in the caller or "
-    "in a thread. What is captured is hashed (BLAKE3, all cores), as is the raw file, in pieces of 4 MiB; a restore "
+    "in a thread. What is captured is hashed (BLAKE3, all cores), as is the raw file, in pieces of 1 MiB; a restore "
     "is into a live model and optimizer, Holdfast's verified while it is read, with a small older checkpoint beside "
     f"it. Runs that save are those of `train`'s model on {_ROWS} rows of {_LENGTH} "
     f"tokens; each saves in every second period of {_PERIOD} steps, and such a period is compared with the mean of the "
