@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 _KEY = bytes(range(32))
 _OLDER = 1  # the step of a checkpoint that is older than all others
-_REST = 3.0
 
 
 def _take_over(trainable: Trainable, folder: Path, open_file: OpenFile) -> None:
@@ -53,9 +52,6 @@ def _take_over(trainable: Trainable, folder: Path, open_file: OpenFile) -> None:
 
 @contextlib.contextmanager
 def _timed(answer: dict[str, Any]) -> Iterator[None]:
-    # A virtual machine gives memory back to its host two seconds after it was freed, and who wants it then waits: as in
-    # a run, where saves are minutes apart, all free memory is gone when the clock starts, not a part of it by chance.
-    time.sleep(_REST)
     faults, began = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, time.perf_counter()
     yield
     answer["seconds"] = time.perf_counter() - began
