@@ -36,7 +36,7 @@ Answers = dict[str, list[dict[str, Any]]]
 
 def measure_stall(plan: Plan) -> Sequence[Figure]:
     """Measure how long training waits for a save that goes on beside it."""
-    found = _rounds(plan, ("holdfast", "raw", *ASYNC_SAVES), ("stall",), proof="restore")["stall"]
+    found = _rounds(plan, ("holdfast", "raw", *ASYNC_SAVES), ("stall",), saved_by="stall")["stall"]
     waits = {name: _seconds(answers) for name, answers in found.items()}
     best = min(ASYNC_SAVES, key=lambda name: statistics.median(waits[name]))
     what = "a save beside training: wait"
@@ -57,7 +57,7 @@ def measure_stall(plan: Plan) -> Sequence[Figure]:
 
 def measure_files(plan: Plan) -> Sequence[Figure]:
     """Measure what a checkpoint on disk costs beyond the bytes: written, and restored."""
-    found = _rounds(plan, ("holdfast", "raw"), ("write", "restore"), proof="restore")
+    found = _rounds(plan, ("holdfast", "raw"), ("write", "restore"), saved_by="write")
     ours, raw = _rates(found["write"]["holdfast"]), _rates(found["write"]["raw"])
     restore, read = (_seconds(found["restore"][name]) for name in ("holdfast", "raw"))
     cold = all(answer["is_cold"] for answers in found["restore"].values() for answer in answers)
@@ -70,7 +70,7 @@ def measure_files(plan: Plan) -> Sequence[Figure]:
 
 def measure_encrypted(plan: Plan) -> Sequence[Figure]:
     """Measure what encryption costs."""
-    found = _rounds(plan, ("encrypted", "raw"), ("write", "restore"), proof="restore")
+    found = _rounds(plan, ("encrypted", "raw"), ("write", "restore"), saved_by="write")
     ours, raw = _rates(found["write"]["encrypted"]), _rates(found["write"]["raw"])
     restore = _median(found["restore"]["encrypted"], "seconds")
     return [
@@ -79,31 +79,40 @@ def measure_encrypted(plan: Plan) -> Sequence[Figure]:
     ]
 
 
-def measure_peers(plan: Plan) -> Sequence[Figure]:
-    """Measure durable saves, and going on from them, against what others do."""
-    goals = {"torch.save": "<= 1", "trainer": "< 1"}
-    found = _rounds(plan, ("holdfast", *goals), ("save", "restore"), proof="restore")
-    figures = []
-    for command, what in (("save", "capture and save until durable"), ("restore", "read and go on from it")):
-        ours = _seconds(found[command]["holdfast"])
-        for name, goal in goals.items():
-            theirs = _seconds(found[command][name])
-            figures.append(_compared(f"{what} / {_TITLES[name, command]}", ours, theirs, "s", goal))
-    bare = _median(found["save"]["trainer"], "as_it_is")
-    figures.append(Figure("Trainer's save as it is, which syncs nothing", f"{bare:.2f} s"))
-    return figures
+def measure_saves(plan: Plan) -> Sequence[Figure]:
+    """Measure durable saves against those of others."""
+    found = _rounds(plan, ("holdfast", *_PEERS), ("save",), saved_by="save")["save"]
+    bare = _median(found["trainer"], "as_it_is")
+    return [
+        *_against_peers("capture and save until durable", found, ("torch.save and fsync", "Trainer's save and fsync")),
+        Figure("Trainer's save as it is, which syncs nothing", f"{bare:.2f} s"),
+    ]
 
 
-_TITLES = {
-    ("torch.save", "save"): "torch.save and fsync",
-    ("torch.save", "restore"): "torch.load and load_state_dict",
-    ("trainer", "save"): "Trainer's save and fsync",
-    ("trainer", "restore"): "Trainer's resume",
-}
+def measure_restores(plan: Plan) -> Sequence[Figure]:
+    """Measure going on from what was saved against how others do it.
+
+    All are held up by the disk, so they are close: ``torch.load`` reads the same bytes and verifies none of them.
+    """
+    found = _rounds(plan, ("holdfast", *_PEERS), ("restore",), saved_by="save")["restore"]
+    return _against_peers("read and go on from it", found, ("torch.load and load_state_dict", "Trainer's resume"))
 
 
-def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, proof: str) -> Mapping[str, Answers]:
+_PEERS = {"torch.save": "<= 1", "trainer": "< 1"}
+
+
+def _against_peers(what: str, found: Answers, titles: Sequence[str]) -> Sequence[Figure]:
+    ours = _seconds(found["holdfast"])
+    return [
+        _compared(f"{what} / {title}", ours, _seconds(found[name]), "s", goal)
+        for title, (name, goal) in zip(titles, _PEERS.items(), strict=True)
+    ]
+
+
+def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, saved_by: str) -> Mapping[str, Answers]:
     """Return the answers to each of ``commands`` of each way, after a round that warms up and proves equality.
+
+    ``saved_by`` is the command that leaves what ``restore`` reads.
 
     Each is asked twice and the second answer kept: a virtual machine gives memory back to its host some 2 s after it
     was freed, and whoever wants it then waits. With a rest between, nothing waits to be given back when the second
@@ -113,10 +122,10 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, proof:
     with ExitStack() as stack:
         ways = []
         for name in names:
-            folder = plan.folder / f"{commands[0]}-{name}".replace(" ", "-").replace(",", "")
+            folder = plan.folder / f"{saved_by}-{name}".replace(" ", "-").replace(",", "")
             told = {"material": str(plan.material), "folder": str(folder)}
             ways.append(stack.enter_context(Contender("benchmarks.state.child", name, told)))
-        _prove(ways, commands[0], proof)
+        _prove(ways, saved_by)
         for turn in range(plan.rounds):
             for place in range(len(ways)):
                 way = ways[(turn + place) % len(ways)]
@@ -127,19 +136,19 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, proof:
     return found
 
 
-def _prove(ways: Sequence[Contender], command: str, proof: str) -> None:
+def _prove(ways: Sequence[Contender], saved_by: str) -> None:
     """Save the state, change it, restore it: raise ``SystemExit`` if a bit differs, or between ways."""
     whole = {way.name: way.ask("digest")["digest"] for way in ways}
     if len(set(whole.values())) > 1:
         message = f"the ways do not begin with the same state, so their times do not compare: {whole}"
         raise SystemExit(message)
     for way in ways:
-        way.ask(command)
+        way.ask(saved_by)
         if way.name == "raw":
             continue  # it keeps bytes, not a state
         way.ask("spoil")
         is_spoilt = way.ask("digest")["digest"] != whole[way.name]
-        way.ask(proof)
+        way.ask("restore")
         if not is_spoilt or way.ask("digest")["digest"] != whole[way.name]:
             message = f"{way.name} does not restore what it saved, so its times do not count"
             raise SystemExit(message)
