@@ -6,7 +6,7 @@ import os
 import sys
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, final
 
 from blake3 import blake3
@@ -15,7 +15,7 @@ from adapters.state_store.verification import check_files, check_hash
 from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from adapters.state_store.manifest import Manifest, StoredFile
     from ports.state_store import OpenFile, StateFile
 
-_PIECE = 2 << 20
-_MOST_PENDING = 8  # pieces that were read and are yet to be hashed
+_PIECE = 4 << 20  # at least so much is hashed at once
+_MOST_PENDING = 4  # such pieces that were read and are yet to be hashed
+_AHEAD = 16 << 20  # what the disk has to read while headers are parsed
 _LARGE = 1 << 20  # a smaller file is verified sooner than read in pieces
 
 
@@ -89,15 +90,20 @@ class HashedFile:
     """A file that is hashed while it is read from begin to end, closed with ``stack``.
 
     Its bytes go straight to where they are wanted, through one descriptor and in order, so that the system reads ahead,
-    and a thread hashes them there. What is behind the end of the last ``fill`` is read again.
+    and a thread hashes them there, where they stay as they are until ``finish``. What is behind the end of the last
+    ``fill`` is read again.
     """
 
     def __init__(self, files: FileOperations, path: Path, stack: ExitStack) -> None:
         self._file = stack.enter_context(files.open_file(path))
         self._thread = stack.enter_context(ThreadPoolExecutor(1, "hash"))
         self._end = 0
+        self._hashed = 0  # or will be: where ``_unhashed`` begins
+        self._unhashed: list[memoryview] = []
         self._hashing: deque[Future[object]] = deque()
         self._hasher = blake3(max_threads=1)  # threads of its own would be in the way of what reads
+        with suppress(OSError, AttributeError):  # a hint, which not every system takes
+            os.posix_fadvise(self._file.fileno(), 0, _AHEAD, os.POSIX_FADV_WILLNEED)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes as ``StateFile`` does."""
@@ -109,13 +115,14 @@ class HashedFile:
             return os.preadv(self._file.fileno(), [target], offset)
         self._skip(offset - self._end)
         done = 0
-        while count := self._take(target[done : done + _PIECE]):
+        while count := self._take(target[done:]):
             done += count
         return done
 
     def finish(self) -> str:
         """Read what is left; return what ``hash_file`` would."""
         self._skip(sys.maxsize)
+        self._hash()
         for hashing in self._hashing:
             hashing.result()
         return f"blake3:{self._hasher.hexdigest()}"
@@ -128,7 +135,18 @@ class HashedFile:
         """Fill ``target`` with what comes next, or the begin of it; return how many bytes there were."""
         if count := self._file.readinto(target):
             self._end += count
-            self._hashing.append(self._thread.submit(self._hasher.update, target[:count]))
-            if len(self._hashing) > _MOST_PENDING:
-                self._hashing.popleft().result()
+            self._unhashed.append(target[:count])
+            if self._end - self._hashed >= _PIECE:
+                self._hash()
         return count
+
+    def _hash(self) -> None:
+        """Have the thread hash what was read: small tensors together, as each task has its price."""
+        self._hashing.append(self._thread.submit(self._update, self._unhashed))
+        self._hashed, self._unhashed = self._end, []
+        if len(self._hashing) > _MOST_PENDING:
+            self._hashing.popleft().result()
+
+    def _update(self, pieces: Iterable[memoryview]) -> None:
+        for piece in pieces:
+            self._hasher.update(piece)
