@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
     from benchmarks.report import Figure
 
-_GIGABYTES, _ROUNDS, _CLOSE_ROUNDS = 0.85, 11, 31
+_GIGABYTES, _ROUNDS, _CLOSE_ROUNDS = 0.85, 11, 21
 _ROWS, _LENGTH, _PERIOD, _PERIODS = 2, 512, 50, 5
 _SLOW_SECONDS = 0.2
 _TINY_PERIOD, _TINY_SECONDS = 50, 0.001
 
 DESCRIPTION = (
     f"The weights of a Llama and AdamW's two moments in fp32, {_GIGABYTES} GB, on a CPU and the disk of the temporary "
-    "folder. Each way is a process of its own, stopped while others take their turn; the first way of a round changes. "
+    "folder. Each way is a process of its own, stopped while others take their turn; the order of a round changes. "
     "Ratios are of pairs of a round. Before anything is timed each saves the state, changes it, restores it, and all "
     "bits are as before. Files of a save are deleted, and the disk has written what it had to, before the next one "
     "begins; no way's deletion is timed. A save or restore is done twice with a rest of 3 s between, and the second "

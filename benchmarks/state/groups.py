@@ -127,13 +127,22 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, saved_
             ways.append(stack.enter_context(Contender("benchmarks.state.child", name, told)))
         _prove(ways, saved_by)
         for turn in range(plan.rounds):
-            for place in range(len(ways)):
-                way = ways[(turn + place) % len(ways)]
+            for way in _order(ways, turn):
+                if saved_by not in commands:
+                    way.ask(saved_by)  # anew, as how fast a file is read depends on where the disk has put it
+                    time.sleep(_REST)
                 for command in commands:
                     way.ask(command)
                     time.sleep(_REST)
                     found[command][way.name].append(way.ask(command))
     return found
+
+
+def _order(ways: Sequence[Contender], turn: int) -> Sequence[Contender]:
+    """Return the order of a round: another begins each time, and none follows the same one in all of them."""
+    first = turn % len(ways)
+    order = [*ways[first:], *ways[:first]]
+    return order[::-1] if turn // len(ways) % 2 else order
 
 
 def _prove(ways: Sequence[Contender], saved_by: str) -> None:

@@ -131,3 +131,11 @@ def test_a_little_state_goes_the_whole_way(group):
     assert done.returncode == 0, done.stderr
     assert "## state" in done.stdout
     assert done.stdout.count("| yes |") + done.stdout.count("| no |") >= 1
+
+
+def test_ways_begin_and_follow_each_other_in_turn():
+    """Over two cycles each of three ways is first as often as the others, and follows each of them as often."""
+    ways = [Way("a"), Way("b"), Way("c")]
+    orders = [[way.name for way in groups._order(ways, turn)] for turn in range(6)]
+    assert sorted(map("".join, orders)) == ["abc", "acb", "bac", "bca", "cab", "cba"]
+    assert [way.name for way in groups._order(ways[:2], 1)] == ["b", "a"]
