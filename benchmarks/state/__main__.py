@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.report import Figure
 
 _GIGABYTES, _ROUNDS, _CLOSE_ROUNDS = 0.85, 11, 21
-_ROWS, _LENGTH, _PERIOD, _PERIODS = 2, 512, 50, 5
+_ROWS, _LENGTH, _PERIOD, _PERIODS = 2, 512, 50, 11
 _SLOW_SECONDS = 0.2
 _TINY_PERIOD, _TINY_SECONDS = 50, 0.001
 
@@ -43,7 +43,7 @@ DESCRIPTION = (
     "`async_save` keeps its staging buffers from save to save, in one process (`no_dist`), and copies in the caller or "
     "in a thread. What is captured is hashed (BLAKE3, all cores), as is the raw file, in pieces of 4 MiB; a restore "
     "is into a live model and optimizer, Holdfast's verified while it is read, with a small older checkpoint beside "
-    f"it; against peers, as all wait for the disk and are close, it is measured alone in {_CLOSE_ROUNDS} rounds. Runs "
+    f"it; against peers, as all wait for the disk and are close, {_CLOSE_ROUNDS} times, each of a new save. Runs "
     f"that save are those of `train`'s model on {_ROWS} rows of {_LENGTH} tokens; each saves in every second "
     f"period of {_PERIOD} steps, and such a period is compared with the mean of the two around it, so that one process "
     "is compared with itself; their losses are equal to the bit."

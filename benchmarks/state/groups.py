@@ -139,7 +139,7 @@ def _rounds(plan: Plan, names: Sequence[str], commands: Sequence[str], *, saved_
 
 
 def _order(ways: Sequence[Contender], turn: int) -> Sequence[Contender]:
-    """Return the order of a round: another begins each time, and none follows the same one in all of them."""
+    """Return the order of a round: another begins each time, and three ways follow each other equally often."""
     first = turn % len(ways)
     order = [*ways[first:], *ways[:first]]
     return order[::-1] if turn // len(ways) % 2 else order
