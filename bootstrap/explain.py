@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from adapters.shared.json_lines import JsonLines
 from bootstrap.post_mortem import FOLDER, STAMP
 from bootstrap.run_folder import read_record
+from bootstrap.run_lock import holder_of, is_locked
 from bootstrap.supervise import RESTARTS
 from bootstrap.watching import STACKS
 from configs.problems import one_line
@@ -67,7 +67,7 @@ def explain(run: Path) -> str:
         max((step for step in figures if isinstance(step, int)), default=0),
         sorted(int(commit.parent.name.rpartition("-")[2]) for commit in commits),
         settings.get("run", {}).get("budget", {}).get("steps"),
-        _is_held(run / "LOCK"),
+        is_locked(run),
     )
     return "\n".join(one_line(line, _LONGEST) for line in _lines(run, story))
 
@@ -75,6 +75,8 @@ def explain(run: Path) -> str:
 def _lines(run: Path, story: Story) -> Iterator[str]:
     whole = "" if story.budget is None else f" of {story.budget}"
     yield f"{run} · {_state(story)} · step {story.last_step}{whole}"
+    if story.is_running and (holder := holder_of(run)) is not None:
+        yield f"trained by {holder}"
     if story.checkpoints:
         lost = max(0, story.last_step - story.checkpoints[-1])
         yield f"checkpoints: {len(story.checkpoints)}, the newest of step {story.checkpoints[-1]}" + (
@@ -157,15 +159,3 @@ def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, A
 
 def _stamp(event: Mapping[str, Any]) -> str:
     return datetime.fromisoformat(str(event["time"])).astimezone(UTC).strftime(STAMP)
-
-
-def _is_held(lock: Path) -> bool:
-    """Return whether a process trains in the run folder of ``lock``; takes the lock for a moment if none does."""
-    if not lock.exists():
-        return False
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False

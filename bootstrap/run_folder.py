@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
+from bootstrap.run_lock import take_lock
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = _locked(path)
+        self._lock = take_lock(path)
         self.record: dict[str, Any] = {}
 
     def begin(self, settings: Mapping[str, Any]) -> None:
@@ -154,7 +154,7 @@ def set_aside(path: Path) -> Path | None:
     if path.resolve() in (Path.cwd(), *Path.cwd().parents):
         msg = f"{path} cannot be set aside: this command was started inside it; start it from another folder"
         raise StateError(msg)
-    lock = _locked(path)
+    lock = take_lock(path)
     try:
         return _move_away(path)
     except OSError as error:
@@ -173,22 +173,6 @@ def _move_away(path: Path) -> Path:
         target = path.with_name(f"{path.name}.{stamp}-{number}")
     path.rename(target)
     return target
-
-
-def _locked(path: Path) -> int:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = os.open(path / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        msg = f"the run folder {path} cannot be used: {error.strerror}; choose another with run.dir"
-        raise StateError(msg) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        msg = f"another process trains in {path}: wait for it, or give this run another run.name"
-        raise StateError(msg) from error
-    return lock
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -25,35 +25,44 @@ class Spent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a start had spent by ``time`` (Unix seconds), when ``step`` was its last step; ``began`` names the start."""
+    """What a start had spent by ``time`` (Unix seconds), when ``step`` was its last step; ``began`` names the start.
+
+    ``is_planned_end`` says that the start ended then as somebody wanted: the time up to the next one is no loss.
+    """
 
     began: float
     time: float
     step: int
     seconds: Mapping[Spent, float]
+    is_planned_end: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the mark as JSON."""
         seconds = {str(kind): round(value, 3) for kind, value in self.seconds.items()}
-        return {"began": self.began, "time": self.time, "step": self.step, "seconds": seconds}
+        end = {"planned_end": True} if self.is_planned_end else {}
+        return {"began": self.began, "time": self.time, "step": self.step, "seconds": seconds, **end}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Return the mark that ``to_json`` described."""
         seconds = {Spent(kind): float(value) for kind, value in record["seconds"].items()}
-        return cls(float(record["began"]), float(record["time"]), int(record["step"]), seconds)
+        is_planned_end = record.get("planned_end") is True
+        return cls(float(record["began"]), float(record["time"]), int(record["step"]), seconds, is_planned_end)
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """The seconds of a run since its first start, by what they went into; ``COMPUTE`` is that of steps that count."""
+    """The seconds of a run since its first start, by what they went into; ``COMPUTE`` is that of steps that count.
+
+    The time between a planned end and the next start is not among them.
+    """
 
     seconds: Mapping[Spent, float]
     starts: int
 
     @property
     def wall_seconds(self) -> float:
-        """Return the seconds since the first start."""
+        """Return the seconds since the first start, without those between a planned end and the next start."""
         return sum(self.seconds.values())
 
     @property
@@ -66,8 +75,9 @@ class Goodput:
 class Ledger:
     """Adds up marks, in the order in which they were made.
 
-    Between two starts lies ``RESTART``. Where the step falls, at another start or by a roll-back, the compute behind it
-    becomes ``LOST``: those steps are taken again. Between two marks steps count as equally long.
+    Between two starts lies ``RESTART``, unless the first of them ended as planned. Where the step falls, at another
+    start or by a roll-back, the compute after it becomes ``LOST``: those steps are taken again. Between two marks steps
+    count as equally long.
     """
 
     def __init__(self) -> None:
@@ -85,7 +95,8 @@ class Ledger:
             known = last.seconds
         else:
             self._starts += 1
-            self._seconds[Spent.RESTART] += 0.0 if last is None else max(0.0, mark.began - last.time)
+            if last is not None and not last.is_planned_end:
+                self._seconds[Spent.RESTART] += max(0.0, mark.began - last.time)
         spent = {kind: mark.seconds.get(kind, 0.0) - known.get(kind, 0.0) for kind in Spent}
         for kind, seconds in spent.items():
             self._seconds[kind] += seconds

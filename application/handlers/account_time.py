@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import TYPE_CHECKING, final
 
@@ -16,6 +17,7 @@ from domain.events import (
     RunFinished,
     RunStarted,
     StepCompleted,
+    StopRequested,
 )
 from domain.goodput import Mark, Spent
 
@@ -43,7 +45,8 @@ class AccountTime:
 
     Each event closes the time since the one before it, so that every second is counted once. A mark is made at the
     start, the end, each save and each fall of the step, else at most once a second, and ever more rarely: what a kill
-    leaves uncounted is a second, or two thousandths of the start's time.
+    leaves uncounted is a second, or two thousandths of the start's time. The mark at the end says whether the end was
+    planned: a spent budget, a file ``STOP``, a host or Ctrl-C, but no other signal, as schedulers send those.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class AccountTime:
         self._seconds = dict.fromkeys(Spent, 0.0)
         self._step: int | None = None
         self._known_wait = 0.0
+        self._is_preempted = False
 
     def __call__(self, event: Event) -> None:
         """Count the time up to ``event``."""
@@ -84,6 +88,8 @@ class AccountTime:
                 self._count(known, elapsed)
         if isinstance(event, DataStalled):
             self._known_wait = event.seconds
+        elif isinstance(event, StopRequested):
+            self._is_preempted = event.signal not in (None, signal.SIGINT)
         self._mark_if_due(event, now)
 
     def figures(self) -> Mapping[str, float]:
@@ -113,10 +119,10 @@ class AccountTime:
         has_fallen = before is not None and self._step < before
         is_due = now - self._marked >= max(1.0, (now - self._began) / 500)
         if is_due or has_fallen or isinstance(event, (RunStarted, RunFinished, RunFailed, CheckpointSaved)):
-            self._mark(self._step, now)
+            self._mark(self._step, now, is_planned_end=isinstance(event, RunFinished) and not self._is_preempted)
 
-    def _mark(self, step: int, now: float) -> None:
+    def _mark(self, step: int, now: float, *, is_planned_end: bool = False) -> None:
         self._marked = now
-        mark = Mark(self._origin + self._began, self._origin + now, step, dict(self._seconds))
+        mark = Mark(self._origin + self._began, self._origin + now, step, dict(self._seconds), is_planned_end)
         self._ledger.add(mark)
         self._keep(mark)

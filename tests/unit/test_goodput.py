@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 
 import pytest
@@ -18,9 +19,11 @@ from domain.events import (
     Event,
     MemoryExhausted,
     RolledBack,
+    RunFailed,
     RunFinished,
     RunStarted,
     StepCompleted,
+    StopRequested,
 )
 from domain.goodput import Ledger, Mark, Spent
 from domain.outcome import DataSupply, Evaluation, StepOutcome
@@ -61,6 +64,33 @@ def test_steps_that_are_taken_again_are_lost():
     assert nonzero(goodput) == {"compute": 25, "lost": 5, "restart": 5, "start_up": 1}
     assert goodput.starts == 2
     assert goodput.wall_seconds == 36
+
+
+def test_the_time_after_a_planned_end_is_nobodys_loss():
+    """Between a start that ended as planned and the next one nothing is counted."""
+    ended = Mark(100, 110, 10, {Spent.COMPUTE: 10.0}, is_planned_end=True)
+    goodput = added(Mark.from_json(json.loads(json.dumps(ended.to_json()))), mark(1000, 1010, 20, compute=10))
+    assert nonzero(goodput) == {"compute": 20}
+    assert goodput.share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("story", "is_planned"),
+    [
+        ([RunFinished(Progress(1))], True),
+        ([StopRequested(Progress(1), "STOP", None), RunFinished(Progress(1))], True),
+        ([StopRequested(Progress(1), "Ctrl-C", signal.SIGINT), RunFinished(Progress(1))], True),
+        ([StopRequested(Progress(1), "preempted", signal.SIGTERM), RunFinished(Progress(1))], False),
+        ([StopRequested(Progress(1), "warned", signal.SIGUSR1), RunFinished(Progress(1))], False),
+        ([RunFailed(Progress(1), ValueError())], False),
+        ([], False),
+    ],
+)
+def test_only_an_end_that_somebody_wanted_is_planned(story, is_planned):
+    """A spent budget, ``STOP`` and Ctrl-C are planned; a crash, a kill and a scheduler's signal are not."""
+    begun = [(1, RunStarted(Progress(0))), (2, StepCompleted(Progress(1), outcome()))]
+    _, kept = accounted(*begun, *((3, event) for event in story))
+    assert kept[-1].is_planned_end is is_planned
 
 
 def test_a_roll_back_loses_its_steps():
