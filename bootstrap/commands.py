@@ -16,12 +16,13 @@ from bootstrap.micro_batch import FILE as SIZES
 from bootstrap.report import Report
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
-from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from bootstrap.signals import StoppedAtOnce, stopping_on_signals, write_at_once
 from bootstrap.state_arguments import drill_numbers
 from bootstrap.state_stores import archived_steps, refuse_old_copies
 from configs.catalog import describe_settings
 from configs.layers import load_settings
 from configs.rendering import render
+from domain.counting import counted
 from domain.errors import StateError
 from domain.sampling import Sampling
 
@@ -61,17 +62,18 @@ def train(options: argparse.Namespace) -> int:
     run.may_exit = True
     report = Report(run)
     try:
-        with stopping_on_signals(run.request_stop):
+        tell = write_at_once if is_first_rank() else (lambda _: None)
+        with stopping_on_signals(run.request_stop, acknowledge=tell, will_save=run.will_save):
             progress = run.run()
             if run.stopped_by is None or run.stopped_by.signal is None:
                 report.show(progress)
                 return 0
     except StoppedAtOnce as stop:
-        print(f"{stop}: the same command goes on from the newest checkpoint, if there is one", file=sys.stderr)
+        print(f"{stop}: the same command continues from the newest checkpoint, if there is one", file=sys.stderr)
         return 128 + stop.number
     where = run.newest_checkpoint()
     saved = f"at step {progress.step} with a checkpoint in {where}" if where else "before there was anything to save"
-    print(f"stopped {saved}; the same command goes on")
+    print(f"stopped {saved}; the same command continues")
     return 128 + run.stopped_by.signal
 
 
@@ -95,14 +97,15 @@ def prepare(options: argparse.Namespace) -> int:
 
     settings = load_settings(options.config, options.settings, os.environ).settings
     location, prepared, rejected = prepare_ahead(settings)
-    print(f"{prepared.tokens:,} tokens of {prepared.documents:,} documents, {prepared.source_bytes:,} bytes of data")
+    documents = counted(prepared.documents, "document")
+    print(f"{prepared.tokens:,} tokens of {documents}, {prepared.source_bytes:,} bytes of data")
     if prepared.new_tokens:
         rate = prepared.new_tokens / max(prepared.seconds, 1e-3)
         print(f"{prepared.new_tokens:,} of them new, in {prepared.seconds:.1f} s: {rate:,.0f} tokens/s")
     else:
         print("all of them were there already")
     if rejected:
-        print(f"{len(rejected):,} records were rejected, the first ones:")
+        print(f"{counted(len(rejected), 'record')} rejected, beginning with:")
         print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
     print(f"tokens: {location}")
     print(f"try next:   {shlex.join(['python', '-m', 'application', *_again(options)])}")

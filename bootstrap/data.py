@@ -17,6 +17,7 @@ from application.streamed_batches import StreamedBatches
 from application.tokenize import TextReader
 from bootstrap.disk import cache_room
 from configs.sections.data import MixtureDataSettings
+from domain.counting import counted
 from domain.errors import ConfigurationError
 from domain.holdout import Holdout
 from domain.mixture import Mixture, Stage
@@ -155,10 +156,11 @@ def prepare(
         preparation = PrepareTokens(reader, cache, rejections, progress=_Progress(say), workers=workers)
         prepared = preparation.run()
         if prepared.new_tokens:
-            rate = prepared.new_tokens / max(prepared.seconds, 1e-3) / 1e6
+            rate = prepared.new_tokens / max(prepared.seconds, 1e-3)
+            rejected = f"; {counted(prepared.rejected, 'record')} rejected" if prepared.rejected else ""
             say(
-                f"prepared {prepared.tokens:,} tokens of {prepared.documents:,} documents in {prepared.seconds:.1f} s, "
-                f"{rate:.1f} million a second; {prepared.rejected:,} records were rejected"
+                f"prepared {counted(prepared.tokens, 'token')} of {counted(prepared.documents, 'document')} "
+                f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s" + rejected
             )
         caches.append(cache)
         preparations.append(preparation)

@@ -15,6 +15,7 @@ from bootstrap.run_lock import holder_of, is_locked
 from bootstrap.supervise import RESTARTS
 from bootstrap.watching import STACKS
 from configs.problems import one_line
+from domain.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
 
 _LONGEST = 500
 _WORDS = {
-    "CheckpointFailed": "saves failed, and training went on",
-    "CheckpointRejected": "checkpoints were damaged and set aside",
-    "HandlerFailed": "times a handler or monitor failed, and training went on",
-    "MemoryExhausted": "shortages of memory were met",
-    "ArchiveFailed": "copies to the archive failed",
-    "DataStalled": "times training waited for data for more than a second",
+    "CheckpointFailed": ("save", "failed, and training continued"),
+    "CheckpointRejected": ("checkpoint", "damaged and set aside"),
+    "HandlerFailed": ("time", "a handler or monitor failed, and training continued"),
+    "MemoryExhausted": ("shortage", "of memory"),
+    "ArchiveFailed": ("upload", "to the archive failed"),
+    "DataStalled": ("time", "training waited for data for more than a second"),
 }
 
 
@@ -80,7 +81,7 @@ def _lines(run: Path, story: Story) -> Iterator[str]:
     if story.checkpoints:
         lost = max(0, story.last_step - story.checkpoints[-1])
         yield f"checkpoints: {len(story.checkpoints)}, the newest of step {story.checkpoints[-1]}" + (
-            f": {lost} steps behind it are to be taken again" if lost and not story.is_running else ""
+            f": {counted(lost, 'step')} after it to be taken again" if lost and not story.is_running else ""
         )
     else:
         yield "checkpoints: none"
@@ -88,7 +89,7 @@ def _lines(run: Path, story: Story) -> Iterator[str]:
         steps = ", ".join(str(story.events[number].get("step")) for number in story.starts[-10:])
         yield f"started {len(story.starts)} times, at steps {steps}"
     counts = Counter(str(event.get("event")) for event in story.events)
-    yield from (f"{counts[kind]} {words}" for kind, words in _WORDS.items() if counts[kind])
+    yield from (f"{counted(counts[kind], noun)} {words}" for kind, (noun, words) in _WORDS.items() if counts[kind])
     yield from _restarts(run)
     yield from _reasons(run, story)
 
@@ -100,7 +101,8 @@ def _restarts(run: Path) -> Iterator[str]:
     causes = Counter(str(death.get("cause")) for death in deaths)
     told = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
     lost = sum(number for death in deaths if isinstance(number := death.get("lost_steps"), int))
-    yield f"under the supervisor {len(deaths)} starts died, with {lost} steps behind a checkpoint: {told}"
+    steps = counted(lost, "step")
+    yield f"under the supervisor {counted(len(deaths), 'start')} died, with {steps} after a checkpoint: {told}"
     if (reason := deaths[-1].get("gave_up")) is not None:
         yield f"the supervisor gave up: {reason}"
 

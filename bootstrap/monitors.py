@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
@@ -53,4 +54,7 @@ def close_monitor(monitor: Monitor, say: Callable[[str], object]) -> None:
 
 
 def _log(line: str) -> None:
-    lazy("structlog:get_logger")("holdfast").info(line)
+    """Log ``line`` where this process logs: by structlog if somebody has set that up, else by Python's own logging."""
+    structlog: Any = lazy("structlog:is_configured")()
+    logger: Any = lazy("structlog:get_logger")("holdfast") if structlog else logging.getLogger("holdfast")
+    logger.info(line)

@@ -72,6 +72,11 @@ class SharedRunFolder:
         return _RecordPart(self)
 
     @property
+    def settings_before(self) -> Mapping[str, Any] | None:
+        """Return the settings of the start before this one, None on other ranks than the first and for a new run."""
+        return None if self._own is None else self._own.settings_before
+
+    @property
     def run_id(self) -> str:
         """Return what tells this run from every other, on the first rank."""
         return "" if self._own is None else str(self._own.record["id"])

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, final
 
 from bootstrap.accounting import sentence_of
+from domain.counting import counted
 from domain.events import EvaluationCompleted, RunStarted
 from domain.sampling import Sampling
 
@@ -35,12 +36,13 @@ class Report:
     def show(self, progress: Progress) -> None:
         """Print how the run ended, a sample, and what to try next."""
         folder = self._run.directory
-        if progress.step == self._first_step:
+        if progress.step == self._first_step and self._run.stopped_by is None:
             print(f"{folder} is finished at step {progress.step}: nothing was left to train")
             print("another one: add --fresh or run.name=NAME; more of it: a larger run.budget.steps or .tokens")
         else:
             minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-            print(f"finished {progress.step} steps, {progress.tokens:,} tokens, {minutes}:{seconds:02d} in all")
+            spent = f"{progress.tokens:,} tokens, {minutes}:{seconds:02d} in all"
+            print(f"{self._ending(progress)}, {spent}")
             if (goodput := self._run.goodput).starts:  # which the first rank alone knows
                 print(sentence_of(goodput))
         if self._evaluation is not None:
@@ -54,6 +56,15 @@ class Report:
             print(f"checkpoint: {checkpoint}  ({reader} loads it as it is)")
         print(f"try next:   python -m application generate {folder} --prompt {chosen.prompt!r}")
         print(f"            python -m application evaluate {folder}")
+
+    def _ending(self, progress: Progress) -> str:
+        """Return whether the budget was spent, or what ended the run before that."""
+        stop = self._run.stopped_by
+        if stop is None:
+            return f"finished {counted(progress.step, 'step')}"
+        budget = self._run.settings.run.budget.steps
+        whole = f" of {budget:,}" if budget is not None else ""
+        return f"stopped after step {progress.step:,}{whole} ({stop.reason})"
 
 
 def _indented(text: str) -> str:

@@ -18,6 +18,7 @@ from application.rejections import Rejections
 from bootstrap.access import refuse_to_train
 from bootstrap.accounting import account_time
 from bootstrap.assemble import PARTS, assemble
+from bootstrap.changes import told_changes
 from bootstrap.compiling import compile_model
 from bootstrap.hardware import torch_state
 from bootstrap.micro_batch import begin_micro_batch
@@ -103,6 +104,10 @@ class Run:
         """Call ``handler`` with each event of ``kind``, in the thread that trains; to be called before ``run``."""
         self._subscriptions.append((kind, handler))
 
+    def will_save(self) -> bool:
+        """Return whether the loop is there: a stop that is requested now saves first."""
+        return self._is_training
+
     def request_stop(self, reason: str, signal: int | None = None) -> bool:
         """Ask the run to save and stop at the next step boundary; from any thread or a signal handler.
 
@@ -169,6 +174,8 @@ class Run:
             claim_archive(container.state_store(), folder.run_id)
         container.record.override(providers.List(providers.Object(folder.part)))
         monitors = self._open_monitors(stack, is_first=group.rank == 0)
+        for line in told_changes(folder.settings_before or {}, dump_settings(self.settings)):
+            self._tell(line)
         container.rejections.override(providers.Object(self._open_rejections(stack, group.rank)))
         container.chosen()  # decided together, so not within anybody's turn
         container.mode()

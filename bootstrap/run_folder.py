@@ -42,6 +42,7 @@ class RunFolder:
         self.path = path
         self._lock = take_lock(path)
         self.record: dict[str, Any] = {}
+        self.settings_before: Mapping[str, Any] | None = None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
@@ -55,6 +56,7 @@ class RunFolder:
             self._refuse_orphans()
             self.record = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
         else:
+            self.settings_before = self.record["settings"]
             changes = changed_settings(self.record["settings"], settings)
             refused = [key for key in changes if _is_identity(key)]
             if refused:
@@ -177,7 +179,7 @@ def _move_away(path: Path) -> Path:
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return each dotted key whose value differs, with both values."""
-    flat_old, flat_new = _flatten(old), _flatten(new)
+    flat_old, flat_new = flatten(old), flatten(new)
     return {
         key: (flat_old.get(key), flat_new.get(key))
         for key in sorted({*flat_old, *flat_new})
@@ -198,11 +200,12 @@ def _is_below(key: str, names: tuple[str, ...]) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return each value of nested settings by its dotted key."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

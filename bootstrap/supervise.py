@@ -19,6 +19,7 @@ from bootstrap.processes import adopt_orphans, kill_descendants
 from bootstrap.run_folder import set_aside
 from bootstrap.silence import Silence
 from configs.layers import load_settings
+from domain.counting import counted
 from domain.errors import ConfigurationError
 from domain.restart import RESTART_NEEDED, Death, GiveUp, RestartPolicy
 
@@ -139,7 +140,7 @@ class Supervisor:
             return None
         durable, last = durable_step(self._folder), last_step(self._folder)
         lost = max(0, last - durable)
-        where = f"{cause_of(death.code)} at step {last}, {lost} steps behind its newest checkpoint"
+        where = f"{cause_of(death.code)} at step {last}, {counted(lost, 'step')} after its newest checkpoint"
         record = {
             "time": datetime.now(UTC).isoformat(),
             "start": len(self._deaths),

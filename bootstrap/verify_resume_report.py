@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bootstrap.verify_resume_compare import is_rounding
 from configs.problems import one_line
+from domain.counting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,8 +78,9 @@ class Verdict:
     def lines(self) -> Sequence[str]:
         """Return it for a person."""
         lost = self.killed_after - self.saved
-        begun = f"killed behind step {self.killed_after}, resumed from step {self.resumed_from}, {lost} steps lost"
-        told = [f"{self.word}: {self.steps} steps, {begun}"]
+        steps = counted(lost, "step")
+        begun = f"killed after step {self.killed_after}, resumed from step {self.resumed_from}, {steps} lost"
+        told = [f"{self.word}: {counted(self.steps, 'step')}, {begun}"]
         if self.resumed_from != self.saved:
             told.append(f"the resume did not take checkpoint-{self.saved}, which was complete: inspect it with --keep")
         told += self._differing_lines()

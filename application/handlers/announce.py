@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, final
 
+from domain.commands import SaveReason
+from domain.errors import TrainingError
 from domain.events import (
     ArchiveFailed,
     BatchSplit,
@@ -42,15 +45,43 @@ _KNOBS = {
 
 @final
 class Announce:
-    """Says the events that matter to a person, each in one line."""
+    """Says the events that matter to a person, each in one line, and each trouble once.
+
+    The error that ends a run is left to who started it, who gets it; what fails for the same reason is not told again.
+    """
 
     def __init__(self, say: Callable[[str], object]) -> None:
         self._say = say
+        self._told: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         """Say ``event``, if it is worth a line."""
-        if (line := sentence_of(event)) is not None:
+        if (line := self._sentence_of(event)) is not None:
             self._say(line)
+
+    def _sentence_of(self, event: Event) -> str | None:
+        match event:
+            case RunFailed(_, TrainingError() as error):
+                self._is_new(str(error))
+                return None
+            case CheckpointFailed(progress, reason, problem):
+                if reason in (SaveReason.FINAL, SaveReason.PREEMPT):
+                    return None  # it ends the run, whose error says it
+                is_new = self._is_new(problem)
+                if reason == SaveReason.EXCEPTION:
+                    return f"step {progress.step} · NOT SAVED: {problem}" if is_new else None
+                return sentence_of(event) if is_new else f"step {progress.step} · NOT SAVED, for the same reason"
+            case HandlerFailed(_, _, TrainingError() as error) if not self._is_new(str(error)):
+                return None
+            case _:
+                return sentence_of(event)
+
+    def _is_new(self, problem: str) -> bool:
+        """Return whether nothing of this kind was told before: the step and the numbers in it may be others."""
+        kind = re.sub(r"\d+", "", problem)
+        is_new = kind not in self._told
+        self._told.add(kind)
+        return is_new
 
 
 def sentence_of(event: Event) -> str | None:
@@ -83,9 +114,11 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
         case StopRequested(progress, reason, _):
             return f"step {progress.step} · stopping: {reason}"
         case RunFailed(progress, error):
-            return f"failed after step {progress.step}: {type(error).__name__}"
+            return f"failed after step {progress.step}: {error or type(error).__name__}"
+        case HandlerFailed(name, _, TrainingError() as error):
+            return str(error) if name == RunFailed.__name__ else f"training continues, but {error}"
         case HandlerFailed(name, handler, error):
-            outcome = "" if name == RunFailed.__name__ else " and training goes on"
+            outcome = "" if name == RunFailed.__name__ else " and training continues"
             return f"{handler} failed on {name}{outcome}: {type(error).__name__}: {error}"
         case _:
             return None
@@ -97,7 +130,7 @@ def _of_checkpoints(event: Event) -> str | None:  # noqa: PLR0911  a table of ev
             cost = f"{seconds:.2f} s" if stall > seconds / 2 else f"{seconds:.2f} s, training waited {stall:.2f} s"
             return f"step {progress.step} · checkpoint ({reason}) in {location}, {cost}"
         case CheckpointFailed(progress, _, problem):
-            return f"step {progress.step} · NOT SAVED, training goes on and the next save tries again: {problem}"
+            return f"step {progress.step} · NOT SAVED, training continues and the next save tries again: {problem}"
         case CheckpointRejected(name, reason, location):
             return f"{name} is damaged ({reason}): set aside in {location}; an older one is used, if there is one"
         case CheckpointArchived(step, location, seconds):

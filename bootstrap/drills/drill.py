@@ -16,6 +16,7 @@ from bootstrap.drills.catalog import DRILLS, Planned
 from bootstrap.signals import stopping_on_signals
 from bootstrap.verify_resume import ChildFailedError, VerifyResume, room_beside, start
 from bootstrap.verify_resume_compare import first_steps
+from domain.counting import counted
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Outcome:
         codes = ", ".join(map(str, self.codes))
         return (
             f"{self.drill}: {'survived' if self.survived else 'NOT SURVIVED'} · {self.equals} · "
-            f"{len(self.codes)} starts (codes {codes}) · {self.lost_steps} steps lost · "
+            f"{counted(len(self.codes), 'start')} (codes {codes}) · {counted(self.lost_steps, 'step')} lost · "
             f"{self.seconds[0]:.1f} s, undisturbed {self.seconds[1]:.1f} s" + (f" · {told}" if told else "")
         )
 

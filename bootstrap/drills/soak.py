@@ -21,6 +21,7 @@ from bootstrap.supervise import RESTARTS, Supervisor
 from bootstrap.verify_resume import ChildFailedError, VerifyResume, room_beside, start
 from bootstrap.verify_resume_run import MODULE
 from bootstrap.watching import HEARTBEATS
+from domain.counting import counted
 from domain.errors import ConfigurationError
 from domain.restart import RestartPolicy
 
@@ -58,7 +59,7 @@ class SoakOutcome:
         return (
             f"soak: {'survived' if self.survived else 'NOT SURVIVED'} · {sum(self.faults.values())} of {self.planned} "
             f"faults came ({came}) · {self.equals} · the last start ended with {self.code} · "
-            f"{self.lost_steps} steps lost · {self.seconds[0]:.1f} s, undisturbed {self.seconds[1]:.1f} s\n"
+            f"{counted(self.lost_steps, 'step')} lost · {self.seconds[0]:.1f} s, undisturbed {self.seconds[1]:.1f} s\n"
             f"{self.goodput}"
         )
 

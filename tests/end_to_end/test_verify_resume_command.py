@@ -72,7 +72,7 @@ def test_a_resume_that_changes_something_is_found(tmp_path, perturbing, monkeypa
     home.mkdir()
     told = run("verify-resume", *settings, "--keep", cwd=home, timeout=230)
     assert told.returncode == 4, told.stderr
-    assert told.stdout.startswith("different: 6 steps, killed behind step 4, resumed from step 2")
+    assert told.stdout.startswith("different: 6 steps, killed after step 4, resumed from step 2")
     assert "first difference: loss of step 4 is" in told.stdout
     assert "model.safetensors model.embed_tokens.weight" in told.stdout
     (kept,) = home.glob(".verify-resume-*")

@@ -67,7 +67,7 @@ def test_a_run_that_trains_is_told_as_such(tmp_path):
 def test_what_is_lost_to_a_kill_is_told(tmp_path):
     """A killed run has a newest checkpoint, steps behind it that are taken again, and a way to go on."""
     told = explain(run_folder(tmp_path, [STARTED, STARTED | {"step": 4}], checkpoints=[4, 8], last_step=11))
-    assert "the newest of step 8: 3 steps behind it are to be taken again" in told
+    assert "the newest of step 8: 3 steps after it to be taken again" in told
     assert "started 2 times, at steps 0, 4" in told
     assert "kill -9" in told
 
@@ -111,7 +111,7 @@ def test_what_the_supervisor_saw_is_told(tmp_path):
     ]
     (tmp_path / "restarts.jsonl").write_text("".join(f"{json.dumps(death)}\n" for death in deaths))
     told = explain(tmp_path)
-    assert "3 starts died, with 6 steps behind a checkpoint: was killed by SIGKILL (2), failed with code 1 (1)" in told
+    assert "3 starts died, with 6 steps after a checkpoint: was killed by SIGKILL (2), failed with code 1 (1)" in told
     assert "gave up: it died three times at one place" in told
 
 

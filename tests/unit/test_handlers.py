@@ -20,7 +20,7 @@ from domain.budget import Budget
 from domain.cadence import Every
 from domain.commands import Evaluate, SaveCheckpoint, SaveReason
 from domain.cursor import Cursor
-from domain.errors import DataError, TrainingError
+from domain.errors import DataError, StateError, TrainingError
 from domain.events import (
     ArchiveFailed,
     BatchSplit,
@@ -134,7 +134,9 @@ def test_every_event_is_announced_in_one_line_or_not_at_all(event):
     """A person reads at most one line an event; what figures tell better is left to them."""
     lines = []
     Announce(lines.append)(event)
-    told_elsewhere = isinstance(event, (StepCompleted, EvaluationCompleted, CheckpointStarted, DataEnded, RunFinished))
+    told_elsewhere = isinstance(
+        event, (StepCompleted, EvaluationCompleted, CheckpointStarted, DataEnded, RunFinished, RunFailed)
+    )
     assert len(lines) == (not told_elsewhere)
     assert all(line and "\n" not in line for line in lines)
 
@@ -154,10 +156,9 @@ def test_announcements_say_what_a_person_asks():
             "if there is one"
         ),
         "step 7 · stopping: SIGTERM",
-        "failed after step 7: DataError",
-        "RecordMetrics.on_step failed on StepCompleted and training goes on: OSError: disk full",
+        "RecordMetrics.on_step failed on StepCompleted and training continues: OSError: disk full",
         "step 8 · waited 2.5 s for data: reading is slower than training",
-        "step 7 · NOT SAVED, training goes on and the next save tries again: the disk is full: free some space there",
+        "step 7 · NOT SAVED, training continues and the next save tries again: the disk is full: free some space there",
         "from step 7 on equal but for rounding, not to the bit: ranks was 1 and is 2",
         "step 7 · archived in s3://bucket/run/checkpoint-7, 1.50 s beside training",
         "step 7 · goes on after 61 s without a sign of life",
@@ -167,6 +168,36 @@ def test_announcements_say_what_a_person_asks():
         "step 7 · update DROPPED: the loss is nan",
         "step 12 · ROLLED BACK to step 7: the loss rose from 2.1 to 7.5",
         "step 7 · the loss rose from 2.1 to 7.5; training goes on, as no checkpoint is old enough to go back to",
+    ]
+
+
+FULL = "checkpoint-{} cannot be written, no space left: free some space"
+
+
+def test_one_trouble_is_told_once():
+    """What ends a run is left to its error, and a failure for a reason that was told names no reason again."""
+    lines = []
+    announce = Announce(lines.append)
+    for step in (5, 10):
+        announce(CheckpointFailed(Progress(step), SaveReason.PERIODIC, FULL.format(step)))
+    final = FULL.format(12)
+    announce(CheckpointFailed(Progress(12), SaveReason.FINAL, final))
+    announce(RunFailed(Progress(12), StateError(final)))
+    announce(CheckpointFailed(Progress(12), SaveReason.EXCEPTION, final))
+    announce(HandlerFailed("RunFailed", "SaveOnFailure", StateError(final)))
+    assert [line.count("no space left") for line in lines] == [1, 0]
+    assert ["step 5" in lines[0], "step 10" in lines[1]] == [True, True]
+
+
+def test_a_last_save_that_fails_after_another_error_is_told():
+    """A run that ends for one reason and cannot save for another tells the second once, with the step."""
+    lines = []
+    announce = Announce(lines.append)
+    announce(RunFailed(Progress(12), DataError("line 3 is no JSON")))
+    announce(CheckpointFailed(Progress(12), SaveReason.EXCEPTION, FULL.format(12)))
+    announce(HandlerFailed("RunFailed", "SaveOnFailure", StateError(FULL.format(12))))
+    assert [("no space left" in line, "step 12" in line, "StateError" in line) for line in lines] == [
+        (True, True, False)
     ]
 
 

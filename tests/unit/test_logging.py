@@ -1,13 +1,17 @@
 """Where the command line's log goes."""
 
 import io
+import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
 from bootstrap.logging import configure_logging
+from bootstrap.monitors import build_monitors
+from domain.budget import Budget
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +33,15 @@ def test_lines_go_to_standard_error_as_it_is_when_they_are_written(monkeypatch: 
     old.close()
     log.info("second")
     assert "second" in new.getvalue()
+
+
+def test_a_host_that_has_no_structlog_set_up_gets_lines_in_its_own_logging(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a console monitor the lines for a person go to Python's logging, and nothing is printed."""
+    structlog.reset_defaults()
+    caplog.set_level(logging.INFO, "holdfast")
+    _, say = build_monitors({"monitors": []}, [], Path("run"), Budget(1, None))
+    say("step 3 · a checkpoint")
+    assert caplog.messages == ["step 3 · a checkpoint"]
+    assert capsys.readouterr() == ("", "")

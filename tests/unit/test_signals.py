@@ -1,4 +1,5 @@
 import signal
+import threading
 
 import pytest
 
@@ -50,6 +51,45 @@ def test_a_warning_does_not_take_the_second_signal_away():
     """Behind a warning, too, it takes two signals to end the process at once."""
     with pytest.raises(StoppedAtOnce):
         asked_by(signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
+
+
+def acknowledged(*numbers, will_save, seconds=5.0):
+    """Return the sentences that a person reads one for each signal."""
+    said, is_told = [], threading.Event()
+
+    def tell(sentence):
+        said.append(sentence)
+        is_told.set()
+
+    with stopping_on_signals(lambda *_: True, acknowledge=tell, will_save=lambda: will_save):
+        for number in numbers:
+            is_told.clear()
+            signal.raise_signal(number)
+            assert is_told.wait(seconds)
+    return said
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_acknowledged(number):
+    """A run that will save says so, with the signal's name, and a person who presses Ctrl-C how to stop at once."""
+    (sentence,) = acknowledged(number, will_save=True)
+    assert number.name in sentence
+    assert "saving" in sentence
+    assert ("again" in sentence) == (number == signal.SIGINT)
+
+
+def test_nothing_is_promised_where_there_is_no_run():
+    """Before training the sentence names the signal and tells of no save."""
+    (sentence,) = acknowledged(signal.SIGTERM, will_save=False)
+    assert "SIGTERM" in sentence
+    assert "saving" not in sentence
+
+
+def test_the_threads_of_signals_end_with_the_block():
+    """Behind the block no thread waits for signals any more."""
+    before = threading.active_count()
+    acknowledged(signal.SIGTERM, will_save=True)
+    assert threading.active_count() == before
 
 
 def test_the_grace_period_is_for_the_save():

@@ -1,0 +1,8 @@
+"""Numbers of things, as a person reads them."""
+
+from __future__ import annotations
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``number`` with its ``noun`` in the singular or the plural: 1 step, 2 steps."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

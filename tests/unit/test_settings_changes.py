@@ -1,0 +1,41 @@
+"""What a person reads of settings that a resumed run has others of."""
+
+from __future__ import annotations
+
+from bootstrap.changes import told_changes
+
+BEFORE = {
+    "run": {"budget": {"steps": 10}, "name": "a"},
+    "optimizer": {"learning_rate": 1e-3},
+    "state_store": {"archive": None},
+}
+
+
+def changed(**sections):
+    """Return ``BEFORE`` with other sections."""
+    return {**BEFORE, **sections}
+
+
+def test_a_changed_setting_is_told_with_both_values():
+    """Each setting that is another now has a line with its name, the old value and the new one."""
+    now = changed(run={"budget": {"steps": 20}, "name": "a"}, optimizer={"learning_rate": 3e-4})
+    assert [line.removeprefix("changed: ") for line in told_changes(BEFORE, now)] == [
+        "optimizer.learning_rate: 0.001 -> 0.0003",
+        "run.budget.steps: 10 -> 20",
+    ]
+
+
+def test_what_another_version_added_is_no_change():
+    """A setting that the record does not know is left out, unless its section was set to null there."""
+    assert not list(told_changes(BEFORE, changed(new={"setting": 1})))
+    (line,) = told_changes(BEFORE, changed(state_store={"archive": {"url": "s3://b/runs"}}))
+    assert line.endswith("state_store.archive.url: null -> s3://b/runs")
+
+
+def test_a_flood_of_changes_is_cut():
+    """At most eleven lines come of any number of changes, and the last says how many are not shown."""
+    before = {"data": {f"a{number}": 0 for number in range(100)}}
+    lines = list(told_changes(before, {"data": {f"a{number}": "x" * 1000 for number in range(100)}}))
+    assert len(lines) == 11
+    assert "90" in lines[-1]
+    assert max(map(len, lines)) < 80
