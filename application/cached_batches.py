@@ -10,6 +10,7 @@ import numpy as np
 
 from domain.cursor import Cursor
 from domain.errors import DataError
+from domain.no_text import all_dropped
 from domain.order import SampleOrder
 from domain.row_index import NO_ROW, read_rows
 
@@ -50,10 +51,12 @@ class CachedBatches:
         self.most_threads = 0
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
-        """Yield the batches that follow ``cursor``; raises ``DataError`` if there is no text at all."""
+        """Yield the batches that follow ``cursor``; raises ``DataError`` if there is nothing to train on."""
         sizes = tuple(source.num_rows for source in self._sources)
         if not any(sizes):
-            msg = "none of the documents holds any text to train on: check data.path and data.holdout"
+            if any(source.dropped for source in self._sources):
+                raise DataError(all_dropped(self._length))
+            msg = "no document is left to train on: check data.path and data.holdout"
             raise DataError(msg)
         order = SampleOrder(sizes, self._mixture)
         total = None if self._epochs is None else order.total(self._epochs)

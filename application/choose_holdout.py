@@ -27,11 +27,13 @@ def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], obj
     if wanted.fraction == 0.0:
         return wanted
     places: set[float] = set()
+    is_whole = True
     for unit in source.units():
         for document in source.read(unit):
             if not isinstance(document, Document):
                 if document.is_passing:
                     raise DataError(document.reason)
+                is_whole = False
                 continue
             if not document.text:
                 continue
@@ -39,8 +41,11 @@ def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], obj
             if wanted.holds(hashes)[0]:
                 return wanted
             places.add(float(wanted.place_of(hashes)[0]))
+    if not places:
+        return Holdout(0.0, wanted.seed)  # whoever reads the data for training says what is wrong with them
     if len(places) < 2:
-        say("the corpus is a single document: it is trained on, and there is no evaluation")
+        who = "the corpus is a single document" if is_whole else "only one document of the corpus can be used"
+        say(f"{who}: it is trained on, and there is no evaluation")
         return Holdout(0.0, wanted.seed)
     say(f"none of {len(places)} documents fell into the held-out share of {wanted.fraction}: one of them is held out")
     return Holdout(math.nextafter(min(places), 1.0), wanted.seed)

@@ -9,6 +9,7 @@ import numpy as np
 
 from domain.cursor import Lane
 from domain.errors import DataError
+from domain.no_text import all_dropped, no_text
 from domain.order import unit_order
 from domain.permutation import permute
 from domain.rows import Rows, lay_out
@@ -59,11 +60,6 @@ class Window:
         return Rows(
             ids[begin:end], lengths[begin:end], starts[self._firsts[begin] : self._firsts[end]], counts[begin:end]
         )
-
-
-def no_text(units: Sequence[Unit]) -> str:
-    """Return in words that ``units`` hold nothing to train on."""
-    return f"none of the {len(units)} files, the first being {units[0].name}, holds any text to use"
 
 
 @final
@@ -144,11 +140,15 @@ class LaneReader:
         return [self._units[number] for number in order[begin.unit :].tolist()]
 
     def _check_some(self) -> None:
+        has_documents = False
         for unit in self._units:  # what this lane was dealt is no proof: the others may hold all there is
             for group in self._reader.tokens(unit, wanted=self._wanted, is_hashed=False):
                 if self._window([_Documents.of(group)], Lane(), Lane()).rows.num_rows:
                     return
-        raise DataError(no_text(self._units))
+                has_documents = True
+        if has_documents and getattr(self._plan.packing, "overflow", "split") == "drop":
+            raise DataError(all_dropped(self._plan.packing.length))
+        raise DataError(no_text([unit.name for unit in self._units]))
 
     def _window(self, held: Sequence[_Documents], begin: Lane, behind: Lane) -> Window:
         ids = np.concatenate([documents.ids for documents in held])

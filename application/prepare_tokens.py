@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from application.workers import Workers
 from domain.errors import ConfigurationError, DataError
+from domain.no_text import no_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,7 +165,5 @@ class PrepareTokens:
             seconds=seconds,
         )
         if not prepared.documents:
-            units = next(iter(shards.values()))
-            msg = f"none of the files, the first being {units[0].name}, holds any text to use"
-            raise DataError(msg)
+            raise DataError(no_text([unit.name for units in shards.values() for unit in units]))
         return prepared

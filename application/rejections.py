@@ -40,9 +40,13 @@ class Rejections:
         """Return how many records were left out since the run began."""
         return len(self._known)
 
-    def judge(self, unit: Unit, rejected: Rejected) -> Record:
-        """Return ``rejected`` as it is to be written down; raises ``DataError`` with its reason if it ends the run."""
-        record: Record = {"unit": unit.name, "position": rejected.start, "reason": rejected.reason}
+    def judge(self, unit: Unit, rejected: Rejected, tell: Callable[[Unit, Rejected], str] | None = None) -> Record:
+        """Return ``rejected`` as it is to be written down; raises ``DataError`` with its reason if it ends the run.
+
+        ``tell`` gives the reason then with all that a person may want to know.
+        """
+        reason = rejected.reason if tell is None or self._on_error == "skip" else tell(unit, rejected)
+        record: Record = {"unit": unit.name, "position": rejected.start, "reason": reason}
         self._refuse(record)
         return record
 

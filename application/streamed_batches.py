@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from application.lane_reader import LaneReader, no_text
+from application.lane_reader import LaneReader
 from application.workers import Workers
 from domain.cursor import Cursor, Lane
 from domain.errors import ConfigurationError, DataError, StateError
+from domain.no_text import no_text
 from domain.rows import join_rows
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class StreamedBatches:
                 shape = num_rows, self._plan.packing.length
                 yield join_rows(parts, np.concatenate(filled), shape, Cursor(samples, tuple(places)))
         if samples == 0:
-            raise DataError(no_text(self._readers[ended].source.units()))
+            raise DataError(no_text([unit.name for unit in self._readers[ended].source.units()]))
 
     def _ended_source(self, streams: dict[int, _LaneStream], samples: int) -> int | None:
         for source in self._sources_from(samples):

@@ -118,7 +118,7 @@ class TextReader:
                 if is_kept and used.is_passing:
                     msg = f"{used.reason}; what was tokenized so far is kept: start again when it answers"
                     raise DataError(msg)
-                rejected(self._rejections.judge(unit, used))
+                rejected(self._rejections.judge(unit, used, self.source.tell))
             elif used:
                 yield used
 

@@ -77,6 +77,7 @@ class Container(containers.DeclarativeContainer):
     )
     holdout = providers.Singleton(data.hold_out, data_source, settings.provided.data, settings.provided.run.seed, say)
     transforms = providers.Singleton(load_transforms, settings.provided.data)
+    rejections = providers.Singleton(Rejections, settings.provided.data.on_error)
     tokenizer = providers.Selector(
         settings.provided.tokenizer.kind,
         train=providers.Singleton(
@@ -87,6 +88,7 @@ class Container(containers.DeclarativeContainer):
             usable=providers.Callable(data.usable_text, holdout, transforms),
             usable_key=providers.Callable(data.usable_key, holdout, transforms),
             cache_dir=settings.provided.run.cache_directory,
+            judge=rejections.provided.judge,
             backend=settings.provided.tokenizer.backend,
             report=say,
         ),
@@ -135,7 +137,6 @@ class Container(containers.DeclarativeContainer):
         ),
     )
 
-    rejections = providers.Singleton(Rejections, settings.provided.data.on_error)
     mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
     readers = providers.Singleton(data.read_parts, data_source, mixture, tokenizer, rejections, transforms)
     packing = providers.Singleton(data.choose_packing, settings.provided.data)
@@ -211,11 +212,7 @@ class Container(containers.DeclarativeContainer):
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group)
     micro_batch = providers.Singleton(largest_size, settings, process_group.provided.size)
-    engine = providers.Singleton(
-        Engine,
-        trainable,
-        micro_batch=micro_batch,
-    )
+    engine = providers.Singleton(Engine, trainable, micro_batch=micro_batch)
     memory_pressure = providers.Singleton(MemoryPressure)
     checkpoints = providers.Singleton(
         Checkpoints,

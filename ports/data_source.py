@@ -94,6 +94,13 @@ class DataSource(ABC):
         """Return whether units that are expected are fetched meanwhile, so that nobody waits for a place far away."""
         return False
 
+    def tell(self, unit: Unit, rejected: Rejected) -> str:  # noqa: ARG002  whoever can find more overrides it
+        """Return the reason of ``rejected``, with what takes too long to be found for every record, such as its line.
+
+        It is asked only for the record that ends a run, and raises nothing.
+        """
+        return rejected.reason
+
     def release(self) -> None:
         """Hear that nothing is expected any more: what was fetched and not read is let go."""
         return

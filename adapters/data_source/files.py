@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import cached_property
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from adapters.data_source.listing import StoredFile
 
 _THREADS = 16
+_PLACE = re.compile(r"(line|row) at byte \d+")  # what those who read lines and rows call the place of a record
 
 
 @final
@@ -82,6 +84,13 @@ class FilesDataSource(DataSource):
     @override
     def expect(self, unit: Unit, start: int | None = None) -> None:
         self._reading.expect(*self._part(unit, start))
+
+    @override
+    def tell(self, unit: Unit, rejected: Rejected) -> str:
+        line = self._reading.line_of(self._units[unit.name][1], rejected.start)
+        if line is None:
+            return rejected.reason
+        return _PLACE.sub(rf"line {line} at byte {rejected.start}", rejected.reason, count=1)
 
     @property
     @override

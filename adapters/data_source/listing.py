@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
@@ -78,6 +78,8 @@ def list_files(url: str, exclude: Sequence[str], access: Access) -> Iterator[Sto
     try:
         file_system.invalidate_cache()  # some remember what they listed, however long ago
         info = place.info(root)
+        if not info and not _MAGIC.search(root):
+            _refuse_missing(url)
         if info.get("type") == "file":
             yield _stored(place, root, info, is_chosen=True)
             return
@@ -138,6 +140,13 @@ class _Search:
             fnmatchcase(relative, pattern) if "/" in pattern else any(fnmatchcase(name, pattern) for name in names)
             for pattern in self.exclude
         )
+
+
+def _refuse_missing(url: str) -> NoReturn:
+    shown = without_secrets(url)
+    advice = f"several paths are written as a list, data.path=[{shown}]" if "," in url else "check data.path"
+    msg = f"there is no file or folder {shown}: {advice}"
+    raise DataError(msg)
 
 
 def without_secrets(url: str) -> str:

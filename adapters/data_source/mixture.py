@@ -43,6 +43,12 @@ class MixtureDataSource(DataSource):
             yield replace(item, reason=f"{part}: {item.reason}") if isinstance(item, Rejected) else item
 
     @override
+    def tell(self, unit: Unit, rejected: Rejected) -> str:
+        _, part, inner = self._units[unit.name]
+        reason = rejected.reason.removeprefix(f"{part}: ")
+        return f"{part}: {self.parts[part].tell(inner, replace(rejected, reason=reason))}"
+
+    @override
     def fingerprint(self) -> str:
         known = "".join(f"{len(name)}:{name}{part.fingerprint()};" for name, part in self.parts.items())
         return blake2b(known.encode(), digest_size=16).hexdigest()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from adapters.data_source.opening import Access
 
 _TABLES = ("parquet", "arrow")
+_MOST_COUNTED, _COUNTED_AT_ONCE = 4 << 30, 1 << 20  # bytes, some seconds
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -115,6 +116,18 @@ class Reading:
                 return read_header(stream, _DELIMITERS[file.format], self.limits.record_bytes)
             except (ValueError, DamagedError):
                 return None
+
+    def line_of(self, file: File, position: int) -> int | None:
+        """Return the number of the line that begins at byte ``position``, None where nobody would wait for it."""
+        if not file.stored.is_local or file.format in _TABLES or position > _MOST_COUNTED:
+            return None
+        try:
+            with self.access.opened(file.stored, is_random=False) as stored:
+                stream = unpacked(stored, file.compression)
+                sizes = [_COUNTED_AT_ONCE] * (position // _COUNTED_AT_ONCE) + [position % _COUNTED_AT_ONCE]
+                return 1 + sum(stream.read(size).count(b"\n") for size in sizes)
+        except (OSError, DamagedError, DataError):
+            return None
 
     def _documents(
         self, file: File, stored: io.BufferedReader[Any], part: Part, model_of: Callable[[File], Model | None]

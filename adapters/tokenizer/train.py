@@ -7,19 +7,22 @@ import os
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from domain.errors import ConfigurationError, DataError
+from domain.no_text import no_text
 from ports.data_source import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from ports.data_source import DataSource
+    from ports.data_source import DataSource, Unit
+
+    Judge = Callable[[Unit, Rejected, Callable[[Unit, Rejected], str]], object]
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCABULARY = 257
@@ -35,6 +38,7 @@ def train_tokenizer(
     usable: Callable[[str], str | None],
     usable_key: str,
     cache_dir: Path,
+    judge: Judge = lambda *_: None,
     backend: str = "auto",
     report: Callable[[str], object] = lambda _: None,
 ) -> HuggingfaceTokenizer:
@@ -45,7 +49,8 @@ def train_tokenizer(
     also in another process; it is kept in ``cache_dir``, and ``report`` is told what happens. Fewer documents than the
     vocabulary needs give a smaller one.
     ``backend`` is what encodes, as for ``HuggingfaceTokenizer``.
-    Raises ``DataError`` if there is no text, ``ConfigurationError`` if the vocabulary cannot hold the bytes.
+    Raises ``DataError`` if there is no text, or what ``judge`` raises over the first record that cannot be used, and
+    ``ConfigurationError`` if the vocabulary cannot hold the bytes.
     """
     if vocabulary_size < SMALLEST_VOCABULARY:
         msg = (
@@ -57,18 +62,25 @@ def train_tokenizer(
     file = cache_dir / "tokenizers" / f"{key}.json"
     serialized = _load(file, report)
     if serialized is None:
-        documents = list(sample_documents(source, max_bytes, usable))
+        rejected: list[tuple[Unit, Rejected]] = []
+        documents = list(sample_documents(source, max_bytes, usable, lambda *found: rejected.append(found)))
         if not any(documents):
-            units = source.units()
-            msg = f"none of the {len(units)} files, the first being {units[0].name}, holds text to train a tokenizer on"
-            raise DataError(msg)
+            refuse_nothing(source, rejected, judge)
         serialized = _train(documents, vocabulary_size, report)
         _store(file, serialized, report)
     return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
 
 
-def sample_documents(source: DataSource, max_bytes: int, usable: Callable[[str], str | None]) -> Iterator[str]:
-    """Yield usable texts of ``source`` in its order, at most ``max_bytes`` of UTF-8, spread along the units by size."""
+def sample_documents(
+    source: DataSource,
+    max_bytes: int,
+    usable: Callable[[str], str | None],
+    rejected: Callable[[Unit, Rejected], object] = lambda _unit, _rejected: None,
+) -> Iterator[str]:
+    """Yield usable texts of ``source`` in its order, at most ``max_bytes`` of UTF-8, spread along the units by size.
+
+    ``rejected`` hears of the records that cannot be used.
+    """
     units = source.units()
     total = sum(max(unit.size, 1) for unit in units)
     passed = taken = 0
@@ -81,6 +93,7 @@ def sample_documents(source: DataSource, max_bytes: int, usable: Callable[[str],
             if isinstance(document, Rejected):
                 if document.is_passing:
                     raise DataError(document.reason)  # the tokenizer is kept, and would lack the rest for good
+                rejected(unit, document)
                 continue  # whoever reads it for training decides what becomes of the run
             if text := usable(document.text):
                 content = text.encode("utf-8", "replace")[: max_bytes - taken]
@@ -88,6 +101,16 @@ def sample_documents(source: DataSource, max_bytes: int, usable: Callable[[str],
                 yield content.decode("utf-8", "ignore")
             if taken >= share:
                 break
+
+
+def refuse_nothing(source: DataSource, rejected: Sequence[tuple[Unit, Rejected]], judge: Judge) -> NoReturn:
+    """Raise ``DataError`` with the reason why ``source`` gave no text: the first of the ``rejected``, or none there."""
+    if not rejected:
+        raise DataError(no_text([unit.name for unit in source.units()]))
+    judge(*rejected[0], source.tell)
+    count = "its only record" if len(rejected) == 1 else f"all of its {len(rejected):,} records that were looked at"
+    msg = f"no text is left to train a tokenizer on, {count} cannot be used: {rejected[0][1].reason}"
+    raise DataError(msg)
 
 
 def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], object]) -> str:

@@ -136,7 +136,7 @@ def complaint(said):
         ("s3://nowhere/texts/*.jsonl", None, "bucket does not exist"),
         ("s3://nowhere/a.jsonl", None, "bucket does not exist"),
         ("s3://remote/none/*.jsonl", None, "no file matches"),
-        ("s3://remote/texts/none.jsonl", None, "no file matches"),
+        ("s3://remote/texts/none.jsonl", None, "there is no file or folder"),
     ],
 )
 def test_a_place_that_cannot_be_listed_exits_with_three(s3, train, path, status, named):
@@ -180,7 +180,11 @@ def test_http_that_is_busy_is_asked_again_and_one_that_refuses_is_named(train):
             refuse(web, 503, command=command, times=1)
         assert train(path, "run.budget.steps=2", *PATIENT)[0] == 0
         soon = ("data.retry.deadline_seconds=3",)
-        for status, named, limit in ((403, "403", PATIENT), (503, "503", soon), (404, "no file matches", PATIENT)):
+        for status, named, limit in (
+            (403, "403", PATIENT),
+            (503, "503", soon),
+            (404, "there is no file or folder", PATIENT),
+        ):
             web.answer = serve
             for command in ("GET", "HEAD"):
                 refuse(web, status, command=command)

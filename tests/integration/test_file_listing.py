@@ -96,12 +96,25 @@ def test_a_link_to_nothing_is_an_error(tmp_path):
     assert "b.txt" in error_of(FilesDataSource([str(tmp_path)]))
 
 
-@pytest.mark.parametrize("name", ["none/*.txt", "none.txt", "none", ""])
+@pytest.mark.parametrize("name", ["none/*.txt", ""])
 def test_a_path_that_matches_nothing_is_named(tmp_path, name):
     """Where there is no file the error says what was looked for."""
     (tmp_path / "a.png").write_bytes(b"")
     path = f"{tmp_path}/{name}"
     assert f"no file matches {path}" in error_of(FilesDataSource([path]))
+
+
+@pytest.mark.parametrize("name", ["none.txt", "none"])
+def test_a_path_that_does_not_exist_is_named(tmp_path, name):
+    """A file or folder that is not there is said not to be there."""
+    path = f"{tmp_path}/{name}"
+    assert error_of(FilesDataSource([path])) == f"there is no file or folder {path}: check data.path"
+
+
+def test_a_list_of_paths_in_one_text_is_explained(tmp_path):
+    """Two paths that were written into one text are answered with how a list is written."""
+    paths = f"{tmp_path},{tmp_path}/notes"
+    assert f"data.path=[{paths}]" in error_of(FilesDataSource([paths]))
 
 
 def test_every_path_must_match(place, tmp_path):

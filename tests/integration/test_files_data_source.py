@@ -20,6 +20,7 @@ from reading import read_all, texts_of
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.compression import zstd
 from adapters.data_source.formats.records import Limits
+from ports.data_source import Rejected
 
 TEXTS = ["one\ntwo", "für 四 🙂", '"quotes" and \\', "last"]
 PAYLOADS = {
@@ -339,3 +340,17 @@ def test_of_many_expected_parts_the_oldest_are_given_up():
             number for number, first in enumerate(firsts) if any(asked.startswith(first) for asked in server.requests)
         ]
         assert again == list(range(8))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("unit_bytes", [20, 1 << 20])
+def test_the_line_of_a_bad_record_is_told(tmp_path, packed, unit_bytes):
+    """Whoever ends a run over a record learns the number of its line, in whichever part of the file it lies."""
+    content = b'{"text": "good"}\n' * 6 + b"bad\n"
+    path = tmp_path / ("a.jsonl.gz" if packed else "a.jsonl")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    source = FilesDataSource([str(path)], limits=Limits(unit_bytes=unit_bytes))
+    found = [(unit, item) for unit in source.units() for item in source.read(unit) if isinstance(item, Rejected)]
+    ((unit, rejected),) = found
+    assert "line at byte 102" in rejected.reason
+    assert "line 7 at byte 102" in source.tell(unit, rejected)

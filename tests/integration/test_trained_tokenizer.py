@@ -136,7 +136,7 @@ def test_a_small_corpus_gives_a_small_vocabulary(train):
 @pytest.mark.parametrize("units", [{"a": []}, {"a": [""]}, {"a": ["held out"]}])
 def test_no_text_is_an_error(train, units):
     """A corpus without a text to train on is refused with one sentence."""
-    with pytest.raises(DataError, match="text to train a tokenizer on"):
+    with pytest.raises(DataError, match="a holds no text to use"):
         train(MemoryDataSource(units), usable=lambda text: None if text == "held out" else text)
 
 

@@ -179,7 +179,7 @@ def test_progress_reaches_the_end():
 @pytest.mark.parametrize("units", [{"a": []}, {"a": [""], "b": ["", ""]}])
 def test_a_source_without_text_is_an_error_that_names_a_file(units):
     """A corpus that holds nothing to train on is ``DataError``, not an empty cache that a run trips over later."""
-    with pytest.raises(DataError, match="the first being a"):
+    with pytest.raises(DataError, match=r"the first being a|a holds no text"):
         prepare(units, MemoryTokenCache())
 
 

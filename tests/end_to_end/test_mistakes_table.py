@@ -1,0 +1,119 @@
+"""A table of mistakes: each is answered by one true sentence and the documented exit code.
+
+A row is a name, the settings that are given after those of a small run, the exit code and what the sentence must say.
+``{files}`` in a setting is the folder that ``files`` fills.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from command_line import corpus, run_here, tiny
+from datasets import Dataset, DatasetDict
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mistake: ``says`` are patterns that the one sentence matches, ``never`` ones that nothing shown matches."""
+
+    name: str
+    settings: tuple[str, ...]
+    code: int
+    says: tuple[str, ...]
+    never: tuple[str, ...] = ()
+
+
+READY = ("tokenizer.kind=huggingface", "tokenizer.vocabulary_size=null", "tokenizer.path={files}/tokenizer")
+UNTRUE = ("single document", "holds text to train a tokenizer")
+
+DATA = (
+    ("wrong field", ("data.path={files}/content.jsonl",), ("'text' is missing; there is 'content'", "data.text_field")),
+    ("wrong column", ("data.path={files}/body.parquet",), ("no column 'text', but 'body'", "data.text_field")),
+    (
+        "wrong field of a dataset",
+        ("data.kind=huggingface", "data.path={files}/dataset"),
+        ("no column 'text'", "'body'"),
+    ),
+    ("Latin-1", ("data.path={files}/latin.txt",), ("latin.txt: byte 1 is not UTF-8", "convert it to UTF-8")),
+    ("empty text", ("data.path={files}/empty.txt",), ("empty.txt holds no text to use",)),
+    ("empty records", ("data.path={files}/empty.jsonl",), ("empty.jsonl holds no text to use",)),
+    ("no JSON", ("data.path={files}/bad.jsonl",), (r"bad.jsonl, line 2 at byte 17: the line is not JSON",)),
+    ("no such file", ("data.path={files}/nope",), ("there is no file or folder .*/nope: check data.path",)),
+    ("no match", ("data.path={files}/none/*.jsonl",), (r"no file matches .*/none/\*.jsonl",)),
+    ("a list as one text", ("data.path={files},{files}/x",), (r"there is no file or folder", r"data.path=\[.*,.*/x\]")),
+    (
+        "no such split",
+        ("data.kind=huggingface", "data.path={files}/splits", "data.split=validation"),
+        ("'validation'", r"Available splits: \['train'\]"),
+    ),
+    (
+        "all documents dropped",
+        ("data.path={files}/long.jsonl", "data.packing.overflow=drop", "data.holdout=0.0"),
+        ("every document has more than 64 tokens", "data.packing.overflow=split"),
+    ),
+    (
+        "all documents dropped from a stream",
+        ("data.path={files}/long.jsonl", "data.packing.overflow=drop", "data.holdout=0.0", "data.mode=stream"),
+        ("every document has more than 64 tokens", "data.packing.overflow=split"),
+    ),
+    ("all records skipped", ("data.path={files}/content.jsonl", "data.on_error=skip"), ("content.jsonl", "text")),
+)
+
+ROWS = tuple(
+    Row(f"{name}, {tokenizer}", (*more, *settings), 3, says, UNTRUE)
+    for name, settings, says in DATA
+    for tokenizer, more in (("tokenizer trained", ()), ("tokenizer ready", READY))
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Return a folder with what the rows name."""
+    folder = tmp_path_factory.mktemp("files")
+    texts = ["one text of a few words", "another text of a few words"]
+    corpus(folder)
+    (folder / "content.jsonl").write_text("".join(json.dumps({"content": text}) + "\n" for text in texts))
+    (folder / "long.jsonl").write_text("".join(json.dumps({"text": f"{n} x" * 400}) + "\n" for n in range(3)))
+    (folder / "bad.jsonl").write_text('{"text": "good"}\n{"text": bad}\n')
+    (folder / "latin.txt").write_bytes("für\n".encode("latin-1"))
+    (folder / "empty.txt").write_text("")
+    (folder / "empty.jsonl").write_text("")
+    pq.write_table(pa.table({"body": texts}), folder / "body.parquet")
+    Dataset.from_dict({"body": texts}).save_to_disk(str(folder / "dataset"))
+    DatasetDict({"train": Dataset.from_dict({"text": texts})}).save_to_disk(str(folder / "splits"))
+    ready_tokenizer(folder / "tokenizer")
+    return folder
+
+
+def ready_tokenizer(folder):
+    """Write a small byte-level tokenizer into ``folder``."""
+    from adapters.tokenizer.memory import MemoryTokenizer
+
+    folder.mkdir()
+    MemoryTokenizer().write(folder)
+
+
+def complaint(process):
+    """Return the one sentence that the user sees."""
+    assert "Traceback" not in process.stderr
+    lines = [line for line in process.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, process.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_mistake_is_one_true_sentence(row, files, tmp_path):
+    """Each mistake of the table ends with its exit code and one sentence that says what is wrong and what to do."""
+    base = tiny(files / "corpus.jsonl", f"run.cache_dir={tmp_path / 'cache'}", "evaluation.at_start=false")
+    kept = [setting for setting in base if READY[0] not in row.settings or not setting.startswith("tokenizer.voc")]
+    given = [setting.format(files=files) for setting in row.settings if setting != READY[1]]
+    process = run_here("train", *kept, *given, cwd=tmp_path)
+    assert process.returncode == row.code, process.stderr
+    sentence = complaint(process)
+    assert [pattern for pattern in row.says if not re.search(pattern, sentence)] == [], sentence
+    assert [pattern for pattern in row.never if pattern in process.stdout + process.stderr] == []
