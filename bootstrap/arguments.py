@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,14 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001  argparse names it nowhere else
 
 
-def add_command(commands: Commands, name: str, summary: str, text: str) -> argparse.ArgumentParser:
-    """Add the command ``name``, done by the function of that name in ``bootstrap.commands``; return its parser."""
+def add_command(
+    commands: Commands, name: str, summary: str, text: str, *, module: str = "bootstrap.commands"
+) -> argparse.ArgumentParser:
+    """Add the command ``name``, done by the function of that name in ``module``; return its parser."""
 
     def call(options: argparse.Namespace) -> int:
-        from bootstrap import commands as implementations
-
-        implementation: Callable[[argparse.Namespace], int] = getattr(implementations, name.replace("-", "_"))
+        implementation: Callable[[argparse.Namespace], int]
+        implementation = getattr(import_module(module), name.replace("-", "_"))
         return implementation(options)
 
     parser = commands.add_parser(
@@ -48,6 +50,17 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 def add_run(parser: argparse.ArgumentParser) -> None:
     """Let a command take a run folder."""
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/default")
+
+
+def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
+    """Let a command take a run folder or the folder of one checkpoint, under ``name``, and a choice among a run's."""
+    text = "a run folder, such as runs/default, or the folder of one checkpoint"
+    parser.add_argument(name, type=Path, metavar="RUN", help=text)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument(
+        "--step", type=whole(1, 10**18 - 1), metavar="N", help="the checkpoint of this step, not the newest"
+    )
+    choice.add_argument("--best", action="store_true", help="the checkpoint with the lowest evaluation loss")
 
 
 def whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:

@@ -13,6 +13,7 @@ from bootstrap.environment import set_library_defaults
 from bootstrap.launch import is_first_rank, launch_through_shortages, processes_to_start
 from bootstrap.logging import configure_logging
 from bootstrap.micro_batch import FILE as SIZES
+from bootstrap.named_checkpoint import Choice, folder_of
 from bootstrap.report import Report
 from bootstrap.run import build
 from bootstrap.run_folder import set_aside
@@ -24,7 +25,6 @@ from configs.layers import load_settings
 from configs.rendering import render
 from domain.counting import counted
 from domain.errors import StateError
-from domain.sampling import Sampling
 
 if TYPE_CHECKING:
     import argparse
@@ -112,49 +112,13 @@ def prepare(options: argparse.Namespace) -> int:
     return 0
 
 
-def generate(options: argparse.Namespace) -> int:
-    """Print a continued prompt."""
-    configure_logging()
-    set_library_defaults()
-    from bootstrap.trained import open_trained
-
-    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
-    print(open_trained(options.run).generate(options.prompt, sampling))
-    return 0
-
-
-def export(options: argparse.Namespace) -> int:
-    """Write a trained model as a folder of Hugging Face."""
-    configure_logging()
-    set_library_defaults()
-    from bootstrap.export import export as write_model
-
-    location = write_model(options.run, options.folder, merged=options.merged)
-    print(f"{location} is in {options.folder}, as transformers loads it")
-    return 0
-
-
-def evaluate(options: argparse.Namespace) -> int:
-    """Print a trained model's figures on its held-out documents."""
-    configure_logging()
-    set_library_defaults()
-    from bootstrap.trained import open_trained
-
-    trained = open_trained(options.run)
-    evaluation = trained.evaluate()
-    print(
-        f"{trained.location} · {evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
-        f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
-    )
-    return 0
-
-
 def inspect(options: argparse.Namespace) -> int:
     """Print which checkpoints there are and whether they verify."""
     from bootstrap.inspection import inspect as look_into
 
+    path = folder_of(options.path, Choice(options.step, options.best))
     copies = archived_steps(options.path) if options.archive else None
-    text, is_sound = look_into(options.path, hashing=not options.quick, as_json=options.json, copies=copies)
+    text, is_sound = look_into(path, hashing=not options.quick, as_json=options.json, copies=copies)
     print(text)
     return 0 if is_sound else 4
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from adapters.shared.file_parts import write_parts
+from bootstrap.named_checkpoint import NEWEST
 from bootstrap.trained import open_trained
 from domain.errors import ConfigurationError, StateError
 
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from adapters.shared.causal_language_model import CausalLanguageModel
+    from bootstrap.named_checkpoint import Choice
     from ports.state_store import StatePart
 
 
-def export(run: Path, folder: Path, *, merged: bool) -> str:
-    """Write the newest valid checkpoint of ``run`` as a model folder, tokenizer included; return which one it was.
+def export(run: Path, folder: Path, *, merged: bool, choice: Choice = NEWEST) -> str:
+    """Write the checkpoint of ``run`` that ``choice`` names as a model folder with its tokenizer; return which it was.
 
     For a run with adapters that is the adapters alone, as PEFT loads them, or with ``merged`` a whole model that needs
     no PEFT. ``folder`` must be new or empty, and is there whole or not at all. Raises ``ConfigurationError`` if the
@@ -27,7 +29,7 @@ def export(run: Path, folder: Path, *, merged: bool) -> str:
     """
     folder = folder.resolve()  # . and .. have no name of their own
     _check_room(folder)
-    trained = open_trained(run, device="cpu")  # what is only copied needs no GPU, which it might not fit
+    trained = open_trained(run, device="cpu", choice=choice)  # what is only copied needs no GPU, which it might not fit
     parts = _model_parts(trained.model, run, merged=merged)
     draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:

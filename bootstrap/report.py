@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, final
 
@@ -50,12 +51,16 @@ class Report:
             print(f"held-out: {figures.bits_per_byte:.3f} bits per byte, {figures.loss:.3f} nats/token")
         chosen = self._run.settings.sample
         sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
+        if (note := self._run.shortened(chosen.prompt, sampling)) is not None:
+            print(note)
         print(f"\nsample:\n{_indented(self._run.sample(chosen.prompt, sampling))}\n")
         if (checkpoint := self._run.newest_checkpoint()) is not None:
             reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
             print(f"checkpoint: {checkpoint}  ({reader} loads it as it is)")
-        print(f"try next:   python -m application generate {folder} --prompt {chosen.prompt!r}")
-        print(f"            python -m application evaluate {folder}")
+        program = ("python", "-m", "application")
+        prompt = [f"--prompt={chosen.prompt}"] if chosen.prompt.startswith("-") else ["--prompt", chosen.prompt]
+        print(f"try next:   {shlex.join([*program, 'generate', str(folder), *prompt])}")
+        print(f"            {shlex.join([*program, 'evaluate', str(folder)])}")
 
     def _ending(self, progress: Progress) -> str:
         """Return whether the budget was spent, or what ended the run before that."""

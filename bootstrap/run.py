@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from dependency_injector import providers
 
 from adapters.shared.json_lines import JsonLines
-from application.generate import generate
+from application.generate import fitted, generate
 from application.handlers.record_audit import RecordAudit
 from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
@@ -143,6 +143,11 @@ class Run:
         """Return ``prompt`` continued by the model as it is after ``run``."""
         assert self._container is not None, "sample needs a run that has ended"
         return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
+
+    def shortened(self, prompt: str, sampling: Sampling) -> str | None:
+        """Return a sentence about what ``sample`` leaves out for want of positions, None if that is nothing."""
+        assert self._container is not None, "sample needs a run that has ended"
+        return fitted(self._container.trainable(), self._container.tokenizer(), prompt, sampling)[2]
 
     @property
     def goodput(self) -> Goodput:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bootstrap.arguments import add_command, add_run, add_settings, whole
+from bootstrap.arguments import add_checkpoint, add_command, add_settings, whole
 
 if TYPE_CHECKING:
     import argparse
 
     from bootstrap.arguments import Commands
+
+_MODEL = "bootstrap.model_commands"
 
 EXIT_CODES = """\
 exit codes:
@@ -47,13 +49,33 @@ examples:
       tokenizer.path=./gpt2 data.cache.dir=/scratch/tokens
 """
 
+_GENERATE_HELP = """\
+Takes the newest valid checkpoint unless --step, --best or the folder of a checkpoint names another. The text is shown
+as it is written. If the model has too few positions, fewer tokens are written, and a line says so.
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/default --best --prompt 'def main' --temperature 0
+  %(prog)s runs/default/checkpoints/checkpoint-300
+"""
+
+_EVALUATE_HELP = """\
+Takes the newest valid checkpoint unless --step, --best or the folder of a checkpoint names another, and measures it on
+the documents that its run held out, as the run itself does.
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/default --step 300
+"""
+
 _EXPORT_HELP = """\
-Takes the newest valid checkpoint. The adapters of a run with model.lora are written as PEFT loads them, or with
---merged as a whole model, which needs no PEFT.
+Takes the newest valid checkpoint unless --step, --best or the folder of a checkpoint names another. The adapters of a
+run with model.lora are written as PEFT loads them, or with --merged as a whole model, which needs no PEFT.
 
 examples:
   %(prog)s runs/default ./model
   %(prog)s runs/tuned ./model --merged
+  %(prog)s runs/default ./model --best
 """
 
 
@@ -97,10 +119,8 @@ def _add_config(commands: Commands) -> None:
 
 
 def _add_generate(commands: Commands) -> None:
-    generate = add_command(
-        commands, "generate", "continue a text with a trained model", "example:\n  %(prog)s runs/default"
-    )
-    add_run(generate)
+    generate = add_command(commands, "generate", "continue a text with a trained model", _GENERATE_HELP, module=_MODEL)
+    add_checkpoint(generate)
     generate.add_argument("--prompt", default="", help="text to continue; without it the model begins a document")
     generate.add_argument("--max-new-tokens", type=whole(1), default=128, metavar="N", help="default: 128")
     generate.add_argument(
@@ -113,13 +133,15 @@ def _add_generate(commands: Commands) -> None:
 
 
 def _add_evaluate(commands: Commands) -> None:
-    text = "Measures the newest valid checkpoint on the documents that its run held out, as the run itself does."
-    add_run(add_command(commands, "evaluate", "measure a trained model on its held-out documents", text))
+    summary = "measure a trained model on its held-out documents"
+    add_checkpoint(add_command(commands, "evaluate", summary, _EVALUATE_HELP, module=_MODEL))
 
 
 def _add_export(commands: Commands) -> None:
-    export = add_command(commands, "export", "write a trained model as a folder of Hugging Face", _EXPORT_HELP)
-    add_run(export)
+    export = add_command(
+        commands, "export", "write a trained model as a folder of Hugging Face", _EXPORT_HELP, module=_MODEL
+    )
+    add_checkpoint(export)
     export.add_argument("folder", type=Path, metavar="FOLDER", help="where to write: a new folder, or an empty one")
     export.add_argument("--merged", action="store_true", help="add a run's adapters to their model: a whole one")
 

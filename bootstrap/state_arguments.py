@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bootstrap.arguments import add_command, add_run, add_settings, whole
+from bootstrap.arguments import add_checkpoint, add_command, add_run, add_settings, whole
 from bootstrap.drills.catalog import DRILLS, SOAK
 from domain.errors import ConfigurationError
 
@@ -23,6 +23,7 @@ examples:
   %(prog)s runs/default
   %(prog)s runs/default --quick
   %(prog)s runs/default/checkpoints/checkpoint-350
+  %(prog)s runs/default --best          # or --step 350
   %(prog)s runs/default/quarantine/checkpoint-300.wrong-hash
   %(prog)s runs/default --archive      # asks the archive too
   %(prog)s runs/default --json > report.json
@@ -130,7 +131,7 @@ def drill_numbers(options: argparse.Namespace) -> tuple[int, int, int]:
 
 def _add_inspect(commands: Commands) -> None:
     inspect = add_command(commands, "inspect", "show the checkpoints of a run and whether they verify", _INSPECT_HELP)
-    inspect.add_argument("path", type=Path, metavar="PATH", help="a run folder, or the folder of one checkpoint")
+    add_checkpoint(inspect, "path")
     inspect.add_argument("--quick", action="store_true", help="compare names and sizes only; hash nothing")
     inspect.add_argument("--archive", action="store_true", help="ask the run's archive which copies it holds")
     inspect.add_argument("--json", action="store_true", help="print one JSON object")

@@ -6,9 +6,10 @@ import json
 import os
 from typing import TYPE_CHECKING, final
 
-from application.generate import generate
+from application.generate import fitted, generate, stream
 from bootstrap.access import own_roles
 from bootstrap.assemble import assemble
+from bootstrap.named_checkpoint import NEWEST, load, load_alone, place_of
 from bootstrap.run_folder import read_record
 from configs.layers import restore_settings
 from configs.rendering import dump_settings
@@ -18,10 +19,11 @@ from configs.sections.optimizer import TorchOptimizerSettings
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from bootstrap.container import Container
+    from bootstrap.named_checkpoint import Choice
     from configs.settings import TrainSettings
     from domain.batch import Batch
     from domain.outcome import Evaluation
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 @final
 class Trained:
-    """The newest valid checkpoint of a run, ready to be asked."""
+    """A checkpoint of a run, ready to be asked."""
 
     def __init__(self, container: Container, location: str, data: str | None) -> None:
         self._container = container
@@ -55,6 +57,15 @@ class Trained:
         """Return ``prompt`` and its continuation."""
         return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
 
+    def stream(
+        self, prompt: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
+    ) -> None:
+        """Hand ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
+        trainable, tokenizer = self._container.trainable(), self._container.tokenizer()
+        if (shortened := fitted(trainable, tokenizer, prompt, sampling)[2]) is not None:
+            note(shortened)
+        stream(trainable, tokenizer, prompt, sampling, show)
+
     def held_out_batches(self) -> Sequence[Batch]:
         """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
         if self._data not in (None, self._container.data_fingerprint()):
@@ -74,21 +85,24 @@ class Trained:
         return evaluation
 
 
-def open_trained(path: Path, *, device: str = "auto") -> Trained:
-    """Return the newest valid checkpoint below the run folder ``path``; raises ``StateError`` if there is none."""
-    record = read_record(path)
+def open_trained(path: Path, *, device: str = "auto", choice: Choice = NEWEST) -> Trained:
+    """Return the checkpoint that ``choice`` names of the run folder ``path``, or the one that lies in ``path`` itself.
+
+    Raises ``StateError`` if there is none that verifies, and ``ConfigurationError`` if both name one.
+    """
+    place = place_of(path, choice)
+    alone = load_alone(path) if place.is_alone else None
+    record = read_record(place.path)
     settings = _on_any_device(restore_settings(record["settings"]), device)
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
 
     def decide(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
-    store = assemble(settings, path, {}, say=_say_nothing, decide=decide).state_store()
-    loaded = store.load()
-    if loaded.info is None or loaded.folder is None:
-        msg = f"{path} holds no valid checkpoint yet: train it first"
-        raise StateError(msg)
-    container = assemble(_on_checkpoint(settings, loaded.folder), path, {}, say=_say_nothing, decide=decide)
+    loaded = alone or load(assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store(), place)
+    assert loaded.info is not None
+    assert loaded.folder is not None
+    container = assemble(_on_checkpoint(settings, loaded.folder), place.path, {}, say=_say_nothing, decide=decide)
     container.trainable().restore(loaded.folder, weights_only=True)
     return Trained(container, loaded.info.location, record["facts"].get("data"))
 

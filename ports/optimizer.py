@@ -10,7 +10,7 @@ from ports.model_factory import Model
 from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -105,6 +105,11 @@ class Trainable(ABC):
         """Return whether each rank holds, and captures, a part of the state."""
         return False
 
+    @property
+    def num_positions(self) -> int | None:
+        """Return how many tokens of a text the model can see, None if it knows no such limit."""
+        return None
+
     @abstractmethod
     def memory_bytes(self) -> int:
         """Return the peak of memory in use: the device's if it has its own, else the process's resident size."""
@@ -124,6 +129,13 @@ class Trainable(ABC):
     @abstractmethod
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
         """Return new token ids after ``prompt``, which has at least one, up to ``end_of_text`` (left out)."""
+
+    def stream(
+        self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
+    ) -> None:
+        """Hand the ids that ``generate`` would return to ``tell``, each as it comes if that can be."""
+        for token in self.generate(prompt, sampling, end_of_text=end_of_text):
+            tell(token)
 
     @abstractmethod
     def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:

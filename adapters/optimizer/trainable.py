@@ -16,7 +16,7 @@ from ports.optimizer import Trainable, Update
 from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -59,6 +59,11 @@ class TorchTrainable(Trainable):
     def is_sharded(self) -> bool:
         return self._wrapped.is_sharded
 
+    @property
+    @override
+    def num_positions(self) -> int | None:
+        return self._wrapped.model.num_positions
+
     @override
     def memory_bytes(self) -> int:
         return memory_bytes(self._wrapped.device.type)
@@ -92,8 +97,16 @@ class TorchTrainable(Trainable):
 
     @override
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
+        new: list[int] = []
+        self.stream(prompt, sampling, end_of_text=end_of_text, tell=new.append)
+        return new
+
+    @override
+    def stream(
+        self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
+    ) -> None:
         try:
-            return self._wrapped.model.generate(prompt, sampling, end_of_text=end_of_text)
+            self._wrapped.model.generate(prompt, sampling, end_of_text=end_of_text, tell=tell)
         finally:
             self._wrapped.rest()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
 
 import torch
 from torch import nn
@@ -20,6 +20,7 @@ from adapters.shared.chunked_loss import (
 )
 from adapters.shared.file_parts import TextPart
 from adapters.shared.joined_parts import JoinedTensors, rank_file
+from adapters.shared.new_tokens import new_tokens
 from adapters.shared.sharding import (
     assign,
     host_slices,
@@ -101,33 +102,25 @@ class CausalLanguageModel(nn.Module):
         hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
         return self._chunked(hidden.flatten(0, 1), labels.flatten(), own_loss)
 
-    def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
-        """Return new ids behind ``prompt``, as ``Trainable.generate`` promises; a long prompt loses its beginning.
+    @property
+    def num_positions(self) -> int | None:
+        """Return how many tokens of a text the network can see, None if it knows no such limit."""
+        positions: int | None = getattr(self.network.config, "max_position_embeddings", None)
+        return positions
 
-        Raises ``ConfigurationError`` if the model has no position left for new tokens.
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        end_of_text: int,
+        tell: Callable[[int], object] = lambda _: None,
+    ) -> Sequence[int]:
+        """Return new ids after ``prompt``, as ``Trainable.generate`` promises; a long prompt loses its beginning.
+
+        ``tell`` gets each of them as it comes. Raises ``ConfigurationError`` if no position is left for new tokens.
         """
-        room = self._room_for_prompt(sampling.max_new_tokens)
-        ids = torch.tensor([list(prompt)[-room:]], device=self.network.device)
-        chosen: dict[str, Any] = {"do_sample": False}
-        if sampling.temperature > 0:
-            chosen = {"do_sample": True, "temperature": sampling.temperature}
-            chosen |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
-        network = self.network.eval()
-        try:
-            with torch.random.fork_rng(), torch.no_grad():
-                torch.manual_seed(sampling.seed)
-                out = network.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    max_new_tokens=sampling.max_new_tokens,
-                    eos_token_id=end_of_text,
-                    pad_token_id=end_of_text,
-                    **chosen,
-                )
-        finally:
-            network.train()
-        new: list[int] = out[0, ids.shape[1] :].tolist()
-        return new[: new.index(end_of_text)] if end_of_text in new else new
+        return new_tokens(self.network, list(prompt)[-self._room_for_prompt(sampling) :], sampling, end_of_text, tell)
 
     def capture(self, *, copy: bool = True) -> Sequence[StatePart]:
         """Return weights and description by value, as files that ``from_pretrained`` loads, on the first rank.
@@ -177,14 +170,13 @@ class CausalLanguageModel(nn.Module):
         rows = rows_at_once(head.out_features)
         return chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows)
 
-    def _room_for_prompt(self, max_new_tokens: int) -> int:
-        positions = getattr(self.network.config, "max_position_embeddings", None)
-        if positions is None:
+    def _room_for_prompt(self, sampling: Sampling) -> int:
+        if (positions := self.num_positions) is None:
             return sys.maxsize
-        if positions <= max_new_tokens:
+        if positions <= sampling.max_new_tokens:
             msg = f"the model has {positions} positions: ask for fewer than {positions} new tokens"
             raise ConfigurationError(msg)
-        return int(positions) - max_new_tokens
+        return positions - sampling.max_new_tokens
 
     @torch.no_grad()
     def _read(self, ranges: Mapping[str, ReadRange]) -> None:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import shlex
 import subprocess
 import sys
 import time
@@ -52,6 +53,22 @@ def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     with contextlib.chdir(cwd), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = main(arguments)
     return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+def next_commands(output: str) -> list[list[str]]:
+    """Return the arguments of each command that ``output`` says to try next."""
+    words = shlex.split(output.partition("try next:")[2])
+    begins = [number for number in range(len(words)) if words[number : number + 3] == ["python", "-m", "application"]]
+    assert begins, f"nothing is said to try next: {output}"
+    return [words[begin + 3 : end] for begin, end in zip(begins, [*begins[1:], len(words)], strict=True)]
+
+
+def try_next(output: str, *, cwd: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Run each command that ``output`` says to try next; one that does not end well raises ``AssertionError``."""
+    processes = [run_here(*command, cwd=cwd) for command in next_commands(output)]
+    for process in processes:
+        assert process.returncode == 0, f"{process.args} was said to try next: {process.stderr}"
+    return processes
 
 
 def corpus(folder: Path, *, documents: int = 120, seed: int = 0) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny
+from command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny, try_next
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,35 @@ def test_training_ends_well_and_says_what_to_try_next(trained):
     assert "runs/default/checkpoints/checkpoint-30" in process.stdout
     assert "python -m application generate runs/default" in process.stdout
     assert sorted(losses(home / "runs/default")) == list(range(1, 31))
+
+
+def test_what_a_run_says_to_try_next_works(trained):
+    """Each command that a run prints at its end ends well as it was printed."""
+    home, process = trained
+    generated, evaluated = try_next(process.stdout, cwd=home)
+    assert generated.stdout.startswith("def ")
+    assert "bits per byte" in evaluated.stdout
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["model.config={model_type: gpt2, n_embd: 32, n_layer: 1, n_head: 2, n_positions: 64}"],
+        ["sample.prompt=-it's\n$HOME `x`", "run.dir=my runs"],
+        ["model.kind=decoder", "model.max_position_embeddings=64", "model.hidden_size=48"],
+    ],
+    ids=["few positions", "a prompt that a shell would read", "few positions of a decoder"],
+)
+def test_a_run_with_default_lengths_ends_well_and_so_does_what_it_says_to_try(tmp_path, more):
+    """Fewer positions than the default lengths, or a prompt that needs quotes, spoil neither a run nor what is next."""
+    short = ("run.budget.steps=1", "evaluation.at_start=false", "sample.max_new_tokens=96")
+    settings = tiny(corpus(tmp_path), *short, *more)
+    if more[0].startswith("model."):
+        settings = [setting for setting in settings if not setting.startswith("model.config.")]
+    process = run_here("train", *settings, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    generated, _ = try_next(process.stdout, cwd=tmp_path)
+    assert ("positions" in generated.stderr) == ("positions" in process.stdout)
 
 
 def test_the_run_folder_holds_what_is_documented(trained):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from adapters.shared.decoder.network import DecoderNetwork
+
+
+class Streamer(Protocol):
+    """What transformers calls a streamer."""
+
+    def put(self, tokens: Tensor) -> None:
+        """Take the prompt, the first time, or new tokens."""
 
 
 @torch.no_grad()
@@ -24,17 +31,21 @@ def generate(
     pad_token_id: int,
     do_sample: bool = False,
     attention_mask: Tensor | None = None,
+    streamer: Streamer | None = None,
     **sampling: float,
 ) -> Tensor:
     """Return ``input_ids``, int64 (rows, length), and new tokens until each row has ended or is long enough.
 
     A row that ended is filled with ``pad_token_id``. Draws are those of transformers for the same logits and state of
-    torch's generator; ``sampling`` are the options of ``draw``. Raises ``ConfigurationError`` for rows with padding.
+    torch's generator; ``sampling`` are the options of ``draw``. ``streamer`` gets the prompt, and new tokens as
+    they come. Raises ``ConfigurationError`` for rows with padding.
     """
     if attention_mask is not None and not bool(attention_mask.all()):
         msg = "prompts of different lengths cannot be continued together: generate for one at a time"
         raise ConfigurationError(msg)
     ids, new, kept = input_ids, input_ids, None
+    if streamer is not None:
+        streamer.put(ids)
     has_ended = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for _ in range(max_new_tokens):
         positions = torch.arange(ids.shape[1] - new.shape[1], ids.shape[1], device=ids.device).expand_as(new)
@@ -43,6 +54,8 @@ def generate(
         chosen = draw(last, **sampling) if do_sample else last.argmax(dim=-1)
         new = chosen.masked_fill(has_ended, pad_token_id)[:, None]
         ids = torch.cat((ids, new), dim=1)
+        if streamer is not None:
+            streamer.put(new.cpu())
         has_ended |= chosen == eos_token_id
         if bool(has_ended.all()):
             break

@@ -1,0 +1,58 @@
+"""What the commands that use a trained model do."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bootstrap.environment import set_library_defaults
+from bootstrap.logging import configure_logging
+from bootstrap.named_checkpoint import Choice
+from domain.sampling import Sampling
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Print a continued prompt."""
+    configure_logging()
+    set_library_defaults()
+    from bootstrap.trained import open_trained
+
+    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
+    trained = open_trained(options.run, choice=_choice(options))
+    trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
+    print()
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write a trained model as a folder of Hugging Face."""
+    configure_logging()
+    set_library_defaults()
+    from bootstrap.export import export as write_model
+
+    location = write_model(options.run, options.folder, merged=options.merged, choice=_choice(options))
+    print(f"{location} is in {options.folder}, as transformers loads it")
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print a trained model's figures on its held-out documents."""
+    configure_logging()
+    set_library_defaults()
+    from bootstrap.trained import open_trained
+
+    trained = open_trained(options.run, choice=_choice(options))
+    evaluation = trained.evaluate()
+    print(
+        f"{trained.location} · {evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
+        f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
+    )
+    return 0
+
+
+def _choice(options: argparse.Namespace) -> Choice:
+    return Choice(options.step, options.best)
