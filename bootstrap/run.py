@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from dependency_injector import providers
 
-from adapters.shared.json_lines import JsonLines
 from application.generate import fitted, generate
-from application.handlers.record_audit import RecordAudit
 from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
-from application.rejections import Rejections
 from bootstrap.access import refuse_to_train
 from bootstrap.accounting import account_time
 from bootstrap.assemble import PARTS, assemble
@@ -26,11 +23,11 @@ from bootstrap.monitors import build_monitors, close_monitor
 from bootstrap.post_mortem import post_mortem_reactions
 from bootstrap.ranks import SharedRunFolder, check_identity, in_turns
 from bootstrap.reactions import reactions, reactions_of_each_rank, subscribe_outside_handlers
+from bootstrap.records import open_records, open_rejections
 from bootstrap.state_stores import archive_in_use, claim_archive
 from bootstrap.watching import build_watchdog
-from configs.masking import mask, mask_text
+from configs.masking import mask_text
 from configs.rendering import dump_settings
-from domain.access import Role
 from domain.budget import Budget
 from domain.commands import StopRun
 from domain.errors import ConfigurationError
@@ -38,7 +35,7 @@ from domain.events import Event
 from domain.goodput import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from application.train import TrainRun
@@ -181,7 +178,7 @@ class Run:
         monitors = self._open_monitors(stack, is_first=group.rank == 0)
         for line in told_changes(folder.settings_before or {}, dump_settings(self.settings)):
             self._tell(line)
-        container.rejections.override(providers.Object(self._open_rejections(stack, group.rank)))
+        container.rejections.override(providers.Object(open_rejections(self.settings, group.rank, stack)))
         container.chosen()  # decided together, so not within anybody's turn
         container.mode()
         check_identity(folder, container)
@@ -206,13 +203,6 @@ class Run:
             stack.callback(close_monitor, monitor, self._tell)
         return monitors
 
-    def _open_rejections(self, stack: ExitStack, rank: int) -> Rejections:
-        name = f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl"
-        rejected = stack.enter_context(closing(JsonLines(self.directory / name)))
-        return Rejections(
-            self.settings.data.on_error, lambda record: rejected.append(mask(record)), known=rejected.read()
-        )
-
     def _subscribe(
         self, container: Container, folder: SharedRunFolder, monitors: Sequence[Monitor], stack: ExitStack
     ) -> None:
@@ -230,7 +220,7 @@ class Run:
         if self.settings.recovery.watchdog.enabled:
             answers.append((Event, watchdog))
         if container.process_group().rank == 0:  # commands come from there alone, and most facts are those of all ranks
-            write = self._open_records(container, stack)
+            write = open_records(container, self.directory, stack, say=self._tell)
             answers.append((Event, account))
             answers += reactions(container, record, adapt, write=write, say=self._tell, compilations=compilations)
         self._connect(container, answers, stack)
@@ -241,12 +231,3 @@ class Run:
     def _connect(self, container: Container, reactions: Sequence[Reaction], stack: ExitStack) -> None:
         for kind, handler in reactions:  # ended with the run: a host's own bus may serve another one
             stack.callback(container.event_bus().subscribe(kind, handler))
-
-    def _open_records(self, container: Container, stack: ExitStack) -> Callable[[Mapping[str, Any]], object]:
-        bus = container.event_bus()
-        events = stack.enter_context(closing(JsonLines(self.directory / "events.jsonl")))
-        stack.enter_context(container.audit().held())
-        stack.callback(bus.subscribe(Event, RecordAudit(container.audit().record)))
-        if not container.door().may(Role.DELETE):
-            self._tell("this run may not delete: what state_store.keep lets go stays until somebody else deletes it")
-        return lambda event: events.append(mask(event))

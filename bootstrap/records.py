@@ -1,0 +1,40 @@
+"""The files of a run folder that a run writes as it goes: events, the audit, and records that were rejected."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any
+
+from adapters.shared.json_lines import JsonLines
+from application.handlers.record_audit import RecordAudit
+from application.rejections import Rejections
+from configs.masking import mask
+from domain.access import Role
+from domain.events import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from bootstrap.container import Container
+    from configs.settings import TrainSettings
+
+
+def open_rejections(settings: TrainSettings, rank: int, stack: ExitStack) -> Rejections:
+    """Return what becomes of records that cannot be used, written to a file of this ``rank`` until ``stack`` ends."""
+    name = f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl"
+    rejected = stack.enter_context(closing(JsonLines(settings.run.directory / name)))
+    return Rejections(settings.data.on_error, lambda record: rejected.append(mask(record)), known=rejected.read())
+
+
+def open_records(
+    container: Container, directory: Path, stack: ExitStack, *, say: Callable[[str], object]
+) -> Callable[[Mapping[str, Any]], object]:
+    """Have the audit written until ``stack`` ends; return what writes an event to ``events.jsonl``."""
+    bus = container.event_bus()
+    events = stack.enter_context(closing(JsonLines(directory / "events.jsonl")))
+    stack.enter_context(container.audit().held())
+    stack.callback(bus.subscribe(Event, RecordAudit(container.audit().record)))
+    if not container.door().may(Role.DELETE):
+        say("this run may not delete: what state_store.keep lets go stays until somebody else deletes it")
+    return lambda event: events.append(mask(event))
