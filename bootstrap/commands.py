@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bootstrap.environment import set_library_defaults
 from bootstrap.launch import is_first_rank, launch_through_shortages, processes_to_start
+from bootstrap.launcher_watch import ending_with_launcher
 from bootstrap.logging import configure_logging
 from bootstrap.micro_batch import FILE as SIZES
 from bootstrap.named_checkpoint import Choice, folder_of
@@ -62,8 +63,9 @@ def train(options: argparse.Namespace) -> int:
     run.may_exit = True
     report = Report(run)
     try:
-        tell = write_at_once if is_first_rank() else (lambda _: None)
-        with stopping_on_signals(run.request_stop, acknowledge=tell, will_save=run.will_save):
+        tell, grace = write_at_once if is_first_rank() else (lambda _: None), settings.recovery.grace_seconds
+        hearing = stopping_on_signals(run.request_stop, acknowledge=tell, will_save=run.will_save)
+        with hearing, ending_with_launcher(run.request_stop, grace):
             progress = run.run()
             if run.stopped_by is None or run.stopped_by.signal is None:
                 report.show(progress)

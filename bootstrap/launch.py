@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from configs.settings import TrainSettings
     from ports.process_group import ProcessGroup
 
+_RUN_ID = "holdfast.launcher."
 _SECOND_GPU = Path("/dev/nvidia1")
 
 
@@ -31,6 +33,15 @@ def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
 def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether this process speaks for all that a launcher started."""
     return not is_launched(environment) or int(environment.get("RANK") or 0) == 0
+
+
+def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Return the number of the process that started this one, whose parent is ``parent`` now: it may be gone already.
+
+    Only ``launch`` tells it; of another launcher's processes it is the parent.
+    """
+    told = re.fullmatch(re.escape(_RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
+    return int(told[1]) if told else parent
 
 
 def open_group(timeout_seconds: float) -> ProcessGroup:
@@ -106,7 +117,7 @@ def launch(
         nproc_per_node=num_processes,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        run_id=f"holdfast-{os.getpid()}",
+        run_id=f"{_RUN_ID}{os.getpid()}",
         max_restarts=0,
         monitor_interval=0.2,
         signals_to_handle="SIGTERM,SIGINT,SIGUSR1,SIGHUP,SIGQUIT",

@@ -16,6 +16,7 @@ from bootstrap.drills.catalog import Planned
 from bootstrap.drills.faults import faults_of
 from bootstrap.environment import set_library_defaults
 from bootstrap.launch import is_first_rank, launch, processes_to_start
+from bootstrap.launcher_watch import ending_with_launcher
 from bootstrap.logging import configure_logging
 from bootstrap.run import Run
 from bootstrap.signals import stopping_on_signals
@@ -123,7 +124,8 @@ def _train(arguments: Sequence[str]) -> int:
             run.request_stop("it has taken the steps that are compared")
 
     run.subscribe(StepCompleted, on_step)
-    with stopping_on_signals(run.request_stop):
+    grace = settings.recovery.grace_seconds
+    with stopping_on_signals(run.request_stop), ending_with_launcher(run.request_stop, grace):
         run.run()
     return 0 if run.stopped_by is None or run.stopped_by.signal is None else 128 + run.stopped_by.signal
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from domain.commands import Command
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MEETING_SECONDS = 600.0  # all were started at once: they differ by the time that imports take
 _COURTESY_SECONDS = 2.0  # so that the rank that failed first also ends first: a launcher goes by its exit code
 _group_numbers = itertools.count()
 
@@ -49,13 +50,17 @@ class TorchProcessGroup(ProcessGroup):
         self._rank, self._size = _place()
         self._timeout_seconds = timeout_seconds
         timeout = timedelta(seconds=timeout_seconds)
+        meeting, asked = min(timeout_seconds, _MEETING_SECONDS), time.monotonic()
         try:
-            store, _, _ = next(rendezvous("env://", timeout=timeout))
+            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=meeting)))
             own = PrefixStore(f"holdfast/process_group/{next(_group_numbers)}", store)
             self._group: Any = ProcessGroupGloo(own, self._rank, self._size, timeout)
         except (RuntimeError, ValueError) as error:
             where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-            msg = f"rank {self._rank} of {self._size} did not find the others at {where}; see that all ranks start"
+            bound = _waited(asked, meeting)
+            msg = (
+                f"rank {self._rank} of {self._size} did not find the others at {where}{bound}; see that all ranks start"
+            )
             raise TrainingError(msg) from error
         atexit.register(self.close)  # a group that is still there when the interpreter ends aborts the process
         self.barrier()  # rank 0 serves the meeting point: nobody may leave before all have met
@@ -108,14 +113,23 @@ class TorchProcessGroup(ProcessGroup):
             msg = f"rank {self._rank} of {self._size} has left its group; end the run"
             raise TrainingError(msg)
         everyone = [torch.empty_like(mine) for _ in range(self._size)]
+        asked = time.monotonic()
         try:
             self._group.allgather([everyone], [mine]).wait()
         except RuntimeError as error:
             self.close()
+            bound = _waited(asked, self._timeout_seconds)
             time.sleep(_COURTESY_SECONDS)
-            msg = f"rank {self._rank} of {self._size} lost the others; look there for the first error and start again"
+            msg = (
+                f"rank {self._rank} of {self._size} lost the others{bound}; look for the first error there and restart"
+            )
             raise TrainingError(msg) from error
         return everyone
+
+
+def _waited(since: float, most: float) -> str:
+    """Return how long was waited, if that was the ``most``; what fails earlier has another reason."""
+    return f" within {most:.0f} s, the most that it waits" if time.monotonic() - since >= most else ""
 
 
 def _place() -> tuple[int, int]:
