@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from adapters.shared.json_lines import JsonLines
 from bootstrap.post_mortem import FOLDER, STAMP
-from bootstrap.run_folder import read_record
+from bootstrap.run_folder import RECORD, is_unwritten, read_record
 from bootstrap.run_lock import holder_of, is_locked
 from bootstrap.supervise import RESTARTS
 from bootstrap.watching import STACKS
@@ -41,6 +41,16 @@ class Story:
     checkpoints: Sequence[int]
     budget: int | None
     is_running: bool
+    start: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_trained(self) -> bool:
+        """Return whether the last start came to its first step, or to where that would have been."""
+        begins = [str(event["time"]) for event in self.events if event.get("event") == "RunStarted"]
+        if "time" not in self.start:  # of a run from before this was told
+            return True
+        began = datetime.fromisoformat(str(self.start["time"]))
+        return any(datetime.fromisoformat(time) >= began for time in begins[-1:])
 
     @property
     def starts(self) -> Sequence[int]:
@@ -60,7 +70,10 @@ class Story:
 
 def explain(run: Path) -> str:
     """Return what is to be said of the run folder ``run``; raises ``StateError`` if it is none. Only reads."""
-    settings = read_record(run)["settings"]
+    if is_unwritten(run):
+        return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
+    record = read_record(run)
+    settings = record["settings"]
     figures = [line["step"] for line in JsonLines(run / "metrics.jsonl").read() if "loss" in line]
     commits = run.glob("checkpoints/checkpoint-*/COMMIT")
     story = Story(
@@ -69,6 +82,7 @@ def explain(run: Path) -> str:
         sorted(int(commit.parent.name.rpartition("-")[2]) for commit in commits),
         settings.get("run", {}).get("budget", {}).get("steps"),
         is_locked(run),
+        record.get("start", {}),
     )
     return "\n".join(one_line(line, _LONGEST) for line in _lines(run, story))
 
@@ -107,10 +121,24 @@ def _restarts(run: Path) -> Iterator[str]:
         yield f"the supervisor gave up: {reason}"
 
 
+def _unwritten(run: Path) -> Iterator[str]:
+    """Tell of a run folder that a start has locked, and in which it has written nothing yet."""
+    if is_locked(run):
+        yield f"{run} · starting · step 0"
+        if (holder := holder_of(run)) is not None:
+            yield f"by {holder}"
+        return
+    yield f"{run} · not begun · step 0"
+    yield f"why: the last start ended before it had written {RECORD}: nothing was trained, and nothing is lost"
+    yield "what to try: start the same command again"
+
+
 def _state(story: Story) -> str:
-    last = story.last
     if story.is_running:
-        return "running"
+        return "running" if story.has_trained else "starting"
+    if not story.has_trained:
+        return "failed" if "error" in story.start else "killed"
+    last = story.last
     if "RunFailed" in last:
         return "failed"
     if "RunFinished" in last:
@@ -121,7 +149,27 @@ def _state(story: Story) -> str:
     return "killed" if story.starts else "not begun"
 
 
+def _reasons_of_start(story: Story) -> Iterator[str]:
+    """Tell how far a start came that did not train, and what ended it."""
+    phase = story.start.get("phase", "starting")
+    if story.is_running:
+        yield f"since {story.start['time']}, now {phase}"
+    elif (error := story.start.get("error")) is not None:
+        yield f"why: the last start ended while it was {phase}: {error}"
+        yield "what to try: start the same command again once the cause is removed"
+    else:
+        yield (
+            f"why: the process ended without a word while it was {phase}: kill -9, the kernel short of memory (dmesg), "
+            "or the power"
+        )
+        goes_on = "; it goes on from the newest checkpoint" if story.checkpoints else "; it had trained nothing yet"
+        yield f"what to try: start the same command again{goes_on}"
+
+
 def _reasons(run: Path, story: Story) -> Iterator[str]:
+    if not story.has_trained:
+        yield from _reasons_of_start(story)
+        return
     found = _post_mortem(run, story)
     state, last = _state(story), story.last
     if state == "stopped":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from typing_extensions import override
 
 from bootstrap.run_folder import RECORD, RunFolder, changed_settings, is_for_all_ranks
+from configs.masking import mask_text
 from domain.errors import ConfigurationError, StateError
 from ports.state_store import StatePart
 
@@ -47,6 +48,16 @@ class SharedRunFolder:
             if differing := [key for key in changed_settings(first, theirs) if is_for_all_ranks(key)]:
                 msg = f"{differing[0]} of rank {rank} is not that of rank 0: give all processes the same settings"
                 raise ConfigurationError(msg)
+
+    def enter(self, phase: str) -> None:
+        """Tell in ``run.json`` how far this start has come."""
+        if self._own is not None:
+            self._own.enter(phase)
+
+    def note_failure(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        """Tell in ``run.json`` what ended this start before it trained: an ``ExitStack`` calls this at its end."""
+        if self._own is not None and kind is not None:
+            self._own.fail(mask_text(f"{kind.__name__}: {error}" if str(error) else kind.__name__))
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what the first rank has decided for the ``auto`` setting ``name``."""

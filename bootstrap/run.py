@@ -172,6 +172,8 @@ class Run:
         if group.rank == 0:
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
         folder.begin(dump_settings(self.settings))
+        folder.enter("looking at data, tokenizer and device")
+        stack.push(folder.note_failure)
         if group.rank == 0:
             claim_archive(container.state_store(), folder.run_id)
         container.record.override(providers.List(providers.Object(folder.part)))
@@ -183,7 +185,9 @@ class Run:
         container.mode()
         check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))
+        folder.enter("preparing the tokens")
         in_turns(group, container.batch_stream)
+        folder.enter("building the model")
         self._subscribe(container, folder, monitors, stack)
         train_run: TrainRun = container.train_run()
         folder.write()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
+from copy import deepcopy
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 RECORD = "run.json"
+TRAINING = "training"
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 # What a resumed run may not change: another value here makes it another run.
@@ -43,18 +46,22 @@ class RunFolder:
         self._lock = take_lock(path)
         self.record: dict[str, Any] = {}
         self.settings_before: Mapping[str, Any] | None = None
+        self._kept: dict[str, Any] = {}
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
 
         What is taken, decided and held stands in ``record`` until ``write``: a start that comes to nothing claims no
-        folder. Raises ``ConfigurationError`` naming the first setting that would make it another run.
+        folder, and ``enter`` and ``fail`` tell of it only how far it came. Raises ``ConfigurationError`` naming the
+        first setting that would make it another run.
         """
         if (self.path / RECORD).exists():
             self.record = read_record(self.path)
-        if not self.record:
+        self._kept = deepcopy(self.record)
+        if not self.record or self.record.get("start", {}).get("is_first"):
             self._refuse_orphans()
-            self.record = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
+            blank: dict[str, Any] = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
+            self.record = blank | {"id": self.record["id"]} if self.record else blank
         else:
             self.settings_before = self.record["settings"]
             changes = changed_settings(self.record["settings"], settings)
@@ -72,6 +79,21 @@ class RunFolder:
                 self.record["history"].append({"time": _now(), "changed": changes})
         self.record["settings"] = dict(settings)
         self.record.setdefault("id", uuid4().hex)
+        is_first = self.settings_before is None
+        self._kept = deepcopy(self.record) if is_first else self._kept
+        self.record["start"] = {"time": datetime.now(UTC).isoformat(), "is_first": is_first}
+
+    def enter(self, phase: str) -> None:
+        """Have ``run.json`` tell that this start has come to ``phase``, beside all that it says of earlier starts."""
+        self.record["start"]["phase"] = phase
+        replace_record(self.path, json.dumps(self._kept | {"start": self.record["start"]}, indent=1))
+
+    def fail(self, error: str) -> None:
+        """Have ``run.json`` tell what ended this start before ``write``, if the disk takes it."""
+        if self.record["start"].get("phase") not in (None, TRAINING):
+            self.record["start"]["error"] = error
+            with suppress(StateError):
+                self.enter(self.record["start"]["phase"])
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what was once decided for the ``auto`` setting ``name``, or decide it now and record why."""
@@ -95,7 +117,8 @@ class RunFolder:
         return json.dumps(self.record, indent=1)
 
     def write(self) -> None:
-        """Replace ``run.json`` in one move."""
+        """Replace ``run.json`` in one move: the run has begun."""
+        self.record["start"] = {"time": self.record["start"]["time"], "phase": TRAINING}
         replace_record(self.path, self.as_json())
 
     def close(self) -> None:
@@ -144,6 +167,13 @@ def _check_members(record: Mapping[str, Any]) -> None:
     if not all(isinstance(decided["value"], str) for decided in record["auto"].values()):
         msg = "auto holds something else than text"
         raise TypeError(msg)
+    if "start" in record:
+        datetime.fromisoformat(record["start"]["time"])
+
+
+def is_unwritten(path: Path) -> bool:
+    """Return whether a start has locked the folder ``path`` as its own, and nothing else of a run is there yet."""
+    return (path / "LOCK").is_file() and not (path / RECORD).exists() and not (path / "checkpoints").exists()
 
 
 def set_aside(path: Path) -> Path | None:

@@ -128,3 +128,66 @@ def test_a_strange_message_stays_on_its_line(tmp_path):
     assert "\x1b" not in told
     assert "CANARY" not in told
     assert "\nfake" not in told
+
+
+def starting(folder, *events, checkpoints=(), **start):
+    """Return a run folder whose last start has told so much of itself in run.json."""
+    run_folder(folder, events, checkpoints=checkpoints)
+    record = json.loads((folder / "run.json").read_text())
+    record["start"] = {"time": "2026-11-22T12:00:00.5+00:00", "phase": "building the model", **start}
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("start", "state", "told"),
+    [
+        ({}, "killed", "without a word while it was building the model"),
+        ({"error": "DataError: no such file"}, "failed", "while it was building the model: DataError: no such file"),
+    ],
+)
+@pytest.mark.parametrize("events", [(), (STARTED, {"event": "RunFinished", "step": 8})], ids=["first", "resumed"])
+def test_a_start_that_did_not_come_to_training_is_told(tmp_path, events, start, state, told):
+    """How far the last start came and what ended it is told, whatever an earlier start of the run came to."""
+    text = explain(starting(tmp_path, *events, **start))
+    assert f" · {state} · " in text.splitlines()[0]
+    assert told in text
+    assert "start the same command again" in text
+
+
+def test_a_start_under_way_is_told_with_what_it_does(tmp_path):
+    """While a process holds the lock and has not begun to train, what it does is told, and nothing of an end."""
+    starting(tmp_path, phase="preparing the tokens")
+    with (tmp_path / "LOCK").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        text = explain(tmp_path)
+    assert " · starting · " in text
+    assert "now preparing the tokens" in text
+    assert "why" not in text
+
+
+def test_a_start_that_came_to_training_is_told_by_its_events(tmp_path):
+    """Once the last start has trained, its events tell how the run stands."""
+    trained = {"event": "RunStarted", "step": 0, "time": "2026-11-22T12:00:01+00:00"}
+    text = explain(starting(tmp_path, STARTED, trained, {"event": "RunFinished", "time": "2026-11-22T12:00:02+00:00"}))
+    assert " · finished · " in text
+
+
+def test_a_folder_that_is_only_locked_has_a_story(tmp_path):
+    """Before run.json is there, a held lock tells of a start under way, and a free one of a start that ended."""
+    with (tmp_path / "LOCK").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert " · starting · " in explain(tmp_path)
+    text = explain(tmp_path)
+    assert " · not begun · " in text
+    assert "nothing was trained, and nothing is lost" in text
+
+
+@pytest.mark.parametrize("content", ["text", {"time": "yesterday"}, {}])
+def test_a_record_whose_start_is_damaged_is_refused(tmp_path, content):
+    """A run.json whose start is not what a run writes there is one sentence."""
+    run_folder(tmp_path, [])
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(record | {"start": content}))
+    with pytest.raises(StateError, match="is damaged"):
+        explain(tmp_path)
