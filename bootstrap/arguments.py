@@ -36,6 +36,7 @@ def add_command(
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Let a command take settings."""
+    parser.set_defaults(takes_settings=True)
     parser.add_argument(
         "--config",
         type=Path,
@@ -45,6 +46,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="a YAML file; repeat it, later ones win",
     )
     parser.add_argument("settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7")
+
+
+def takes_settings(parser: argparse.ArgumentParser) -> bool:
+    """Return whether ``add_settings`` was called for a command."""
+    return parser.get_default("takes_settings") is True
 
 
 def add_run(parser: argparse.ArgumentParser) -> None:

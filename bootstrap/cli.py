@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from bootstrap.arguments import takes_settings
+from bootstrap.option_form import as_settings, hint_for
 from bootstrap.run_arguments import EXIT_CODES, add_run_commands
 from bootstrap.state_arguments import add_state_commands
 
@@ -22,11 +24,15 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code. A user's mistake is one sentence on standard error, never a traceback."""
     _prepare_streams()
-    parser = _parser()
-    options, others = parser.parse_known_args(arguments)
-    takes_settings = hasattr(options, "settings")
-    if strange := [other for other in others if other.startswith("-") or "=" not in other or not takes_settings]:
-        parser.error(f"unrecognized arguments: {' '.join(strange)}")
+    parser, settable = _parser()
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    if given[:1] and given[0] in settable:
+        given = as_settings(given)
+    options, others = parser.parse_known_args(given)
+    is_settable = hasattr(options, "settings")
+    if strange := [other for other in others if other.startswith("-") or "=" not in other or not is_settable]:
+        hint = f"; {hint_for(strange[0])}" if is_settable else ""
+        parser.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
     if others:  # settings behind an option, which argparse does not take where another word came before
         options.settings += others
     command: Callable[[argparse.Namespace], int] = options.command
@@ -98,7 +104,8 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
+    """Return the parser, and the commands that take settings."""
     parser = argparse.ArgumentParser(
         prog="python -m application",
         description="Holdfast trains language models without losing the run.",
@@ -108,4 +115,4 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_run_commands(commands)
     add_state_commands(commands)
-    return parser
+    return parser, {name for name, command in commands.choices.items() if takes_settings(command)}

@@ -10,8 +10,9 @@ from bootstrap.lazy import lazy
 from bootstrap.plugins import load_plugin
 from configs.sections.memory import BUDGET
 from configs.sections.optimizer import TorchOptimizerSettings
-from domain.checkpoint_choice import CheckpointBudget, size_in_bytes
+from domain.checkpoint_choice import CheckpointBudget
 from domain.memory_estimate import Engine, Training
+from domain.sizes import size_in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

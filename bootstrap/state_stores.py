@@ -15,9 +15,9 @@ from bootstrap.sealing import build_sealing
 from configs.layers import restore_settings
 from configs.masking import mask_text
 from domain.access import Role
-from domain.checkpoint_choice import size_in_bytes
 from domain.errors import ConfigurationError, StateError
 from domain.retention import Retention
+from domain.sizes import size_in_bytes
 from domain.tiers import DiskBudget, Phase
 
 if TYPE_CHECKING:

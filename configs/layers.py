@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import reduce
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
 from configs.aliases import renamed
-from configs.catalog import takes_null, takes_only_text
+from configs.catalog import settings_by_name, takes_null, takes_only_text
 from configs.masking import MASK
 from configs.plain import leaves, to_plain
-from configs.problems import Origins, dotted, explain, one_line, refuse, unknown
+from configs.problems import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
 from configs.settings import TrainSettings
 from configs.strict_yaml import MAX_DEPTH, StrictYamlError, read_scalar, read_yaml
 from configs.tree import Leaf, Tree, lay, leaves_of, merge, plant, plant_at, values_of
+from configs.variables import variables_of
+from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
+
+T = TypeVar("T")
 
 MAX_FILE_BYTES = 1024 * 1024
 COMMAND_LINE = "command line"
@@ -39,16 +43,28 @@ class Resolved:
     origins: Mapping[str, str]
 
 
-def load_settings(files: Sequence[Path], overrides: Sequence[str], environ: Mapping[str, str]) -> Resolved:
+def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ: Mapping[str, str]) -> Resolved:
     """Return the settings out of YAML ``files`` (later ones win), ``environ`` and ``key.path=value`` overrides.
 
-    Whatever is wrong raises ``ConfigurationError`` naming the key, the layer and what was probably meant.
+    All that is wrong is told in one ``ConfigurationError``: for each, the key, the layer and what was probably meant.
     """
-    layers = [*map(_from_file, files), _from_environment(environ), _from_overrides(overrides)]
-    tree: Tree = reduce(lay, map(renamed, layers), {})
+    problems: list[str] = []
+    texts = [*filter(None, (_attempt(problems, _from_file, Path(file)) for file in files))]
+    if problems:  # what a file would have said decides what else is wrong
+        refuse_all(problems)
+    layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
+    tree: Tree = reduce(lay, filter(None, (_attempt(problems, renamed, layer) for layer in layers)), {})
     for path, leaf in leaves_of(tree):
-        _check_text(path, leaf)
-    return _resolve(tree)
+        _attempt(problems, _check_text, path, leaf)
+    return _resolve(tree, problems)
+
+
+def _attempt(problems: list[str], step: Callable[..., T], *arguments: Any) -> T | None:
+    try:
+        return step(*arguments)
+    except ConfigurationError as error:
+        problems.append(str(error))
+        return None
 
 
 def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
@@ -58,23 +74,20 @@ def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
     return _resolve(plant(plain, origin)).settings
 
 
-def _resolve(tree: Tree) -> Resolved:
+def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:
     values = values_of(tree)
     layers = {path: leaf.origin for path, leaf in leaves_of(tree)}
     origins = Origins(layers)
     # BaseSettings would take keys such as `_env_file` for instructions of its own.
     strangers = [key for key in values if key not in TrainSettings.model_fields]
     known = {key: value for key, value in values.items() if key in TrainSettings.model_fields}
+    found = [*problems, *(unknown((stranger,), origins) for stranger in strangers)]
     try:
         settings = TrainSettings.model_validate(known)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-    else:
-        errors = []
-    if strangers:
-        refuse(unknown((strangers[0],), origins), len(strangers) + len(errors) - 1)
-    if errors:
-        refuse(explain(errors[0], origins, values), len(errors) - 1)
+        found += explain_all(error.errors(include_url=False), origins, values)
+    if found:
+        refuse_all(found)
     paths = [path for path, _ in leaves(to_plain(settings))]
     return Resolved(settings, MappingProxyType({".".join(path): layers.get(path, "default") for path in paths}))
 
@@ -120,26 +133,27 @@ def _parsed_file(text: str, origin: str) -> Tree:
     return plant(values, origin)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Tree:
-    prefix = TrainSettings.model_config["env_prefix"]
-    delimiter = TrainSettings.model_config["env_nested_delimiter"] or "__"
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Tree:
     tree: Tree = {}
-    # Shallow names first, so that HOLDFAST_MODEL__PATH refines HOLDFAST_MODEL.
-    for name in sorted(environ, key=lambda name: (name.count(delimiter), name)):
-        if name.startswith(prefix):
-            path = tuple(name.removeprefix(prefix).lower().split(delimiter))
-            tree = merge(tree, _branch(path, environ[name], f"environment {one_line(name, 200)}"))
+    for name, path in variables_of(environ):
+        branch = _attempt(problems, _branch, path, environ[name], f"environment {one_line(name, 200)}")
+        tree = merge(tree, branch or {})
     return tree
 
 
-def _from_overrides(overrides: Sequence[str]) -> Tree:
+def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Tree:
     tree: Tree = {}
     for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals:
-            refuse(f"{one_line(override, 80)} ({COMMAND_LINE}) sets nothing: write section.key=value")
-        tree = merge(tree, _branch(tuple(name.strip().split(".")), text, COMMAND_LINE))
+        tree = merge(tree, _attempt(problems, _from_override, override) or {})
     return tree
+
+
+def _from_override(override: str) -> Tree:
+    name, equals, text = override.partition("=")
+    if not equals:
+        wanted = f"{name}=VALUE" if name in settings_by_name() else "section.key=value"
+        refuse(f"{one_line(override, 80)} ({COMMAND_LINE}) sets nothing: write {wanted}")
+    return _branch(tuple(name.strip().split(".")), text, COMMAND_LINE)
 
 
 def _branch(path: tuple[str, ...], text: str, origin: str) -> Tree:

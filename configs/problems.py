@@ -1,10 +1,11 @@
-"""What is wrong with the settings, in one sentence for the person who wrote them."""
+"""What is wrong with the settings, each in one sentence for the person who wrote them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from configs.catalog import built_in_kinds, fields_of, kinds_of, nearest_name, settings_by_name
+from configs.catalog import built_in_kinds, fields_of, nearest_name, settings_by_name
+from configs.locations import Location, by_place
 from configs.masking import mask_text
 from configs.sections.base import nearest_kind
 from configs.settings import TrainSettings
@@ -12,11 +13,9 @@ from configs.strict_yaml import write_yaml
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
-
-Location = tuple[str | int, ...]
 
 _TEXTS = {
     "bool_type": "must be true or false",
@@ -64,10 +63,17 @@ def one_line(text: str, limit: int = 2000) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def refuse(problem: str, others: int = 0) -> NoReturn:
-    """Raise the ``ConfigurationError`` that states one problem and counts the others, free of any earlier error."""
-    more = f" ({others} more {'setting is' if others == 1 else 'settings are'} wrong)" if others else ""
-    raise ConfigurationError(one_line(problem) + more) from None
+def refuse(problem: str) -> NoReturn:
+    """Raise the ``ConfigurationError`` that states one problem, free of any earlier error."""
+    raise ConfigurationError(one_line(problem)) from None
+
+
+def refuse_all(problems: Sequence[str]) -> NoReturn:
+    """Raise the ``ConfigurationError`` that states each problem, on a line of its own if there are several."""
+    if len(problems) == 1:
+        refuse(problems[0])
+    lines = [f"{len(problems)} settings are wrong:", *map(one_line, problems)]
+    raise ConfigurationError("\n  ".join(lines)) from None
 
 
 def dotted(path: Location) -> str:
@@ -112,10 +118,18 @@ def _siblings(path: Location, kind: object) -> Iterable[str]:
     return {name.removeprefix(prefix).split(".")[0] for name, kinds in names.items() if kind is None or kind in kinds}
 
 
-def explain(error: ErrorDetails, origins: Origins, tree: Mapping[str, Any]) -> str:
-    """Return a problem that pydantic found as a sentence in the words of the settings."""
-    path = _spoken(error["loc"])
-    layer = origins.of(path)
+def explain_all(errors: Iterable[ErrorDetails], origins: Origins, tree: Mapping[str, Any]) -> list[str]:
+    """Return what pydantic found as sentences in the words of the settings, one for each value that is wrong."""
+    places = by_place(errors, tree)
+    return [
+        _explain(path, found, origins, tree)
+        for path, found in places.items()
+        if not any(path == other[: len(path)] for other in places if len(other) > len(path))
+    ]
+
+
+def _explain(path: Location, errors: Sequence[ErrorDetails], origins: Origins, tree: Mapping[str, Any]) -> str:
+    layer, error = origins.of(path), errors[0]
     context = error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
@@ -124,28 +138,41 @@ def explain(error: ErrorDetails, origins: Origins, tree: Mapping[str, Any]) -> s
             text = "has too few values"
             path = path[:-1]
         case "missing":
-            return f"{dotted(path)} is missing: {path[0]}.kind={_kind(tree, path)} ({layer}) needs it"
-        case "union_tag_not_found":
+            return f"{dotted(path)} is missing: {_owner(path, tree)} ({layer}) needs it"
+        case "union_tag_not_found" if len(path) == 1 or isinstance(path[1], int):
             return _bad_kind((*path, "kind"), error["input"], origins)
+        case "union_tag_not_found":
+            return f"{dotted(path)}.kind is missing: {dotted(path)} ({layer}) needs one"
+        case "union_tag_invalid":
+            path = (*path, "kind")
+            text = f"must be one of {context['expected_tags']}, not {one_line(context['tag'], 80)}".replace("'", "")
         case "value_error":
             text = str(context["error"])
         case known if known in _TEXTS:
-            text = _TEXTS[known].format(**_shown(context)) + _instead_of(error["input"])
+            text = _among_types(errors) + _instead_of(error["input"])
         case _:
             text = f"is wrong ({error['msg']})"
     return f"{dotted(path)} ({layer}) {text}"
+
+
+def _among_types(errors: Sequence[ErrorDetails]) -> str:
+    """Return what the value must be, which may be one of several types."""
+    literal = next((error for error in errors if error["type"] == "literal_error"), None)
+    other = next((error for error in errors if error["type"] != "literal_error"), errors[0])
+    text = _TEXTS.get(other["type"], "is wrong").format(**_shown(other.get("ctx", {})))
+    if literal is None or literal is other:
+        return text
+    return f"{text}, or {_shown(literal.get('ctx', {}))['expected']}"
+
+
+def _owner(path: Location, tree: Mapping[str, Any]) -> str:
+    return f"{path[0]}.kind={_kind(tree, path)}" if len(path) == 2 else dotted(path[:-1])
 
 
 def _shown(context: Mapping[str, Any]) -> dict[str, Any]:
     shown = {"expected": str(context.get("expected", "")).replace("'", "")}
     bounds = {key: bound for key, bound in context.items() if isinstance(bound, int | float)}
     return shown | {key: int(bound) if bound == int(bound) else bound for key, bound in bounds.items()}
-
-
-def _spoken(location: Location) -> Location:
-    # pydantic puts the kind between a section and its fields; nobody writes it there.
-    place = 2 if len(location) > 1 and isinstance(location[1], int) else 1
-    return location[:place] + location[place + 1 :] if kinds_of(str(location[0])) else location
 
 
 def _kind(tree: Mapping[str, Any], path: Location) -> object:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from domain.errors import ConfigurationError
@@ -13,11 +11,6 @@ from domain.memory_estimate import estimate_memory
 
 if TYPE_CHECKING:
     from domain.memory_estimate import ModelShape, Training
-
-_UNITS = MappingProxyType(
-    {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
-)
-_SIZE = re.compile(rf"([0-9]+(?:\.[0-9]+)?)({'|'.join(_UNITS)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +35,6 @@ class CheckpointChoice:
         return {0: "none", 1: "full"}.get(self.every, f"every:{self.every}")
 
 
-def size_in_bytes(text: str) -> int:
-    """Return what a size such as 6GiB or 1.5GB is in bytes; raises ``ValueError`` for no size above 0."""
-    found = _SIZE.fullmatch(text)
-    size = int(float(found[1]) * _UNITS[found[2]]) if found else 0
-    if size < 1:
-        msg = f"{text} is no size: write a number and one of {', '.join(_UNITS)}, such as 6GiB"
-        raise ValueError(msg)
-    return size
-
-
 def choose_checkpointing(shape: ModelShape, budget: CheckpointBudget) -> CheckpointChoice:
     """Return the policy that computes the fewest layers again and stays within the budget.
 
@@ -63,10 +46,10 @@ def choose_checkpointing(shape: ModelShape, budget: CheckpointBudget) -> Checkpo
     for every, activations in taken.items():
         if activations <= budget.max_bytes:
             return CheckpointChoice(every, activations, taken[0])
-    least = math.ceil(min(taken.values()) / _UNITS["MiB"])
+    least = math.ceil(min(taken.values()) / (1 << 20))
     rows, length = budget.training.rows, budget.training.length
     msg = (
-        f"model.gradient_checkpointing leaves {budget.max_bytes / _UNITS['MiB']:.0f}MiB for the activations of {rows} "
+        f"model.gradient_checkpointing leaves {budget.max_bytes / (1 << 20):.0f}MiB for the activations of {rows} "
         f"rows of {length} tokens, which take {least}MiB at least: set budget:{least}MiB or a smaller "
         "optimizer.micro_batch"
     )

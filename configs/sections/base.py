@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
 
+from domain.sizes import size_in_bytes
+
 PLUGIN = "plugin"
 
 
@@ -19,7 +21,14 @@ class Section(BaseModel):
 
 
 def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if not (isinstance(value, str) and value[:1].isdecimal() and value[-1:].isalpha()):
+        return value
+    try:
+        return size_in_bytes(value)
+    except ValueError:
+        return value  # pydantic says what is wrong with it
 
 
 def _path(value: object) -> object:
@@ -29,7 +38,7 @@ def _path(value: object) -> object:
     return value
 
 
-# 1e6 is a whole number to whoever writes it; True and "5" are not.
+# 1e6 and 20M are whole numbers to whoever writes them; True and "5" are not.
 _WHOLE = BeforeValidator(_whole)
 Natural = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), _WHOLE]
 Positive = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1), _WHOLE]

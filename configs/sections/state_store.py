@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from configs.sections.base import PLUGIN, Flag, Folder, KeySettings, Natural, Number, Positive, Section, Text, by_kind
-from domain.checkpoint_choice import size_in_bytes
+from domain.sizes import size_in_bytes
 
 
 def _size(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = f"{value:.0f}"
     if isinstance(value, str):
         size_in_bytes(value)
     return value

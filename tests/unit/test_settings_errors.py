@@ -6,6 +6,7 @@ import pytest
 
 from configs.layers import load_settings, restore_settings
 from domain.errors import ConfigurationError
+from domain.sizes import size_in_bytes
 
 
 def complaint(*overrides, files=(), environ=None):
@@ -86,7 +87,8 @@ def written(folder, text):
         ("sample.prompt='x", "sample.prompt", "begins like quoted text"),
         ("sample.top_k=&a 5", "sample.top_k", "must be a whole number"),
         ("model.config=[*a]", "model.config", "aliases"),
-        ("run.seed", "run.seed", "write section.key=value"),
+        ("run.seed", "run.seed", "write run.seed=VALUE"),
+        ("e1", "e1", "write section.key=value"),
         ("=5", "an empty name", "write section.key=value"),
         ("run..seed=5", "run..seed", "write section.key=value"),
         ("a." * 5000 + "a=5", "a.a.a", "write section.key=value"),
@@ -120,10 +122,69 @@ def test_path_and_config_together_are_refused():
     assert message.startswith("model (command line) has both path and config")
 
 
-def test_several_problems_are_counted():
-    """The first problem is stated and the others are counted."""
-    assert complaint("run.seed=-1", "run.name=.").endswith("(1 more setting is wrong)")
-    assert complaint("optimizer.x=1", "a=1", "run.seed=-1").endswith("(2 more settings are wrong)")
+def test_all_wrong_settings_are_told_at_once(tmp_path):
+    """Each wrong setting of files, environment and command line has a line of its own, and none is only counted."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(
+            [written(tmp_path, "data: {sequence_length: 7, holdout: 2}")],
+            ["optimizer.x=1", "a=1", "run.seed=-1", "run.name"],
+            {"HOLDFAST_RUN__BUDGET__STEPS": "many"},
+        )
+    first, *others = str(caught.value).splitlines()
+    assert first == "7 settings are wrong:"
+    names = ["run.name", "a", "run.seed", "run.budget.steps", "data.sequence_length", "data.holdout", "optimizer.x"]
+    assert sorted(line.split()[0] for line in others) == sorted(names)
+
+
+def test_a_value_that_may_be_of_several_types_is_one_problem():
+    """A number or auto is one sentence that says both."""
+    expected = "optimizer.micro_batch (command line) must be a whole number, or auto, not many"
+    assert complaint("optimizer.micro_batch=many") == expected
+
+
+def test_a_part_of_a_mixture_is_named_as_it_was_written():
+    """The weight of a source is named without the kind of the source in between."""
+    message = complaint("data={kind: mixture, sources: {a: {kind: files, path: x}}}", "data.sources.a.weight=0.7")
+    assert message == "data.sources.a.weight (command line) must be a whole number, not 0.7"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1GiB", 1 << 30), ("20GB", 20 * 10**9), ("20M", 20_000_000), ("2e7", 20_000_000), ("1_000", 1000)],
+)
+@pytest.mark.parametrize(
+    "name", ["data.memory", "data.cache.budget", "run.budget.tokens", "data.shuffle_tokens", "evaluation.max_tokens"]
+)
+def test_a_size_means_the_same_in_every_setting(name, text, value, tmp_path):
+    """Units, exponents and underscores are read alike for bytes and for counts, on the command line and in files."""
+    keys = name.split(".")
+    file = written(tmp_path, "".join(f"{'  ' * depth}{key}:\n" for depth, key in enumerate(keys))[:-1] + f" {text}\n")
+    for files, overrides in (([], [f"{name}={text}"]), ([file], [])):
+        found = load_settings(files, overrides, {}).settings
+        for key in keys:
+            found = getattr(found, key)
+        assert found == value
+
+
+@pytest.mark.parametrize("text", ["20GiB", "2e10", "20_000_000_000", "20000000000", "20gb"])
+def test_a_budget_of_the_disk_takes_every_form_of_a_size(text):
+    """What is a size elsewhere is one for the disk, too."""
+    settings = load_settings([], [f"state_store.disk_budget={text}", "state_store.archive.url=a"], {}).settings
+    assert size_in_bytes(settings.state_store.disk_budget) == (20 << 30 if "i" in text else 20 * 10**9)
+
+
+def test_other_variables_of_the_same_prefix_are_no_settings():
+    """A variable such as the documented HOLDFAST_KEY, which holds a key, sets nothing and is no error."""
+    environ = {"HOLDFAST_KEY": "c2VjcmV0", "HOLDFAST_TEST_ENGINE": "x"}
+    assert load_settings([], [], environ).settings == load_settings([], [], {}).settings
+    assert "HOLDFAST_OPTIMIZR__CLIP" in complaint(environ={"HOLDFAST_OPTIMIZR__CLIP": "1"})
+    assert "HOLDFAST_OPTIMIZR" in complaint(environ={"HOLDFAST_OPTIMIZR": "{clip: 1}"})
+
+
+def test_files_are_named_by_text_too(tmp_path):
+    """A caller may name files by text as well as by paths."""
+    file = written(tmp_path, "run: {seed: 3}")
+    assert load_settings([str(file)], [], {}).settings.run.seed == 3
 
 
 @pytest.mark.parametrize("variable", ["HOLDFAST_OPTIMIZER__LERNING_RATE", "HOLDFAST_OPTIMIZER_LEARNING_RATE"])

@@ -1,0 +1,33 @@
+"""How a size or a count is written: ``1GiB``, ``20M``, ``2e7``, ``1_000``."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from types import MappingProxyType
+
+UNITS = MappingProxyType(
+    {
+        **{unit: 1000**power for power, unit in enumerate("KMGT", 1)},
+        **{f"{unit}B": 1000**power for power, unit in enumerate("KMGT", 1)},
+        **{f"{unit}iB": 1024**power for power, unit in enumerate("KMGT", 1)},
+    }
+)
+_BY_NAME = {name.lower(): factor for name, factor in UNITS.items()}
+_LARGEST = 2**63 - 1
+_NUMBER = r"[0-9]+(?:_[0-9]+)*(?:\.[0-9]+)?(?:[eE][+]?[0-9]{1,2})?"
+_SIZE = re.compile(rf"({_NUMBER}) ?({'|'.join(UNITS)})?", re.IGNORECASE)
+
+
+def size_in_bytes(text: str) -> int:
+    """Return what a size such as 6GiB, 1.5GB or 2e9 is as a whole number, rounded down.
+
+    K, M, G and T, with or without B, count in thousands, KiB, MiB, GiB and TiB in 1,024; small letters mean the same.
+    Raises ``ValueError`` for no size, and for one below 1 or above 2^63 - 1.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    size = int(Decimal(found[1].replace("_", "")) * _BY_NAME.get((found[2] or "").lower(), 1)) if found else 0
+    if not 1 <= size <= _LARGEST:
+        msg = f"{text} is no size: write a number such as 2e9, or one with a unit such as 20M, 1.5GB or 6GiB"
+        raise ValueError(msg)
+    return size
