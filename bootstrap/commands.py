@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bootstrap.environment import set_library_defaults
+from bootstrap.from_step import return_to
 from bootstrap.launch import is_first_rank, launch_through_shortages, processes_to_start
 from bootstrap.launcher_watch import ending_with_launcher
 from bootstrap.logging import configure_logging
@@ -17,7 +18,7 @@ from bootstrap.micro_batch import FILE as SIZES
 from bootstrap.named_checkpoint import Choice, folder_of
 from bootstrap.report import Report
 from bootstrap.run import build
-from bootstrap.run_folder import set_aside
+from bootstrap.set_aside import set_aside
 from bootstrap.signals import StoppedAtOnce, stopping_on_signals, write_at_once
 from bootstrap.state_arguments import drill_numbers
 from bootstrap.state_stores import archived_steps, refuse_old_copies
@@ -55,6 +56,8 @@ def train(options: argparse.Namespace) -> int:
     run = build(settings)
     if options.fresh and is_first_rank():
         _set_aside(run)
+    if options.from_step is not None and is_first_rank():
+        return_to(options.from_step, settings, partial(print, flush=True))
     if (num_processes := processes_to_start(settings)) > 1:
         say = partial(print, flush=True)
         say(f"training in {num_processes} processes on this machine")

@@ -42,6 +42,7 @@ class Story:
     budget: int | None
     is_running: bool
     start: Mapping[str, Any] = field(default_factory=dict)
+    returns: Sequence[Mapping[str, Any]] = ()
 
     @property
     def has_trained(self) -> bool:
@@ -83,6 +84,7 @@ def explain(run: Path) -> str:
         settings.get("run", {}).get("budget", {}).get("steps"),
         is_locked(run),
         record.get("start", {}),
+        [entry for entry in record["history"] if isinstance(entry, dict) and isinstance(entry.get("from_step"), dict)],
     )
     return "\n".join(one_line(line, _LONGEST) for line in _lines(run, story))
 
@@ -102,6 +104,9 @@ def _lines(run: Path, story: Story) -> Iterator[str]:
     if len(story.starts) > 1:
         steps = ", ".join(str(story.events[number].get("step")) for number in story.starts[-10:])
         yield f"started {len(story.starts)} times, at steps {steps}"
+    for entry in story.returns[-10:]:
+        went = entry["from_step"]
+        yield f"went back from step {went.get('left')} to {went.get('step')} by --from-step at {entry.get('time')}"
     counts = Counter(str(event.get("event")) for event in story.events)
     yield from (f"{counted(counts[kind], noun)} {words}" for kind, (noun, words) in _WORDS.items() if counts[kind])
     yield from _restarts(run)

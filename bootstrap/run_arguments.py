@@ -31,6 +31,7 @@ examples:
   python -m application train --config configs/quickstart.yaml optimizer.learning_rate=1e-3
   python -m application train run.name=gpt2 model.path=./gpt2 tokenizer.kind=huggingface tokenizer.path=./gpt2
   python -m application train --supervise run.name=long run.budget.steps=100000
+  python -m application train --from-step 300 optimizer.learning_rate=1e-4   # again from there, another way
 
 settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value in the environment, key.path=value.
 `python -m application config` shows each value and where it came from, `config --describe` what each is for.
@@ -92,7 +93,10 @@ def add_run_commands(commands: Commands) -> None:
 def _add_train(commands: Commands) -> None:
     train = add_command(commands, "train", "train a model, or go on training it", _TRAIN_HELP + EXIT_CODES)
     add_settings(train)
-    train.add_argument("--fresh", action="store_true", help="set an older run folder aside (never deleted); begin anew")
+    begin = train.add_mutually_exclusive_group()
+    begin.add_argument("--fresh", action="store_true", help="set an older run folder aside (never deleted); begin anew")
+    text = "go back to the checkpoint of this step; later ones are moved to superseded/"
+    begin.add_argument("--from-step", type=whole(1, 10**18 - 1), metavar="N", help=text)
     train.add_argument("--supervise", action="store_true", help="train in another process; start it again if it dies")
     train.set_defaults(command=_train)
 

@@ -8,7 +8,6 @@ import re
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
@@ -17,6 +16,7 @@ from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 RECORD = "run.json"
 TRAINING = "training"
@@ -87,6 +87,12 @@ class RunFolder:
         """Have ``run.json`` tell that this start has come to ``phase``, beside all that it says of earlier starts."""
         self.record["start"]["phase"] = phase
         replace_record(self.path, json.dumps(self._kept | {"start": self.record["start"]}, indent=1))
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Have the history in ``run.json`` tell what was done to the run, and when."""
+        history = [*self._kept["history"], {"time": _now(), **entry}]
+        self._kept = self._kept | {"history": history}
+        replace_record(self.path, json.dumps(self._kept, indent=1))
 
     def fail(self, error: str) -> None:
         """Have ``run.json`` tell what ended this start before ``write``, if the disk takes it."""
@@ -174,37 +180,6 @@ def _check_members(record: Mapping[str, Any]) -> None:
 def is_unwritten(path: Path) -> bool:
     """Return whether a start has locked the folder ``path`` as its own, and nothing else of a run is there yet."""
     return (path / "LOCK").is_file() and not (path / RECORD).exists() and not (path / "checkpoints").exists()
-
-
-def set_aside(path: Path) -> Path | None:
-    """Move the run folder ``path`` out of the way, never deleting it; return where it went, None if there was none.
-
-    Raises ``StateError`` if another process trains in it, or if it is the current folder or above it.
-    """
-    if not path.exists():
-        return None
-    if path.resolve() in (Path.cwd(), *Path.cwd().parents):
-        msg = f"{path} cannot be set aside: this command was started inside it; start it from another folder"
-        raise StateError(msg)
-    lock = take_lock(path)
-    try:
-        return _move_away(path)
-    except OSError as error:
-        msg = f"{path} cannot be set aside: {error.strerror}"
-        raise StateError(msg) from error
-    finally:
-        os.close(lock)
-
-
-def _move_away(path: Path) -> Path:
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    target = path.with_name(f"{path.name}.{stamp}")
-    number = 1
-    while target.exists():
-        number += 1
-        target = path.with_name(f"{path.name}.{stamp}-{number}")
-    path.rename(target)
-    return target
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO, final
 from adapters.shared.json_lines import JsonLines
 from bootstrap.launch import is_launched
 from bootstrap.processes import adopt_orphans, kill_descendants
-from bootstrap.run_folder import set_aside
+from bootstrap.set_aside import set_aside
 from bootstrap.silence import Silence
 from configs.layers import load_settings
 from domain.counting import counted
@@ -50,6 +50,10 @@ def supervise(options: argparse.Namespace) -> int:
         refuse_old_copies(settings)
         if (target := set_aside(folder)) is not None:
             print(f"the old run is in {target}", flush=True)
+    if options.from_step is not None:
+        from bootstrap.from_step import return_to
+
+        return_to(options.from_step, settings, lambda line: print(line, flush=True))
     files = [argument for path in options.config for argument in ("--config", str(path))]
     supervisor = Supervisor(
         [sys.executable, "-m", "application", "train", *files, *options.settings],

@@ -1,0 +1,68 @@
+"""Going back to an earlier checkpoint of a run, because a person says so."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from application.inbox import Inbox
+from bootstrap.assemble import assemble
+from bootstrap.run_folder import RunFolder, read_record
+from bootstrap.state_stores import archive_in_use
+from configs.rendering import dump_settings
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from configs.settings import TrainSettings
+    from ports.state_store import StateStore
+
+_MOST_NAMED = 20
+
+
+def return_to(
+    step: int,
+    settings: TrainSettings,
+    say: Callable[[str], object],
+    *,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Let the run of ``settings`` continue from its checkpoint of ``step``: later ones are moved to ``superseded/``.
+
+    A start that a launcher has made again does nothing: the first one did it. ``run.json`` tells it in its history.
+    Raises ``StateError`` if there is no such checkpoint, or it does not verify; nothing has changed then.
+    """
+    if any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")):
+        say(f"this is a restart, and the run went back to step {step} before: it continues from its newest checkpoint")
+        return
+    directory = settings.run.directory
+    read_record(directory)
+    with closing(RunFolder(directory)) as folder:
+        folder.begin(dump_settings(settings))
+        store = assemble(settings, directory, {}, say=say, decide=folder.decide).state_store()
+        with archive_in_use(store, directory, Inbox()):
+            left = _verified(store, step, settings)
+            if left == step:
+                say(f"{directory} is at step {step} already")
+                return
+            store.supersede(step)
+            folder.note({"from_step": {"left": left, "step": step}})
+            store.flush()
+    say(f"went back from step {left} to step {step}: the later checkpoints are in {directory / 'superseded'}")
+
+
+def _verified(store: StateStore, step: int, settings: TrainSettings) -> int:
+    """Return the newest step of ``store``; raises ``StateError`` unless the checkpoint of ``step`` verifies."""
+    before = [info.progress.step for info in store.list()]
+    loaded = store.load(at_most=step)
+    if loaded.info is not None and loaded.info.progress.step == step:
+        return max(before, default=step)
+    flaw = next((rejected.reason for rejected in loaded.rejected if rejected.name == f"checkpoint-{step}"), None)
+    if flaw is not None:
+        msg = f"checkpoint-{step} of {settings.run.directory} is damaged ({flaw}) and was set aside: name another step"
+        raise StateError(msg)
+    told = ", ".join(map(str, before[-_MOST_NAMED:]))
+    msg = f"{settings.run.directory} holds no checkpoint of step {step}: "
+    raise StateError(msg + (f"it holds {told}" if told else "it holds none"))

@@ -1,0 +1,134 @@
+"""A run goes back to an earlier checkpoint because a person says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+from command_line import SAME_RHYTHM, corpus, losses, run_here, tiny
+
+from bootstrap.from_step import return_to
+from configs.settings import TrainSettings
+
+RUN = "runs/default"
+MORE = (SAME_RHYTHM, "run.budget.steps=20", "state_store.keep=10", "evaluation.at_start=false")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Train a run with checkpoints of steps 5, 10, 15 and 20; return its home."""
+    home = tmp_path_factory.mktemp("trained")
+    process = run_here("train", *tiny(corpus(home), *MORE), cwd=home)
+    assert process.returncode == 0, process.stderr
+    return home
+
+
+@pytest.fixture
+def home(trained, tmp_path):
+    """Return a copy of the run's home, with what tells where and when its data were."""
+    shutil.copytree(trained / "runs", tmp_path / "runs")
+    return tmp_path
+
+
+def train(home, trained, *more):
+    """Continue the run of ``home`` on the data of ``trained``."""
+    return run_here("train", *tiny(trained / "corpus.jsonl", *MORE), *more, cwd=home)
+
+
+def steps_in(folder):
+    """Return the steps of the checkpoints in ``folder``."""
+    return sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*"))
+
+
+def test_a_run_goes_back_and_comes_to_the_same_end(home, trained):
+    """Later checkpoints are moved aside, each step stands once in the metrics, and the end is the same to the bit."""
+    process = train(home, trained, "--from-step", "10")
+    assert process.returncode == 0, process.stderr
+    assert "went back from step 20 to step 10" in process.stdout
+    assert steps_in(home / RUN / "superseded") == [15, 20]
+    assert steps_in(home / RUN / "checkpoints") == [5, 10, 15, 20]
+    assert sorted(losses(home / RUN)) == list(range(1, 21))
+    again, before = (home / RUN / place / "checkpoint-20" for place in ("checkpoints", "superseded"))
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        assert (again / name).read_bytes() == (before / name).read_bytes()
+
+
+def test_a_return_is_recorded(home, trained):
+    """The history in run.json, and explain, tell from which step to which the run went back; other settings hold."""
+    process = train(home, trained, "--from-step", "15", "optimizer.learning_rate=5e-4")
+    assert process.returncode == 0, process.stderr
+    history = json.loads((home / RUN / "run.json").read_text())["history"]
+    assert history[0]["from_step"] == {"left": 20, "step": 15}
+    assert "optimizer.learning_rate" in history[1]["changed"]
+    assert "went back from step 20 to 15" in run_here("explain", RUN, cwd=home).stdout
+
+
+def test_a_step_without_a_checkpoint_changes_nothing(home, trained):
+    """A step that was not saved ends with 4 and the steps that were, and leaves all in its place."""
+    before = (home / RUN / "run.json").read_bytes()
+    process = train(home, trained, "--from-step", "12")
+    assert process.returncode == 4
+    assert "holds no checkpoint of step 12: it holds 5, 10, 15, 20" in process.stderr
+    assert steps_in(home / RUN / "checkpoints") == [5, 10, 15, 20]
+    assert (home / RUN / "run.json").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_not_gone_back_to(home, trained):
+    """A return to a checkpoint that does not verify ends with 4, and no later one is moved."""
+    weights = home / RUN / "checkpoints/checkpoint-10/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    process = train(home, trained, "--from-step", "10")
+    assert process.returncode == 4
+    assert "checkpoint-10" in process.stderr
+    assert "damaged" in process.stderr
+    assert steps_in(home / RUN / "checkpoints") == [5, 15, 20]
+    assert not (home / RUN / "superseded").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--fresh", "--from-step=5"], 2), (["--from-step=5", "run.name=none"], 4)]
+)
+def test_what_cannot_go_back_is_refused(home, trained, arguments, code):
+    """A return of a new run, or of a folder that holds none, is refused, and no folder is made."""
+    if code == 2:
+        with pytest.raises(SystemExit, match="2"):
+            train(home, trained, *arguments)
+    else:
+        assert train(home, trained, *arguments).returncode == code
+    assert [path.name for path in (home / "runs").iterdir()] == ["default"]
+
+
+def test_copies_of_later_steps_are_gone_from_the_archive(tmp_path):
+    """After a return a run on an empty disk continues from where it went back to, not from a later copy."""
+    archive = ("state_store.archive.url=./archive", "evaluation.every=0")
+    settings = tiny(corpus(tmp_path), *MORE, *archive)
+    assert run_here("train", *settings, cwd=tmp_path).returncode == 0
+    process = run_here("train", "--from-step=10", *settings, "run.budget.steps=12", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    shutil.rmtree(tmp_path / RUN)
+    process = run_here("train", *settings, "run.budget.steps=12", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "is finished at step 12" in process.stdout
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_a_restart_by_a_launcher_does_not_go_back_again(name):
+    """The command that a launcher or Slurm gives once more continues from the newest checkpoint."""
+    said = []
+    return_to(5, TrainSettings(run={"dir": "nowhere"}), said.append, environment={name: "1"})
+    assert "continues from its newest checkpoint" in said[0]
+    assert len(said) == 1
+
+
+@pytest.mark.slow
+def test_a_supervised_run_goes_back_once(home, trained):
+    """Under the supervisor the return is made before the first start, and by no later one."""
+    from command_line import run
+
+    process = run("train", "--supervise", "--from-step", "10", *tiny(trained / "corpus.jsonl", *MORE), cwd=home)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("went back from step 20 to step 10") == 1
+    assert steps_in(home / RUN / "superseded") == [15, 20]
