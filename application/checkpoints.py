@@ -89,11 +89,15 @@ class Checkpoints:
     def restore_latest(self) -> Progress:
         """Restore the newest valid checkpoint; return its progress, that of a new run if there is none.
 
+        What earlier starts have left half-saved or half-deleted goes then.
+
         Raises ``StateError`` if another rank finds a checkpoint of another step, and if the store does not take what is
         to be saved later.
         """
         self._writer.check_takes(self._trainable)
         info = self._restoring.from_store()
+        if self._group.rank == 0:
+            self._store.tidy()
         if info is None:
             return Progress()
         self._durable_step = info.progress.step

@@ -10,6 +10,7 @@ from application.handlers.record_audit import RecordAudit
 from application.rejections import Rejections
 from configs.masking import mask
 from domain.access import Role
+from domain.errors import StateError
 from domain.events import Event
 
 if TYPE_CHECKING:
@@ -20,11 +21,20 @@ if TYPE_CHECKING:
     from configs.settings import TrainSettings
 
 
-def open_rejections(settings: TrainSettings, rank: int, stack: ExitStack) -> Rejections:
+def open_rejections(
+    settings: TrainSettings, rank: int, stack: ExitStack, *, say: Callable[[str], object]
+) -> Rejections:
     """Return what becomes of records that cannot be used, written to a file of this ``rank`` until ``stack`` ends."""
     name = f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl"
     rejected = stack.enter_context(closing(JsonLines(settings.run.directory / name)))
-    return Rejections(settings.data.on_error, lambda record: rejected.append(mask(record)), known=rejected.read())
+
+    def write(record: Mapping[str, object]) -> None:
+        try:
+            rejected.append(mask(record))
+        except StateError as error:  # it is kept, and no reason for the data to end
+            say(str(error))
+
+    return Rejections(settings.data.on_error, write, known=rejected.read())
 
 
 def open_records(

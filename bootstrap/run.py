@@ -180,7 +180,9 @@ class Run:
         monitors = self._open_monitors(stack, is_first=group.rank == 0)
         for line in told_changes(folder.settings_before or {}, dump_settings(self.settings)):
             self._tell(line)
-        container.rejections.override(providers.Object(open_rejections(self.settings, group.rank, stack)))
+        container.rejections.override(
+            providers.Object(open_rejections(self.settings, group.rank, stack, say=self._tell))
+        )
         container.chosen()  # decided together, so not within anybody's turn
         container.mode()
         check_identity(folder, container)

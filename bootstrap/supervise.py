@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO, final
 
@@ -20,7 +20,7 @@ from bootstrap.set_aside import set_aside
 from bootstrap.silence import Silence
 from configs.layers import load_settings
 from domain.counting import counted
-from domain.errors import ConfigurationError
+from domain.errors import ConfigurationError, StateError
 from domain.restart import RESTART_NEEDED, Death, GiveUp, RestartPolicy
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Supervisor:
     ) -> None:
         self._command = command
         self._folder = folder
+        self._restarts = JsonLines(folder / RESTARTS)
         self._policy = policy
         self._silence = silence
         self._grace_seconds = grace_seconds
@@ -101,7 +102,7 @@ class Supervisor:
     def run(self) -> int:
         """Return the exit code of the last start."""
         adopt_orphans()
-        with self._hearing_signals():
+        with self._hearing_signals(), closing(self._restarts):
             while True:
                 began, before = time.monotonic(), durable_step(self._folder)
                 code = self._start()
@@ -164,9 +165,10 @@ class Supervisor:
         return verdict.seconds
 
     def _record(self, record: dict[str, object]) -> None:
-        lines = JsonLines(self._folder / RESTARTS)
-        lines.append(record)
-        lines.close()
+        try:
+            self._restarts.append(record)
+        except StateError as error:  # it is kept, and no reason not to start again
+            self._say(str(error))
 
     def _pause(self, seconds: float) -> bool:
         """Return whether so many seconds passed without a signal."""

@@ -188,9 +188,8 @@ class StateStore(ABC):
       then, None is returned though ``into`` was called. The last one that is left is verified first. What ``into``
       raises of a checkpoint that verifies comes through.
     - ``load`` and ``restore`` with ``at_most`` pass over later steps as if they were not there.
-    - ``supersede`` moves the checkpoints of later steps out of the way, the latest first: they are neither loaded nor
-      listed any more, and their steps can be saved again. On a disk they are set aside, not deleted. Copies elsewhere
-      are gone once ``flush`` returns.
+    - ``supersede`` moves the checkpoints of later steps out of the way, the latest first: neither loaded nor listed any
+      more, on a disk set aside. Their steps can be saved again, and copies elsewhere are gone once ``flush`` returns.
     - ``list`` names the complete checkpoints, oldest first, without verifying their bytes.
     - Retention deletes only what is older than a durable successor, never the newest, what was just saved, what is
       being copied elsewhere, or what ``spare`` named last. What it cannot delete the next save tries again; this one
@@ -200,8 +199,7 @@ class StateStore(ABC):
       ``contribute``, in any order. All are stored or none: if a rank fails, or does not come while the others have
       patience, ``save`` raises ``StateError`` and says which. ``contribute`` returns once its parts are durable, and
       raises ``StateError`` if they cannot be or nobody waits for them. Neither hangs.
-    - ``scrub`` verifies an older checkpoint, another one each time, beside whatever else goes on, and sets it aside if
-      it is damaged; a store whose medium guards itself does nothing.
+    - ``scrub`` verifies an older checkpoint, another each time, beside all else, and sets it aside if it is damaged.
     - Not promised: two writers at once.
     """
 
@@ -236,6 +234,9 @@ class StateStore(ABC):
     @abstractmethod
     def list(self) -> Sequence[CheckpointInfo]:
         """Return the complete checkpoints, oldest first."""
+
+    def tidy(self) -> None:  # noqa: B027  whoever deletes overrides it
+        """Delete what failed saves and deletions of earlier starts have left; never while a save is under way."""
 
     def spare(self, way_back: WayBack) -> None:  # noqa: B027  whoever deletes overrides it
         """Have the retention of later saves leave what ``way_back`` needs; a store that keeps all does so anyway."""

@@ -40,7 +40,7 @@ class DiskStateStore(StateStore):
         quarantine/                 what failed verification, named after its defect
         superseded/  erased/        what the run went back from; what is left of those that were erased
         pins/                       an empty file checkpoint-N for each one that is not to be deleted
-        .tmp/  .trash/              a save or a deletion under way; what a crash left there goes with the next save
+        .tmp/  .trash/              a save or a deletion under way; what a crash left there goes at the next start
 
     Nothing is created before the first save. A disk that cannot be read raises ``StateError`` and sets nothing aside;
     what cannot be deleted is logged. With ``sealing`` the files of what is saved are encrypted, and ``load`` gives a
@@ -142,6 +142,11 @@ class DiskStateStore(StateStore):
                 with self._lock:
                     return self._reject(folder, problem)
         return ()
+
+    @override
+    def tidy(self) -> None:
+        with self._lock, self._put_off():
+            self._folder.sweep()
 
     @override
     def spare(self, way_back: WayBack) -> None:

@@ -182,7 +182,7 @@ class StoreFolder:
         """Delete what failures and crashes have left, if one may, once its move out of ``checkpoints`` is durable."""
         if not self._door.may(Role.DELETE):
             return
-        litter = sorted([*self._trash.iterdir(), *self._drafts.iterdir()])
+        litter = self.litter()
         if litter:
             self._files.sync_folder(self._trash)
             self._files.sync_folder(self._checkpoints)

@@ -182,6 +182,10 @@ class TieredStateStore(StateStore):
         return self._disk.list()
 
     @override
+    def tidy(self) -> None:
+        self._disk.tidy()
+
+    @override
     def spare(self, way_back: WayBack) -> None:
         self._disk.spare(way_back)
 

@@ -165,6 +165,10 @@ class FaultyStateStore(StateStore):
         return self._inner.list()
 
     @override
+    def tidy(self) -> None:
+        self._inner.tidy()
+
+    @override
     def spare(self, way_back: WayBack) -> None:
         self._inner.spare(way_back)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import subprocess
@@ -193,3 +194,21 @@ def test_a_new_run_folder_is_durable_with_its_first_checkpoint(tmp_path):
             continue  # its own name may be lost: nobody was told of it
         since = recorder.operations.index(("make_folder", folder))
         assert ("sync_folder", folder.parent) in recorder.operations[since:publish]
+
+
+def test_what_a_failed_deletion_left_goes_at_the_next_start(tmp_path):
+    """Whichever operation of a save fails for good, ``tidy`` at the next start removes the litter and nothing else."""
+    recorder = Recorder()
+    store = DiskStateStore(tmp_path / "counted", keep=1, files=WatchedFiles(recorder))
+    for step in (1, 2):
+        store.save(snapshot_of(step))
+    for point in range(len(recorder.operations)):
+        root = tmp_path / f"{point}"
+        failing = DiskStateStore(root, keep=1, files=WatchedFiles(FailAt(point, errno.EIO, for_good=True)))
+        with contextlib.suppress(StateError):
+            for step in (1, 2):
+                failing.save(snapshot_of(step))
+        before = files_under(root / "checkpoints") if root.exists() else {}
+        DiskStateStore(root, keep=1).tidy()
+        assert litter(root) == [], recorder.operations[point]
+        assert (files_under(root / "checkpoints") if root.exists() else {}) == before

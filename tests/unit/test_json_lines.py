@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import resource
@@ -175,17 +176,80 @@ def test_what_the_disk_refuses_is_named(tmp_path):
         lines.cut(lambda record: True)
 
 
-def test_a_full_disk_leaves_no_half_record(lines, path):
-    """A record that fits only in part raises ``StateError`` and is gone once there is space for the next."""
-    lines.append({"step": 1})
+@contextlib.contextmanager
+def room_for(size):
+    """Have no file grow beyond ``size`` bytes within the block."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
-        with pytest.raises(StateError, match=r"events\.jsonl"):
-            lines.append({"step": 2})
-        torn = path.stat().st_size
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    lines.append({"step": 3})
-    assert torn == 20
-    assert read(path) == [{"step": 1}, {"step": 3}]
+
+
+@pytest.mark.parametrize("size", [0, 11, 12, 20, 22, 23])  # of lines of 12 bytes: torn in each way, and not at all
+@pytest.mark.parametrize("more", [0, 2])
+def test_what_a_full_disk_refuses_is_written_later(lines, path, size, more):
+    """Records that do not fit, or fit only in part, are told once, and written once as soon as there is room."""
+    fitting = size // 12
+    records = [{"step": step} for step in range(1, fitting + more + 4)]
+    with room_for(size):
+        for record in records[:fitting]:
+            lines.append(record)
+        with pytest.raises(StateError, match=r"events\.jsonl.* kept"):
+            lines.append(records[fitting])
+        for record in records[fitting + 1 : fitting + 1 + more]:
+            lines.append(record)
+    for record in records[fitting + 1 + more :]:
+        lines.append(record)
+    assert read(path) == records
+
+
+def test_each_trouble_is_told(lines, path):
+    """A disk that refuses again after it has taken records is told again."""
+    for step in (1, 3):
+        with room_for(0), pytest.raises(StateError):
+            lines.append({"step": step})
+        lines.append({"step": step + 1})
+    assert [record["step"] for record in read(path)] == [1, 2, 3, 4]
+
+
+def test_what_waits_is_cut_like_what_is_written(lines, path):
+    """Records that still wait for room, one of them written in part, are cut and written like the others."""
+    lines.append({"step": 1})
+    with room_for(23):  # all but the line's end, which is a record for whoever reads it
+        with pytest.raises(StateError):
+            lines.append({"step": 2})
+        lines.append({"step": 3})
+    lines.cut(lambda record: record["step"] < 3)
+    lines.append({"step": 4})
+    assert [record["step"] for record in read(path)] == [1, 2, 4]
+
+
+def test_what_waits_is_bounded(path, caplog):
+    """Beyond ``most_waiting`` bytes records are lost, which is told once and at the end with their number."""
+    lines = JsonLines(path, most_waiting=30)
+    with room_for(0):
+        with pytest.raises(StateError, match="kept"):
+            lines.append({"step": 1})
+        lines.append({"step": 2})
+        with pytest.raises(StateError, match="lost"):
+            lines.append({"step": 3})
+        lines.append({"step": 4})
+    lines.append({"step": 5})
+    lines.close()
+    assert [record["step"] for record in read(path)] == [1, 2, 5]
+    assert "2 records of" in caplog.text
+
+
+def test_what_cannot_be_written_in_the_end_is_told(path, caplog):
+    """Records that still wait when the file is closed are told as lost, if the disk still refuses them."""
+    lines = JsonLines(path)
+    with room_for(0):
+        with pytest.raises(StateError):
+            lines.append({"step": 1})
+        lines.close()
+    assert "1 record of" in caplog.text
+    lines.append({"step": 2})
+    lines.close()
+    assert read(path) == [{"step": 2}]
