@@ -98,6 +98,7 @@ class Container(containers.DeclarativeContainer):
             revision=settings.provided.tokenizer.revision,
             backend=settings.provided.tokenizer.backend,
             report=say,
+            follows_model=settings.provided.tokenizer.follows_model,
         ),
     )
     resource_probe = providers.Singleton(

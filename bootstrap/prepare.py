@@ -9,6 +9,8 @@ from application.prepare_tokens import Prepared, PrepareTokens
 from application.rejections import Rejections
 from bootstrap.assemble import assemble
 from bootstrap.data import cache_key, form_of
+from bootstrap.fit import check_description, check_tokenizer
+from bootstrap.run_folder import RECORD
 from configs.masking import mask, mask_text
 from domain.errors import ConfigurationError
 
@@ -36,6 +38,9 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
         say=_say,
         decide=lambda _name, value, _reason: value,
     )
+    is_new = not (settings.run.directory / RECORD).exists()
+    check_description(container, is_new=is_new)
+    check_tokenizer(container, is_new=is_new)
     readers = container.readers()
     with _Bar() as bar:
         preparations = [

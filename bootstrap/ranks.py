@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from typing_extensions import override
 
+from bootstrap.fit import check_tokenizer
 from bootstrap.run_folder import RECORD, RunFolder, changed_settings, is_for_all_ranks
 from configs.masking import mask_text
 from domain.errors import ConfigurationError, StateError
@@ -77,6 +78,17 @@ class SharedRunFolder:
             msg = f"the {name} of rank {strangers[0]} is not that of rank 0: give all processes the same"
             raise StateError(msg)
 
+    def knows(self, name: str) -> bool:
+        """Return whether the fact ``name`` was held when the run began."""
+        is_known = self._own is not None and name in self._own.record["facts"]
+        return bool(self._group.gather("known" if is_known else "")[0])
+
+    def tokenizer_before(self) -> Mapping[str, Any] | None:
+        """Return the tokenizer's settings that the run began with, None for a new run; to be asked before ``begin``."""
+        known = None if self._own is None else self._own.tokenizer_before()
+        found: Mapping[str, Any] | None = json.loads(self._group.gather(json.dumps(known))[0])
+        return found
+
     @property
     def part(self) -> StatePart:
         """Return ``run.json`` as it is when a checkpoint is written, to lie in each of them."""
@@ -141,4 +153,5 @@ def check_identity(folder: SharedRunFolder, container: Container) -> None:
     transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
     folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
     tokenizer = in_turns(container.process_group(), container.tokenizer)
+    check_tokenizer(container, is_new=not folder.knows("tokenizer"))
     folder.hold_to("tokenizer", tokenizer.fingerprint(), remedy)

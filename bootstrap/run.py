@@ -17,6 +17,7 @@ from bootstrap.accounting import account_time
 from bootstrap.assemble import PARTS, assemble
 from bootstrap.changes import told_changes
 from bootstrap.compiling import compile_model
+from bootstrap.fit import check_description, take_former_tokenizer
 from bootstrap.hardware import torch_state
 from bootstrap.micro_batch import begin_micro_batch
 from bootstrap.monitors import build_monitors, close_monitor
@@ -171,6 +172,7 @@ class Run:
         folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
         if group.rank == 0:
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
+        self.settings = take_former_tokenizer(container, folder.tokenizer_before())
         folder.begin(dump_settings(self.settings))
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
@@ -184,6 +186,7 @@ class Run:
             providers.Object(open_rejections(self.settings, group.rank, stack, say=self._tell))
         )
         container.chosen()  # decided together, so not within anybody's turn
+        check_description(container, is_new=not folder.knows("tokenizer"))
         container.mode()
         check_identity(folder, container)
         stack.enter_context(torch_state(self.settings))

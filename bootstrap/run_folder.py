@@ -26,7 +26,7 @@ _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
 _IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.algorithm")
 _FREE = (
     *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error"),
-    "tokenizer.backend",  # all backends give the same ids
+    *("tokenizer.backend", "tokenizer.allow_other"),  # all backends give the same ids, and it is asked at the beginning
     "model.compile",  # compiled layers train the same model
 )
 # What the ranks of a run must be given alike beside that.
@@ -47,6 +47,11 @@ class RunFolder:
         self.record: dict[str, Any] = {}
         self.settings_before: Mapping[str, Any] | None = None
         self._kept: dict[str, Any] = {}
+
+    def tokenizer_before(self) -> Mapping[str, Any] | None:
+        """Return the tokenizer's settings that the run began with, None where none has been accepted yet."""
+        record = read_record(self.path) if (self.path / RECORD).exists() else {"facts": {}}
+        return dict(record["settings"]["tokenizer"]) if "tokenizer" in record["facts"] else None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.

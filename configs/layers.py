@@ -88,6 +88,9 @@ def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:
         found += explain_all(error.errors(include_url=False), origins, values)
     if found:
         refuse_all(found)
+    if getattr(settings.tokenizer, "follows_model", False):
+        followed = f"that of model.path ({origins.of(('model', 'path'))})"
+        layers |= {("tokenizer", name): followed for name in ("kind", "path", "revision")}
     paths = [path for path, _ in leaves(to_plain(settings))]
     return Resolved(settings, MappingProxyType({".".join(path): layers.get(path, "default") for path in paths}))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
@@ -20,7 +20,7 @@ from configs.sections.recovery import RecoverySettings
 from configs.sections.resources import ResourceSettings
 from configs.sections.run import RunSettings
 from configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
-from configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings
+from configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
 
 
 class EvaluationSettings(Section):
@@ -99,6 +99,12 @@ class TrainSettings(BaseSettings):
             msg = "names one monitor twice"
             raise ValueError(msg)
         return monitors
+
+    @model_validator(mode="after")
+    def _take_the_tokenizer_of_the_model(self) -> Self:
+        if (followed := of_model(self.tokenizer, self.model)) is not None:
+            self.__dict__["tokenizer"] = followed  # frozen for everybody else
+        return self
 
     @field_validator("evaluation")
     @classmethod

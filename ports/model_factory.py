@@ -22,6 +22,13 @@ class ModelFactory(ABC, Generic[Model]):
     - Building leaves the process's random state as it was.
     """
 
+    def check(self, *, vocabulary_size: int | None = None) -> None:  # noqa: ARG002  whoever knows more overrides it
+        """Raise ``ConfigurationError`` for what ``build`` would refuse, as far as the model's description alone tells.
+
+        No weights are read. Without ``vocabulary_size`` there is no tokenizer yet.
+        """
+        return
+
     @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
         """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document."""

@@ -16,7 +16,7 @@ from adapters.shared.causal_language_model import MODEL_FILE, CausalLanguageMode
 from adapters.shared.decoder.attention import SdpaAttention, choose_attention
 from adapters.shared.decoder.config import DecoderConfig
 from adapters.shared.decoder.fields import shape_of, value_of
-from adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE
+from adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE, obstacle_to_export
 from adapters.shared.decoder.initialisation import initialise
 from adapters.shared.decoder.network import DecoderNetwork
 from adapters.shared.decoder.shape import DecoderShape, Dropout
@@ -88,9 +88,16 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
         length = min(_PROBED, shape.positions.longest)
         model.isolates_documents = probe_isolation(network, length=length, vocabulary=shape.vocabulary_size)
         choose_loss(model)
+        if (obstacle := obstacle_to_export(shape)) is not None:
+            model.notes += (f"{obstacle}; without that Holdfast alone loads its checkpoints",)
         kind = "sdpa" if isinstance(attention, SdpaAttention) else VARLEN
         checkpoint_model(model, self._checkpointing, attention=kind)
         return model
+
+    @override
+    def check(self, *, vocabulary_size: int | None = None) -> None:
+        shape, _ = self._described(vocabulary_size or 1)
+        self._check(shape, vocabulary_size or 0)
 
     def _described(self, vocabulary_size: int) -> tuple[DecoderShape, Dropout]:
         if self._path is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -11,7 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from typing_extensions import override
 
 from adapters.model_factory.huggingface_checks import (
+    check_length,
     check_sizes,
+    check_vocabulary,
     explain,
     longest_row,
     refuse_other_tasks,
@@ -22,6 +25,7 @@ from adapters.model_factory.huggingface_imports import Trust, pickled_weights
 from adapters.shared.attention import VARLEN, offer_varlen
 from adapters.shared.causal_language_model import CausalLanguageModel
 from adapters.shared.gradient_checkpointing import checkpoint_model
+from adapters.shared.hub import reached
 from adapters.shared.isolation import probe_isolation
 from adapters.shared.loss_choice import choose_loss
 from adapters.shared.model_folder import refuse_strange_files
@@ -29,7 +33,7 @@ from domain.errors import ConfigurationError
 from ports.model_factory import ModelFactory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -72,39 +76,55 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         self._pickle_of = trusts.pickle_of
         self._checkpointing = gradient_checkpointing
         # False keeps the hub's client from a token that somebody once stored on this machine
+        self._revision = revision
         self._source = {"revision": revision, "token": os.environ.get("HF_TOKEN") or False}
 
     @override
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> CausalLanguageModel:
         offer_varlen()
-        try:
+        with self._refusing():
             config = self._load_config(vocabulary_size, end_of_text)
             model = self._with_attention(config, vocabulary_size, seed)
+        model.network.config.architectures = [type(model.network).__name__]
+        checkpoint_model(model, self._checkpointing, attention=model.network.config._attn_implementation)  # noqa: SLF001  no public name
+        return model
+
+    @override
+    def check(self, *, vocabulary_size: int | None = None) -> None:
+        with self._refusing():
+            config = self._load_config(vocabulary_size, end_of_text=0)
+        check_length(config, self._sequence_length)
+        if vocabulary_size is not None:
+            check_vocabulary(config, vocabulary_size)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
         except ConfigurationError:
             raise
         except Exception as error:  # models raise whatever they like over a configuration
             name = self._path or self._config.get("model_type")
             msg = f"model {name} cannot be built: {explain(error, self._path)}"
             raise ConfigurationError(msg) from error
-        model.network.config.architectures = [type(model.network).__name__]
-        checkpoint_model(model, self._checkpointing, attention=model.network.config._attn_implementation)  # noqa: SLF001  no public name
-        return model
 
-    def _load_config(self, vocabulary_size: int, end_of_text: int) -> PreTrainedConfig:
+    def _load_config(self, vocabulary_size: int | None, end_of_text: int) -> PreTrainedConfig:
+        sizes = {} if vocabulary_size is None else {"vocab_size": vocabulary_size}
         if self._path is not None:
             if self._path.startswith(("/", ".", "~")) and not Path(self._path).is_dir():
                 msg = "there is no such folder: set model.path to a model folder or a hub name"
                 raise ValueError(msg)
             if Path(self._path).is_dir():
                 refuse_strange_files(Path(self._path))
+            self._source.update(reached(self._path, self._revision))
             config = AutoConfig.from_pretrained(self._path, trust_remote_code=self._trusts_code, **self._source)
             refuse_other_tasks(config)
             if self._pretrained:
                 return config
-            config.vocab_size = vocabulary_size
+            config.vocab_size = sizes.get("vocab_size", config.vocab_size)
         else:
             refuse_strangers(self._config)
-            config = AutoConfig.for_model(**{"vocab_size": vocabulary_size, **self._config})
+            config = AutoConfig.for_model(**{**sizes, **self._config})
             refuse_other_tasks(config)
             refuse_uneven_heads(config)
         config.bos_token_id = config.eos_token_id = end_of_text
@@ -147,7 +167,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             msg = f"{type(network).__name__} cannot use varlen attention: set model.attention=auto"
             raise ValueError(msg)
         network.set_attn_implementation(_stand_in(name))
-        room = min(_PROBED, self._sequence_length or _PROBED, longest_row(network) or _PROBED)
+        room = min(_PROBED, self._sequence_length or _PROBED, longest_row(network.config) or _PROBED)
         model.isolates_documents = probe_isolation(network, length=room, vocabulary=vocabulary_size)
 
     def _from_scratch(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:

@@ -6,11 +6,12 @@ from difflib import get_close_matches
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from huggingface_hub import constants
-from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from adapters.shared.hub import refusal
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def refuse_strangers(fields: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` for a field that the model does not have: transformers would keep it and never read it."""
+    _refuse_unknown_type(fields["model_type"])
     default = AutoConfig.for_model(fields["model_type"])
     known = {*default.to_dict(), *default.attribute_map, *_known_to_class(default)}
     for name in fields:
@@ -28,6 +30,7 @@ def refuse_strangers(fields: Mapping[str, Any]) -> None:
             near = get_close_matches(name, known, n=1)
             msg = f"it has no field {name}" + (f": did you mean {near[0]}?" if near else "")
             raise ValueError(msg)
+    _refuse_uneven_width(fields, default)
 
 
 def refuse_uneven_heads(config: PreTrainedConfig) -> None:
@@ -49,45 +52,67 @@ def refuse_other_tasks(config: PreTrainedConfig) -> None:
 
 def check_sizes(network: PreTrainedModel, *, vocabulary_size: int, sequence_length: int | None) -> None:
     """Raise ``ConfigurationError`` if the tokenizer has more ids than the model, or rows are longer than it sees."""
-    rows = network.get_input_embeddings().num_embeddings
-    if rows < vocabulary_size:
-        msg = f"the tokenizer has {vocabulary_size} ids but the model embeds {rows}: use the model's own tokenizer"
-        raise ConfigurationError(msg)
-    longest = longest_row(network)
+    _refuse_sizes(network.get_input_embeddings().num_embeddings, vocabulary_size)
+    check_length(network.config, sequence_length)
+
+
+def check_vocabulary(config: PreTrainedConfig, vocabulary_size: int) -> None:
+    """Raise ``ConfigurationError`` if ``config`` tells that the tokenizer has more ids than the model."""
+    rows = getattr(config.get_text_config(), "vocab_size", None)
+    if isinstance(rows, int):
+        _refuse_sizes(rows, vocabulary_size)
+
+
+def check_length(config: PreTrainedConfig, sequence_length: int | None) -> None:
+    """Raise ``ConfigurationError`` if rows are longer than the model sees."""
+    longest = longest_row(config)
     if longest is not None and sequence_length is not None and sequence_length > longest:
         msg = f"data.sequence_length is {sequence_length} but the model has {longest} positions: shorten it"
         raise ConfigurationError(msg)
 
 
-def longest_row(network: PreTrainedModel) -> int | None:
+def longest_row(config: PreTrainedConfig) -> int | None:
     """Return how many positions the model has, None if it knows no such limit."""
-    positions: int | None = getattr(network.config, "max_position_embeddings", None)
+    positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 
 
 def explain(error: Exception, path: str | None) -> str:
     """Return in one line why the model at ``path`` could not be built; what the hub refuses, in our words."""
-    causes = list(_chain(error))
-    if any(isinstance(cause, GatedRepoError) for cause in causes):
-        return f"{path} is open only to those whom its owner let in: ask there, and put a token into HF_TOKEN"
-    if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
-        return f"the hub has no {path}, or only for those with a token in HF_TOKEN: correct model.path"
-    is_missing = any(isinstance(cause, LocalEntryNotFoundError) for cause in causes)
-    if constants.HF_HUB_OFFLINE and (is_missing or "offline" in str(error).lower()):
-        return f"{path} is not among the files kept on this machine, and HF_HUB_OFFLINE forbids to fetch it"
-    if is_missing:
-        return f"the hub cannot be reached, and {path} is not among the files kept on this machine"
+    if refused := refusal(error, path):
+        return refused
+    while isinstance(error, StrictDataclassError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # which says it without the names of transformers' validators
     is_word = isinstance(error, LookupError) or not str(error)  # such as KeyError("nope")
     return shorten(f"{type(error).__name__}: {error}" if is_word else str(error), width=300)
+
+
+def _refuse_sizes(rows: int, vocabulary_size: int) -> None:
+    if rows < vocabulary_size:
+        msg = f"the tokenizer has {vocabulary_size} ids but the model embeds {rows}: use the model's own tokenizer"
+        raise ConfigurationError(msg)
+
+
+def _refuse_unknown_type(kind: str) -> None:
+    if kind not in CONFIG_MAPPING:
+        near = get_close_matches(kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, n=1)
+        advice = f"did you mean {near[0]}?" if near else "choose one that it has, such as llama or gpt2"
+        msg = f"transformers has no model_type {kind}: {advice}"
+        raise ValueError(msg)
+
+
+def _refuse_uneven_width(fields: Mapping[str, Any], default: PreTrainedConfig) -> None:
+    names = {name: default.attribute_map.get(name, name) for name in ("hidden_size", "num_attention_heads")}
+    width, heads = (fields.get(name, fields.get(own, getattr(default, own, None))) for name, own in names.items())
+    if "head_dim" in fields or not (isinstance(width, int) and isinstance(heads, int)):
+        return
+    if heads < 1 or width % heads:
+        own_width, own_heads = names.values()
+        msg = f"{own_width}, {width}, is not a multiple of {own_heads}, {heads}: change one of them in model.config"
+        raise ValueError(msg)
 
 
 def _known_to_class(config: PreTrainedConfig) -> Iterator[str]:
     # such as hybrid_override_pattern of Nemotron-H, which is read and becomes another field
     kind = type(config)
     yield from (name for name in dir(kind) if isinstance(getattr(kind, name, None), property) and name[0] != "_")
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

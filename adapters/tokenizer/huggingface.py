@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 from typing_extensions import override
 
+from adapters.shared.decoder.huggingface_config import OWN_TYPE
 from adapters.tokenizer import core
 from adapters.tokenizer.backends.choose import ChosenEncoder
 from domain.errors import ConfigurationError
@@ -62,17 +63,20 @@ class HuggingfaceTokenizer(Tokenizer):
         *,
         backend: str = "auto",
         report: Callable[[str], object] = lambda _: None,
+        follows_model: bool = False,
     ) -> Self:
         """Return the tokenizer of a ``tokenizer.json``, a model folder or a model on the Hugging Face hub.
 
-        Code that a model brings along is never run.
+        Code that a model brings along is never run. With ``follows_model`` it is the model's that was asked for, and
+        no tokenizer.
         """
-        file = Path(path).expanduser()
+        file = _own_file(Path(path).expanduser())
         if not file.exists() and (path.startswith(("/", ".", "~")) or file.suffix == ".json"):
             msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a folder or a hub name"
             raise ConfigurationError(msg)
         if not file.is_file():
-            model = _model_tokenizer(str(file) if file.is_dir() else path, revision)
+            where = str(file) if file.is_dir() else path
+            model = _model_tokenizer(where, revision, name=path, follows_model=follows_model)
             return cls(**_parts_of(model), name=path, backend=backend, report=report)
         try:
             serialized = file.read_text(encoding="utf-8")
@@ -132,6 +136,13 @@ class HuggingfaceTokenizer(Tokenizer):
             (folder / name).write_bytes(content)
 
 
+def _refuse_empty(model: Any) -> None:
+    # what transformers makes of a folder without a tokenizer, for some types of models
+    if getattr(model, "is_fast", False) and not set(model.get_vocab()) - set(model.all_special_tokens):
+        msg = "there are no files of a tokenizer"
+        raise ValueError(msg)
+
+
 def _parts_of(model: Any) -> dict[str, Any]:
     usual = next((token for token in core.USUAL_ENDS if token in model.get_vocab()), None)
     if model.eos_token is None and usual is not None:
@@ -151,20 +162,40 @@ def _configured_end(file: Path) -> str | None:
     return found
 
 
-def _model_tokenizer(path: str, revision: str | None) -> Any:
+def _own_file(path: Path) -> Path:
+    """Return the file beside a model of ours in the folder ``path``: transformers knows no such model."""
+    try:
+        is_own = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type") == OWN_TYPE
+    except (OSError, ValueError, AttributeError):
+        return path
+    return path / "tokenizer.json" if is_own and (path / "tokenizer.json").is_file() else path
+
+
+def _model_tokenizer(path: str, revision: str | None, *, name: str, follows_model: bool) -> Any:
     # three seconds, torch included, that a tokenizer.json can do without
     from transformers import AutoTokenizer
 
+    from adapters.shared.hub import reached, refusal
+
     try:
-        model = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False)
+        options = reached(path, revision)
+        model = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False, **options)
+        _refuse_empty(model)
+    except ConfigurationError:
+        raise
     except Exception as error:  # what a folder may lack has no common type
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = refusal(error, path) or (str(error).strip() or type(error).__name__).splitlines()[0]
         msg = (
-            f"the tokenizer {path} cannot be loaded ({reason}): name a tokenizer.json, a folder with a tokenizer or a "
+            f"the tokenizer {name} cannot be loaded ({reason}): name a tokenizer.json, a folder with a tokenizer or a "
             "model on the Hugging Face hub whose tokenizer needs no code of its own"
         )
+        if follows_model:
+            msg = (
+                f"the model {name} comes with no tokenizer that can be loaded ({reason}): set tokenizer.path to the "
+                "tokenizer that the model was trained with"
+            )
         raise ConfigurationError(msg) from error
     if not getattr(model, "is_fast", False):
-        msg = f"the tokenizer {path} exists in Python only, which is too slow: use one that has a tokenizer.json"
+        msg = f"the tokenizer {name} exists in Python only, which is too slow: use one that has a tokenizer.json"
         raise ConfigurationError(msg)
     return model

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from configs.sections.base import PLUGIN, PluginSettings, Positive, Section, Text, by_kind
+from configs.sections.base import PLUGIN, Flag, PluginSettings, Positive, Section, Text, by_kind
+
+_ALLOW_OTHER = Field(
+    default=False,
+    description="Whether a new run may use a tokenizer that is another than the one of the weights at model.path.",
+)
 
 
 class BackendSettings(Section):
     """What both kinds share: the library that encodes."""
 
+    allow_other: Flag = _ALLOW_OTHER
     backend: Literal["auto", "huggingface", "tiktoken", "gigatoken"] = Field(
         default="auto",
         description="Library that encodes, always with the same ids; auto takes the fastest one that is installed.",
@@ -39,10 +45,35 @@ class HuggingFaceTokenizerSettings(BackendSettings):
         default=None, description="Branch, tag or commit on the hub; null means the default branch."
     )
 
+    @property
+    def follows_model(self) -> bool:
+        """Return whether nobody chose this tokenizer: it is that of the weights which are trained."""
+        return "path" not in self.model_fields_set
+
+
+class PluginTokenizerSettings(PluginSettings):
+    """A tokenizer of another package."""
+
+    allow_other: Flag = _ALLOW_OTHER
+
 
 TokenizerSettings = Annotated[
     Annotated[TrainTokenizerSettings, Tag("train")]
     | Annotated[HuggingFaceTokenizerSettings, Tag("huggingface")]
-    | Annotated[PluginSettings, Tag(PLUGIN)],
+    | Annotated[PluginTokenizerSettings, Tag(PLUGIN)],
     by_kind("train", "huggingface"),
 ]
+
+
+def of_model(tokenizer: Any, model: Any) -> HuggingFaceTokenizerSettings | None:
+    """Return the tokenizer of the weights that ``model`` loads, None if ``tokenizer`` was chosen or none are loaded."""
+    chosen = tokenizer.model_fields_set - {"backend", "allow_other"}
+    if chosen or not getattr(model, "loads_weights", False):
+        return None
+    return HuggingFaceTokenizerSettings.model_construct(
+        _fields_set=set(tokenizer.model_fields_set),
+        path=model.path,
+        revision=getattr(model, "revision", None),
+        backend=tokenizer.backend,
+        allow_other=tokenizer.allow_other,
+    )

@@ -136,6 +136,13 @@ class ModelFactoryContract(ABC):
         with pytest.raises(ConfigurationError, match=str(VOCABULARY_SIZE)):
             factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=1)
 
+    def test_what_can_be_built_passes_the_check(self) -> None:
+        """``check`` raises nothing for what ``build`` accepts, with and without a vocabulary, and draws nothing."""
+        before = self.random_states()
+        self.make_factory().check()
+        self.make_factory().check(vocabulary_size=VOCABULARY_SIZE)
+        assert self.random_states() == before
+
     def test_building_leaves_the_random_state_of_the_process(self) -> None:
         """Building draws from generators of its own."""
         self.build(seed=2)  # or an earlier build with the same seed may have left the very state that this one would

@@ -1,12 +1,14 @@
 from typing import ClassVar
 
 import numpy as np
+import pytest
 import torch
 
 from adapters.model_factory.decoder import DecoderModelFactory
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.model_factory.memory import MemoryModelFactory
-from ports.testing.model_factory import ModelFactoryContract
+from domain.errors import ConfigurationError
+from ports.testing.model_factory import VOCABULARY_SIZE, ModelFactoryContract
 
 TINY = {
     "model_type": "llama",
@@ -41,6 +43,11 @@ class TestHuggingfaceModelFactory(ModelFactoryContract):
 
     def make_factory_without(self, vocabulary_size):
         return HuggingfaceModelFactory(config=TINY | {"vocab_size": vocabulary_size - 1})
+
+    def test_a_description_is_enough_to_refuse_a_vocabulary(self):
+        """What ``build`` refuses for its vocabulary is refused by ``check``, which reads no weights."""
+        with pytest.raises(ConfigurationError, match=str(VOCABULARY_SIZE)):
+            self.make_factory_without(VOCABULARY_SIZE).check(vocabulary_size=VOCABULARY_SIZE)
 
     def weights(self, model):
         return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}

@@ -28,7 +28,8 @@ class Row:
     never: tuple[str, ...] = ()
 
 
-READY = ("tokenizer.kind=huggingface", "tokenizer.vocabulary_size=null", "tokenizer.path={files}/tokenizer")
+READY = ("tokenizer.kind=huggingface", "tokenizer.path={files}/tokenizer")
+DECODER = ("model.kind=decoder", "model.num_hidden_layers=1")
 UNTRUE = ("single document", "holds text to train a tokenizer")
 
 DATA = (
@@ -64,7 +65,36 @@ DATA = (
     ("all records skipped", ("data.path={files}/content.jsonl", "data.on_error=skip"), ("content.jsonl", "text")),
 )
 
-ROWS = tuple(
+LATE = ("training a ", "prepared ", "preparing ")  # what is said of data, after which such a mistake comes too late
+
+MODEL = (
+    (
+        "no such model",
+        ("model.path=./nope",),
+        ("model ./nope .* there is no such folder: set model.path",),
+    ),
+    (
+        "longer than its positions",
+        ("model.config.max_position_embeddings=32",),
+        ("is 64 but .* 32 positions: shorten",),
+    ),
+    (
+        "longer than a decoder's",
+        (*DECODER, "model.max_position_embeddings=32"),
+        ("is 64 but .* 32 positions: shorten",),
+    ),
+    ("uneven heads", ("model.config.num_attention_heads=3",), ("hidden_size, 32, is not a multiple of num_att.*, 3:",)),
+    ("unknown type", ("model.config.model_type=lama",), ("has no model_type lama: did you mean llama[?]",)),
+    (
+        "unknown type of no likeness",
+        ("model.config.model_type=x9",),
+        ("has no model_type x9: .* such as llama or gpt2",),
+    ),
+    ("too few embeddings", ("model.config.vocab_size=100", *READY), ("has 257 ids but the model embeds 100",)),
+    ("no such field", ("model.config.hiden_size=64",), ("it has no field hiden_size: did you mean hidden_size[?]",)),
+)
+
+ROWS = tuple(Row(name, settings, 2, says, LATE) for name, settings, says in MODEL) + tuple(
     Row(f"{name}, {tokenizer}", (*more, *settings), 3, says, UNTRUE)
     for name, settings, says in DATA
     for tokenizer, more in (("tokenizer trained", ()), ("tokenizer ready", READY))
@@ -98,6 +128,21 @@ def ready_tokenizer(folder):
     MemoryTokenizer().write(folder)
 
 
+def filled(files):
+    """Return what puts the place of ``files`` into a setting."""
+    return lambda setting: setting.replace("{files}", str(files))
+
+
+def without_clashes(base, settings):
+    """Return the settings of ``base`` that those of a row leave room for."""
+    dropped = []
+    if READY[0] in settings:
+        dropped.append("tokenizer.vocabulary_size")
+    if any(setting.startswith(("model.kind", "model.path")) for setting in settings):
+        dropped.append("model.config")
+    return [setting for setting in base if not setting.startswith(tuple(dropped))]
+
+
 def complaint(process):
     """Return the one sentence that the user sees."""
     assert "Traceback" not in process.stderr
@@ -110,9 +155,7 @@ def complaint(process):
 def test_a_mistake_is_one_true_sentence(row, files, tmp_path):
     """Each mistake of the table ends with its exit code and one sentence that says what is wrong and what to do."""
     base = tiny(files / "corpus.jsonl", f"run.cache_dir={tmp_path / 'cache'}", "evaluation.at_start=false")
-    kept = [setting for setting in base if READY[0] not in row.settings or not setting.startswith("tokenizer.voc")]
-    given = [setting.format(files=files) for setting in row.settings if setting != READY[1]]
-    process = run_here("train", *kept, *given, cwd=tmp_path)
+    process = run_here("train", *without_clashes(base, row.settings), *map(filled(files), row.settings), cwd=tmp_path)
     assert process.returncode == row.code, process.stderr
     sentence = complaint(process)
     assert [pattern for pattern in row.says if not re.search(pattern, sentence)] == [], sentence

@@ -180,12 +180,18 @@ def family_of(shape: DecoderShape) -> Family | None:
 
 def check_exportable(shape: DecoderShape) -> None:
     """Raise ``ConfigurationError`` with the settings in the way if no class of Hugging Face computes ``shape``."""
+    if (obstacle := obstacle_to_export(shape)) is not None:
+        raise ConfigurationError(obstacle)
+
+
+def obstacle_to_export(shape: DecoderShape) -> str | None:
+    """Return in words the settings in the way if no class of Hugging Face computes ``shape``."""
     found = [(family, family.obstacles(shape)) for family in FAMILIES]
     nearest, obstacles = min(found, key=lambda pair: (len(pair[1]), "positions" in pair[1]))
-    if obstacles:
-        wanted = ", ".join(f"model.{name}={str(value).lower()}" for name, value in obstacles.items())
-        msg = f"transformers has no class for this decoder: the nearest, {nearest.architecture}, needs {wanted}"
-        raise ConfigurationError(msg)
+    if not obstacles:
+        return None
+    wanted = ", ".join(f"model.{name}={str(value).lower()}" for name, value in obstacles.items())
+    return f"transformers has no class for this decoder: the nearest, {nearest.architecture}, needs {wanted}"
 
 
 def _even_head_size(fields: Mapping[str, Any]) -> object:

@@ -9,7 +9,9 @@ from adapters.tokenizer.backends.encoder import UnfitError
 from adapters.tokenizer.backends.guard import GuardedEncoder
 from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from adapters.tokenizer.backends.parity import find_difference, sample_documents
-from domain.errors import ConfigurationError
+from adapters.tokenizer.backends.pieces import PIECE_CHARACTERS, can_be_cut, encode_in_pieces
+from adapters.tokenizer.surrogates import refuse_surrogates
+from domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,6 +71,7 @@ class ChosenEncoder:
         self._untried = list(builders) if self._is_auto else [name for name in builders if name == backend]
         self._missing: list[str] = []
         self._refusal: str | None = None
+        self._can_be_cut = can_be_cut(core)
         self._reference = HuggingfaceEncoder(core, dtype)
         self._encoder: Encoder | None = None
         self._name = "huggingface"
@@ -85,7 +88,14 @@ class ChosenEncoder:
         """Return the ids of ``documents``."""
         if not self._is_proven:
             self._prove(documents)
-        return (self._encoder or self._reference).encode(documents)
+        encode = (self._encoder or self._reference).encode
+        if max(map(len, documents), default=0) <= PIECE_CHARACTERS or not self._can_be_cut:
+            return encode(documents)
+        try:
+            return encode_in_pieces(encode, documents)
+        except DataError:
+            refuse_surrogates(documents)  # so that the error counts documents, not pieces
+            raise
 
     def check(self, documents: Sequence[str]) -> None:
         """Compare the backend on ``documents`` too, and go on to the next one if it differs."""
