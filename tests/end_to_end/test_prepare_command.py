@@ -83,7 +83,7 @@ def test_rejected_records_are_told_and_are_no_pass_for_a_stricter_run(tmp_path):
     for _ in range(2):
         result = run_here("prepare", *tiny(path, "data.on_error=skip"), cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        assert "2 records were rejected" in result.stdout
+        assert "2 records rejected" in result.stdout
         assert "'text' is missing" in result.stdout
         assert "not JSON" in result.stdout
     stopped = run_here("prepare", *tiny(path), cwd=tmp_path)
