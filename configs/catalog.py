@@ -12,6 +12,7 @@ from configs.plain import to_plain
 from configs.sections.base import PLUGIN, Section
 from configs.settings import TrainSettings
 from configs.strict_yaml import write_yaml
+from configs.synonyms import meaning_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,6 +92,8 @@ def _choices(annotation: Any) -> list[Any]:
 def nearest_name(name: str) -> str | None:
     """Return the setting or section that ``name``, which is none, probably means."""
     name = name[:120].lower()
+    if (meant := meaning_of(name, frozenset(TrainSettings.model_fields))) is not None:
+        return meant
     known = {name.rsplit(".", cut)[0] for name in settings_by_name() for cut in range(name.count(".") + 1)}
     score, nearest = max((_likeness(name, candidate), candidate) for candidate in sorted(known, reverse=True))
     return nearest if score >= 0.68 else None

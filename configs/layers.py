@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from configs.aliases import renamed
 from configs.catalog import settings_by_name, takes_null, takes_only_text
+from configs.inference import infer_kinds
 from configs.masking import MASK
 from configs.plain import leaves, to_plain
 from configs.problems import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
@@ -53,7 +54,8 @@ def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ
     if problems:  # what a file would have said decides what else is wrong
         refuse_all(problems)
     layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
-    tree: Tree = reduce(lay, filter(None, (_attempt(problems, renamed, layer) for layer in layers)), {})
+    known = filter(None, (_attempt(problems, renamed, layer) for layer in layers))
+    tree = infer_kinds(reduce(lambda lower, higher: lay(lower, infer_kinds(higher, lower)), known, Tree()))
     for path, leaf in leaves_of(tree):
         _attempt(problems, _check_text, path, leaf)
     return _resolve(tree, problems)

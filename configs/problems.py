@@ -10,6 +10,7 @@ from configs.masking import mask_text
 from configs.sections.base import nearest_kind
 from configs.settings import TrainSettings
 from configs.strict_yaml import write_yaml
+from configs.synonyms import FIELDS_OF_CONFIG
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -92,6 +93,9 @@ def unknown(path: Location, origins: Origins, kind: object = None) -> str:
             f"{name} ({layer}) is not a setting of {section}.kind={one_line(str(kind), 80)}, which is not built in "
             f"({known} are): what an outside adapter needs stands under {section}.options"
         )
+    if owners == ["decoder"] and path[1] in FIELDS_OF_CONFIG:
+        field = f"model.config.{dotted(path[1:])}"
+        return f"{name} ({layer}) belongs to model.kind=decoder, but model.kind is {kind}: set {field}, or both"
     if owners:
         return f"{name} ({layer}) belongs to {section}.kind={owners[0]}, but {section}.kind is {kind}: set both"
     return f"{name} ({layer}) is not a setting; {_hint(path, layer, kind)}"
@@ -132,6 +136,9 @@ def _explain(path: Location, errors: Sequence[ErrorDetails], origins: Origins, t
     layer, error = origins.of(path), errors[0]
     context = error.get("ctx", {})
     match error["type"]:
+        case "extra_forbidden" if path == ("data", "path") and "kind" not in tree["data"]:
+            text = f"is {one_line(str(error['input']), 80)}, which is not here: set data.kind=huggingface if it is the "
+            text += "name of a dataset on the hub, or correct the path"
         case "extra_forbidden":
             return unknown(path, origins, _kind(tree, path))
         case "missing" if isinstance(path[-1], int):

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value that is no mapping, and the layer that set it."""
+    """A value that is no mapping, and the layer that set it; ``is_inferred`` if no layer did, but others tell it."""
 
     value: Any
     origin: str
+    is_inferred: bool = False
 
 
 Tree = dict[str, "Tree | Leaf"]
@@ -76,8 +77,9 @@ def _surviving(section: str, lower: Tree | Leaf, higher: Tree | Leaf | None) -> 
     if not (isinstance(lower, dict) and isinstance(higher, dict) and kinds_of(section)):
         return lower
     dropped: set[str] = set()
+    chosen = lower.get("kind")
     former = _value(lower, "kind", built_in_kinds(section)[0])
-    if _value(higher, "kind", former) != former:
+    if _value(higher, "kind", former) != former and not (isinstance(chosen, Leaf) and chosen.is_inferred):
         dropped |= fields_of(section, former) - (fields_of(section, PLUGIN) - {"options"})
     path = _value(higher, "path", None)
     if section in ("model", "tokenizer") and path is not None and path != _value(lower, "path", None):

@@ -1,0 +1,59 @@
+"""What other programs call the settings: names that are no settings here, but whose meaning is plain."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MEANINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "optimizer.learning_rate": ("lr", "max_lr", "peak_lr"),
+        "optimizer.weight_decay": ("wd", "decay"),
+        "optimizer.clip": ("grad_clip", "gradient_clipping", "max_grad_norm", "max_norm"),
+        "optimizer.epsilon": ("eps", "adam_epsilon"),
+        "optimizer.batch_size": ("bs", "batch", "global_batch_size", "train_batch_size"),
+        "optimizer.micro_batch": ("mbs", "micro_batch_size", "per_device_train_batch_size"),
+        "optimizer.precision": ("bf16", "fp16", "mixed_precision", "amp"),
+        "optimizer.schedule.kind": ("lr_scheduler_type", "scheduler"),
+        "optimizer.schedule.warmup_steps": ("warmup", "num_warmup_steps"),
+        "run.budget.steps": ("steps", "max_steps", "num_steps", "max_iters"),
+        "run.dir": ("out_dir", "output_dir"),
+        "data.epochs": ("num_epochs", "num_train_epochs"),
+        "data.sequence_length": (
+            "block_size",
+            "context_length",
+            "max_length",
+            "max_seq_len",
+            "max_seq_length",
+            "seq_len",
+        ),
+        "data.workers": ("num_workers", "dataloader_num_workers"),
+        "state_store.every": ("save_every", "save_steps"),
+        "state_store.keep": ("save_total_limit",),
+        "evaluation.every": ("eval_every", "eval_interval", "eval_steps"),
+        "tokenizer.vocabulary_size": ("vocab_size",),
+        "model.lora.rank": ("r", "lora_r", "lora_rank"),
+        "model.lora.alpha": ("lora_alpha",),
+        "model.lora.dropout": ("lora_dropout",),
+    }
+)
+_BY_NAME = {name: setting for setting, names in _MEANINGS.items() for name in names}
+# which model.kind=decoder has as settings, and a configuration of Hugging Face as fields of the same name
+FIELDS_OF_CONFIG = frozenset(
+    {
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+        *("num_key_value_heads", "head_dim", "max_position_embeddings", "rope_theta", "rope_scaling"),
+        *("attention_bias", "mlp_bias", "tie_word_embeddings", "initializer_range"),
+    }
+)
+
+
+def meaning_of(name: str, sections: frozenset[str]) -> str | None:
+    """Return the setting that the dotted ``name`` means elsewhere, unless it is that of another of the ``sections``."""
+    section, _, last = name.rpartition(".")
+    setting = _BY_NAME.get(last.replace("-", "_"))
+    top = section.partition(".")[0]
+    return setting if setting and (top not in sections or setting.startswith(f"{top}.")) else None
