@@ -1,11 +1,11 @@
-"""Names that another document gives to settings: LlamaHome's training configuration."""
+"""Names that other documents give to settings: the training configurations of LlamaHome and of Vorox."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from configs.problems import dotted, refuse
+from configs.problems import dotted, one_line
 from configs.tree import Leaf, leaves_of, merge, plant_at
 
 if TYPE_CHECKING:
@@ -21,13 +21,37 @@ ALIASES: Mapping[Path, Path] = MappingProxyType(
         ("pipeline", "prefetch"): ("data", "prefetch"),
         ("pipeline", "max_memory"): ("resources", "max_memory"),
         ("resources", "cpu_workers"): ("data", "workers"),
+        ("optimization", "mixed_precision"): ("optimizer", "precision"),
+        ("optimization", "gradient_checkpointing"): ("model", "gradient_checkpointing"),
+        ("optimization", "compile_mode"): ("model", "compile"),
+        ("data", "source", "urls"): ("data", "path"),
     }
 )
-"""``training.`` may stand before these, and before the settings of ``resources``, whose names are the same there."""
+"""``training.`` may stand before those of LlamaHome, and before the settings of ``resources``, named the same there."""
+
+_VALUES: Mapping[Path, Mapping[object, Any]] = MappingProxyType(
+    {
+        ("data", "workers"): {"auto": None},
+        ("optimizer", "precision"): {True: "bf16", False: "fp32"},
+        ("model", "gradient_checkpointing"): {True: "full", False: "none"},
+        ("model", "compile"): {None: "none"},
+    }
+)
+_WITHOUT_COUNTERPART: Mapping[Path, str] = MappingProxyType(
+    {
+        ("data", "settings", "prefetch_size"): "counts samples, and here batches are read ahead: set data.prefetch",
+        ("data", "settings", "cache_dsn"): "asks for metadata in PostgreSQL, which nothing here keeps: leave it out",
+        ("data", "source", "name"): "names no data by itself: set data.kind=huggingface and data.path to a name on the "
+        "hub, or leave it out beside data.source.urls",
+    }
+)
+_SHUFFLED: Path = ("data", "settings", "shuffle_buffer")
 
 
-def renamed(layer: Tree) -> Tree:
-    """Return ``layer`` with this package's names; raises ``ConfigurationError`` for one setting under two names."""
+def renamed(layer: Tree, problems: list[str]) -> Tree:
+    """Return ``layer`` with this package's names; adds to ``problems`` what has no counterpart or two names."""
+    foreign = [path for path, leaf in leaves_of(layer) if _is_foreign(path, leaf, problems)]
+    layer = _without(layer, foreign)
     targets = {path: _target(path) for path, _ in leaves_of(layer)}
     aliases = {path: target for path, target in targets.items() if target != path}
     own = _without(layer, aliases)
@@ -37,19 +61,35 @@ def renamed(layer: Tree) -> Tree:
             continue
         if target in taken:
             other = f"another name of {dotted(target)}, which is set too"
-            refuse(f"{dotted(path)} ({leaf.origin}) is {other}: leave one out")
+            problems.append(one_line(f"{dotted(path)} ({leaf.origin}) is {other}: leave one out"))
+            continue
         taken.add(target)
-        value = None if target == ("data", "workers") and leaf.value == "auto" else leaf.value
-        own = merge(own, plant_at(target, value, f"{leaf.origin}, as {dotted(path)}"))
+        own = merge(own, plant_at(target, _value(target, leaf.value), f"{leaf.origin}, as {dotted(path)}"))
     return own
 
 
+def _is_foreign(path: Path, leaf: Leaf, problems: list[str]) -> bool:
+    """Return whether nothing is to be set for ``path``, which is told unless it asks for what is so anyway."""
+    text = _WITHOUT_COUNTERPART.get(path)
+    if path == _SHUFFLED and leaf.value is not True:
+        text = "can only be true, as training data are always shuffled here: leave it out"
+    if text is not None:
+        problems.append(one_line(f"{dotted(path)} ({leaf.origin}) {text}"))
+    return text is not None or path == _SHUFFLED
+
+
+def _value(target: Path, value: Any) -> Any:
+    known = _VALUES.get(target, {})
+    return next((ours for theirs, ours in known.items() if theirs is value or (value == "auto" == theirs)), value)
+
+
 def _target(path: Path) -> Path:
-    bare = path[1:] if path[:2] in {("training", "pipeline"), ("training", "resources")} else path
-    return ALIASES.get(bare, path if bare[0] == "pipeline" else bare)
+    is_prefixed = path[0] == "training" and path[1:2] in (("pipeline",), ("resources",), ("optimization",))
+    bare = path[1:] if is_prefixed else path
+    return ALIASES.get(bare, path if bare[0] in ("pipeline", "optimization") else bare)
 
 
-def _without(tree: Tree, paths: Mapping[Path, Path], above: Path = ()) -> Tree:
+def _without(tree: Tree, paths: Mapping[Path, Path] | list[Path], above: Path = ()) -> Tree:
     left: Tree = {}
     for key, node in tree.items():
         path = (*above, key)

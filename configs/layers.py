@@ -54,7 +54,7 @@ def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ
     if problems:  # what a file would have said decides what else is wrong
         refuse_all(problems)
     layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
-    known = filter(None, (_attempt(problems, renamed, layer) for layer in layers))
+    known = [renamed(layer, problems) for layer in layers]
     tree = infer_kinds(reduce(lambda lower, higher: lay(lower, infer_kinds(higher, lower)), known, Tree()))
     for path, leaf in leaves_of(tree):
         _attempt(problems, _check_text, path, leaf)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PREFIX = TrainSettings.model_config["env_prefix"]
 DELIMITER = TrainSettings.model_config["env_nested_delimiter"] or "__"
-_OTHER_SECTIONS = ("training", "pipeline")  # of configs.aliases
+_OTHER_SECTIONS = ("training", "pipeline", "optimization")  # of configs.aliases
 
 
 def variables_of(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:

@@ -12,6 +12,10 @@ training:
     batch_size: "auto"
     prefetch: 2
     max_memory: 0.8
+  optimization:
+    mixed_precision: true
+    gradient_checkpointing: true
+    compile_mode: "reduce-overhead"
   resources:
     gpu_memory_fraction: 0.7
     cpu_workers: "auto"
@@ -29,21 +33,91 @@ def test_its_configuration_keeps_its_meaning(tmp_path):
     assert (settings.data.prefetch, settings.data.workers) == (2, None)
     resources = settings.resources
     assert (resources.max_memory, resources.gpu_memory_fraction, resources.io_queue_size) == (0.8, 0.7, 1000)
+    model = settings.model
+    assert (settings.optimizer.precision, model.gradient_checkpointing, model.compile) == (
+        "bf16",
+        "full",
+        "reduce-overhead",
+    )
     assert found.origins["data.prefetch"] == f"{path}, as training.pipeline.prefetch"
 
 
+VALUES = {
+    "pipeline.max_memory": (0.5, 0.5),
+    "optimization.mixed_precision": ("true", "bf16"),
+    "optimization.gradient_checkpointing": ("true", "full"),
+    "optimization.compile_mode": ("default", "default"),
+}
+
+
 @pytest.mark.parametrize("before", ["", "training."])
-@pytest.mark.parametrize("alias", ALIASES)
+@pytest.mark.parametrize("alias", [alias for alias in ALIASES if alias[0] != "data"])
 def test_an_alias_is_the_setting_in_every_layer(alias, before):
     """An alias on the command line or in the environment wins over the setting in a weaker layer."""
-    name, target = ".".join(alias), ".".join(ALIASES[alias])
-    value = 0.5 if name == "pipeline.max_memory" else 4
-    weaker = {f"HOLDFAST_{target.upper().replace('.', '__')}": "1"}
+    name, (section, key) = ".".join(alias), ALIASES[alias]
+    value, meant = VALUES.get(name, (4, 4))
+    weaker = {
+        f"HOLDFAST_{section}__{key}".upper(): "none" if section == "model" else "fp16" if key == "precision" else "1"
+    }
     found = load_settings([], [f"{before}{name}={value}"], weaker)
-    section, key = ALIASES[alias]
-    assert getattr(getattr(found.settings, section), key) == value
+    assert getattr(getattr(found.settings, section), key) == meant
     environment = {f"HOLDFAST_{name.upper().replace('.', '__')}": str(value)}
     assert load_settings([], [], environment).settings == found.settings
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "meant"),
+    [
+        ("training.optimization.mixed_precision=false", "optimizer", "precision", "fp32"),
+        ("training.optimization.gradient_checkpointing=false", "model", "gradient_checkpointing", "none"),
+        ("training.optimization.compile_mode=null", "model", "compile", "none"),
+    ],
+)
+def test_what_it_turns_off_is_off(override, section, key, meant):
+    """False and null mean the settings that do without."""
+    assert getattr(getattr(load_settings([], [override], {}).settings, section), key) == meant
+
+
+VOROX = """\
+data:
+  settings:
+    prefetch_size: 1000
+    cache_dsn: "postgresql://user:pass@host:port/db"
+    shuffle_buffer: true
+  source:
+    name: "dolma"
+    urls:
+      - "s3://bucket/train_part1.txt"
+      - "s3://bucket/train_part2.txt"
+"""
+
+
+def test_the_sources_of_vorox_are_understood_and_the_rest_is_refused(tmp_path):
+    """Its URLs are paths and its shuffling is done anyway; what has no counterpart is told, without its secrets."""
+    path = tmp_path / "vorox.yaml"
+    path.write_text(VOROX)
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings([path], [], {})
+    message = str(caught.value)
+    assert "pass" not in message
+    lines = message.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [
+        "data.settings.prefetch_size",
+        "data.settings.cache_dsn",
+        "data.source.name",
+    ]
+    path.write_text(
+        "\n".join(
+            line
+            for line in VOROX.splitlines()
+            if line.split(":")[0].strip() not in ("prefetch_size", "cache_dsn", "name")
+        )
+    )
+    found = load_settings([path], [], {})
+    assert found.settings.data.kind == "files"
+    assert found.settings.data.path == ("s3://bucket/train_part1.txt", "s3://bucket/train_part2.txt")
+    with pytest.raises(ConfigurationError, match=r"shuffle_buffer .* can only be true"):
+        load_settings([path], ["data.settings.shuffle_buffer=false"], {})
 
 
 def test_one_setting_under_two_names_is_refused():
@@ -52,7 +126,9 @@ def test_one_setting_under_two_names_is_refused():
         load_settings([], ["data.prefetch=1", "pipeline.prefetch=2"], {})
 
 
-@pytest.mark.parametrize("name", ["training.pipeline.depth", "pipeline.depth", "training.depth", "pipeline"])
+@pytest.mark.parametrize(
+    "name", ["training.pipeline.depth", "pipeline.depth", "training.depth", "pipeline", "optimization.depth"]
+)
 def test_other_names_of_that_document_stay_unknown(name):
     """What has no counterpart here is refused under the name that was written."""
     with pytest.raises(ConfigurationError, match=name.split(".")[0]):
