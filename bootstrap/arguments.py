@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bootstrap.program import in_words_of_caller
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,7 +29,7 @@ def add_command(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
-        epilog=text,
+        epilog=in_words_of_caller(text),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(command=call)
@@ -43,7 +45,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="a YAML file; repeat it, later ones win",
+        help="a YAML file, or one that comes with this package (config --list); repeat it, later ones win",
     )
     parser.add_argument("settings", nargs="*", metavar="key.path=value", help="a setting, such as run.seed=7")
 

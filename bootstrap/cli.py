@@ -12,8 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from typing_extensions import override
+
 from bootstrap.arguments import takes_settings
 from bootstrap.option_form import as_settings, hint_for
+from bootstrap.program import called_as
 from bootstrap.run_arguments import EXIT_CODES, add_run_commands
 from bootstrap.state_arguments import add_state_commands
 
@@ -104,14 +107,24 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
+class _Version(argparse.Action):
+    @override
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from importlib.metadata import version
+
+        print(f"holdfast {version('holdfast')}")
+        parser.exit()
+
+
 def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     """Return the parser, and the commands that take settings."""
     parser = argparse.ArgumentParser(
-        prog="python -m application",
+        prog=" ".join(called_as()),
         description="Holdfast trains language models without losing the run.",
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     add_run_commands(commands)
     add_state_commands(commands)

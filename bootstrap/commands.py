@@ -16,6 +16,7 @@ from bootstrap.launcher_watch import ending_with_launcher
 from bootstrap.logging import configure_logging
 from bootstrap.micro_batch import FILE as SIZES
 from bootstrap.named_checkpoint import Choice, folder_of
+from bootstrap.program import called_as
 from bootstrap.report import Report
 from bootstrap.run import build
 from bootstrap.set_aside import set_aside
@@ -24,6 +25,7 @@ from bootstrap.state_arguments import drill_numbers
 from bootstrap.state_stores import archived_steps, refuse_old_copies
 from configs.catalog import describe_settings
 from configs.layers import load_settings
+from configs.ready import list_ready
 from configs.rendering import render
 from domain.counting import counted
 from domain.errors import StateError
@@ -39,10 +41,13 @@ if TYPE_CHECKING:
 
 def config(options: argparse.Namespace) -> int:
     """Print the resolved settings, or what can be set."""
-    if options.describe:
-        print(describe_settings())
-        return 0
-    print(render(load_settings(options.config, options.settings, os.environ)))
+    if options.list:
+        print(list_ready())
+    elif options.describe:
+        print(describe_settings([setting.partition("=")[0] for setting in options.settings]))
+    else:
+        resolved = load_settings(options.config, options.settings, os.environ)
+        print(render(resolved, only_changed=options.changed))
     return 0
 
 
@@ -113,7 +118,7 @@ def prepare(options: argparse.Namespace) -> int:
         print(f"{counted(len(rejected), 'record')} rejected, beginning with:")
         print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
     print(f"tokens: {location}")
-    print(f"try next:   {shlex.join(['python', '-m', 'application', *_again(options)])}")
+    print(f"try next:   {shlex.join([*called_as(), *_again(options)])}")
     return 0
 
 

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, final
 
 from bootstrap.accounting import sentence_of
+from bootstrap.program import called_as
 from domain.counting import counted
 from domain.events import EvaluationCompleted, RunStarted
 from domain.sampling import Sampling
@@ -57,7 +58,7 @@ class Report:
         if (checkpoint := self._run.newest_checkpoint()) is not None:
             reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
             print(f"checkpoint: {checkpoint}  ({reader} loads it as it is)")
-        program = ("python", "-m", "application")
+        program = called_as()
         prompt = [f"--prompt={chosen.prompt}"] if chosen.prompt.startswith("-") else ["--prompt", chosen.prompt]
         print(f"try next:   {shlex.join([*program, 'generate', str(folder), *prompt])}")
         print(f"            {shlex.join([*program, 'evaluate', str(folder)])}")

@@ -46,8 +46,18 @@ prepares what is missing. Killed at any moment, the same command goes on where i
 examples:
   python -m application prepare
   python -m application prepare data.kind=files data.path='text/**/*.jsonl.zst' data.on_error=skip
-  python -m application prepare data.kind=files data.path='s3://bucket/*.parquet' tokenizer.kind=huggingface \
+  python -m application prepare data.kind=files data.path='s3://bucket/*.parquet' tokenizer.kind=huggingface \\
       tokenizer.path=./gpt2 data.cache.dir=/scratch/tokens
+"""
+
+_CONFIG_HELP = """\
+Prints the settings as YAML that --config accepts, with the origin of each value. Secrets are masked.
+
+examples:
+  %(prog)s --config own_text data.path=texts
+  %(prog)s --changed --config own_text
+  %(prog)s --describe optimizer.schedule data.cache     # without a name: every setting
+  %(prog)s --list
 """
 
 _GENERATE_HELP = """\
@@ -116,10 +126,12 @@ def _add_prepare(commands: Commands) -> None:
 
 
 def _add_config(commands: Commands) -> None:
-    text = "Prints the settings as YAML that --config accepts, with the origin of each value. Secrets are masked."
-    config = add_command(commands, "config", "show every setting, its value and where it came from", text)
+    config = add_command(commands, "config", "show every setting, its value and where it came from", _CONFIG_HELP)
     add_settings(config)
-    config.add_argument("--describe", action="store_true", help="list every setting, its default and what it is for")
+    form = config.add_mutually_exclusive_group()
+    form.add_argument("--changed", action="store_true", help="show only what is not left at its default")
+    form.add_argument("--describe", action="store_true", help="list settings, their defaults and what they are for")
+    form.add_argument("--list", action="store_true", help="list the configurations that come with this package")
 
 
 def _add_generate(commands: Commands) -> None:

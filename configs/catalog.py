@@ -13,9 +13,10 @@ from configs.sections.base import PLUGIN, Section
 from configs.settings import TrainSettings
 from configs.strict_yaml import write_yaml
 from configs.synonyms import meaning_of
+from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pydantic.fields import FieldInfo
 
@@ -59,10 +60,15 @@ def settings_by_name() -> Mapping[str, Mapping[str, FieldInfo]]:
 
 def _fields(model: Any, prefix: str) -> Iterator[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            yield from _fields(field.annotation, f"{prefix}.{name}")
-        else:
+        section = next((choice for choice in _choices(field.annotation) if _is_section(choice)), None)
+        if section is not field.annotation:
             yield f"{prefix}.{name}", field
+        if section is not None:
+            yield from _fields(section, f"{prefix}.{name}")
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
 
 
 def takes_only_text(name: str) -> bool:
@@ -107,9 +113,27 @@ def _likeness(name: str, candidate: str) -> float:
     return max(0.3 * section + 0.7 * last, whole if whole >= 0.9 else 0.0)
 
 
-def describe_settings() -> str:
-    """Return a line for every setting: name, default, the kinds that have it if not all do, and what it is for."""
-    return "\n".join(line for name, fields in settings_by_name().items() for line in _described(name, fields))
+def describe_settings(wanted: Sequence[str] = ()) -> str:
+    """Return a line for every setting: name, default, the kinds that have it if not all do, and what it is for.
+
+    ``wanted`` names the sections and settings that are to be described, none all of them; raises
+    ``ConfigurationError`` for one that is not there.
+    """
+    names = settings_by_name()
+    for prefix in wanted:
+        if not any(_is_below(name, prefix) for name in names):
+            nearest = nearest_name(prefix)
+            hint = (
+                f"did you mean {nearest}?" if nearest else f"there are {', '.join(sorted(TrainSettings.model_fields))}"
+            )
+            msg = f"{prefix[:80]!r} is not a setting or a section; {hint}"
+            raise ConfigurationError(msg)
+    chosen = [name for name in names if not wanted or any(_is_below(name, prefix) for prefix in wanted)]
+    return "\n".join(line for name in chosen for line in _described(name, names[name]))
+
+
+def _is_below(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
 
 
 def _described(name: str, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
@@ -132,8 +156,11 @@ def _default(name: str, kind: str, field: FieldInfo) -> str:
     if kind in ("", *built_in_kinds(name.partition(".")[0])[:1]):
         value = to_plain(TrainSettings())
         for key in name.split("."):
+            if value is None:  # a section that nobody has set
+                break
             value = value[key]
-        return f" = {write_yaml(value)}"
+        else:
+            return f" = {write_yaml(value)}"
     if field.is_required():
         return ""
     return f" = {write_yaml(to_plain(field.get_default(call_default_factory=True)))}"

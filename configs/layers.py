@@ -17,6 +17,7 @@ from configs.inference import infer_kinds
 from configs.masking import MASK
 from configs.plain import leaves, to_plain
 from configs.problems import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
+from configs.ready import find_file, shown_name
 from configs.settings import TrainSettings
 from configs.strict_yaml import MAX_DEPTH, StrictYamlError, read_scalar, read_yaml
 from configs.tree import Leaf, Tree, lay, leaves_of, merge, plant, plant_at, values_of
@@ -110,10 +111,10 @@ def _check_text(path: tuple[str, ...], leaf: Leaf) -> None:
 def _from_file(path: Path) -> Tree:
     place = f"--config {path}"
     try:
-        with path.open("rb") as file:
+        with find_file(path).open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
-        refuse(f"{place}: no such file")
+        refuse(f"{place}: no such file; those that come with this package are listed by config --list")
     except IsADirectoryError:
         refuse(f"{place}: it is a folder, name a file in it")
     except (OSError, ValueError) as error:
@@ -121,7 +122,7 @@ def _from_file(path: Path) -> Tree:
     if len(content) > MAX_FILE_BYTES:
         refuse(f"{place}: it is larger than {MAX_FILE_BYTES} bytes, too large for settings")
     try:
-        return _parsed_file(content.decode("utf-8-sig"), str(path))
+        return _parsed_file(content.decode("utf-8-sig"), shown_name(path))
     except UnicodeDecodeError:
         refuse(f"{place}: it is not UTF-8 text")
 

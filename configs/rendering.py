@@ -22,9 +22,26 @@ def dump_settings(settings: TrainSettings) -> dict[str, Any]:
     return plain
 
 
-def render(resolved: Resolved) -> str:
-    """Return the settings as YAML that ``--config`` reads, each value with its origin in a comment, secrets masked."""
-    return "\n".join(_lines(dump_settings(resolved.settings), (), resolved.origins)) + "\n"
+def render(resolved: Resolved, *, only_changed: bool = False) -> str:
+    """Return the settings as YAML that ``--config`` reads, each value with its origin in a comment, secrets masked.
+
+    With ``only_changed`` only those that some layer set, which is YAML that ``--config`` reads too.
+    """
+    plain = dump_settings(resolved.settings)
+    if only_changed:
+        plain = _changed(plain, (), resolved.origins)
+    return "\n".join(_lines(plain, (), resolved.origins)) + "\n"
+
+
+def _changed(values: Mapping[str, Any], path: tuple[str, ...], origins: Mapping[str, str]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            if below := _changed(value, (*path, key), origins):
+                kept[key] = below
+        elif origins[".".join((*path, key))] != "default":
+            kept[key] = value
+    return kept
 
 
 def _lines(values: Mapping[str, Any], path: tuple[str, ...], origins: Mapping[str, str]) -> Iterator[str]:
