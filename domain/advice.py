@@ -12,6 +12,7 @@ from domain.errors import (
     OutOfMemory,
     RestartNeeded,
     StateError,
+    TokensLost,
     TrainingError,
 )
 
@@ -41,6 +42,10 @@ _ADVICE: Sequence[tuple[type[BaseException], Sequence[str]]] = (
             "take optimizer.precision=bf16 or fp32 in place of fp16",
             "look at the documents of batch.json: text of another kind, or broken",
         ),
+    ),
+    (
+        TokensLost,
+        ("start the same command again, which makes these tokens again: train --supervise does so by itself",),
     ),
     (
         DataError,

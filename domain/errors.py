@@ -15,6 +15,10 @@ class DataError(TrainingError):
     """A data source or a document cannot be used."""
 
 
+class TokensLost(DataError):
+    """Tokens that were prepared are damaged or gone: a new process makes them again."""
+
+
 class StateError(TrainingError):
     """A checkpoint or a run folder cannot be written, read or trusted."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from blake3 import blake3
 from typing_extensions import override
 
-from domain.errors import ConfigurationError, DataError
+from domain.errors import ConfigurationError, TokensLost
 from domain.eviction import CachedShard, LeastRecentlyUsed
 from ports.token_cache import TokenCache
 from ports.token_source import Tokens, TokenShard
@@ -109,7 +109,7 @@ class MemoryTokenCache(TokenCache):
         entry = self._entries.get(shard.name)
         if entry is None or entry.shard != shard:
             msg = f"the shard {shard.name!r} is no longer in the token cache: run again, and it is made again"
-            raise DataError(msg)
+            raise TokensLost(msg)
         return entry
 
     def _make_room(self, num_bytes: int) -> None:

@@ -31,7 +31,7 @@ def stored_pieces(path: Path, reading: Reading, *, verify: bool, max_open: int) 
     """Yield the shards below ``path``, for which ``is_stored`` is true; none of them is deleted."""
     place = _only_dataset(path) if (path / MARKER).is_file() else path
     folder = TokenFolder(place.parent, TokenFileOperations())
-    stored = StoredShards(folder, place, verify=verify, max_open=max_open, remedy=_REMEDY)
+    stored = StoredShards(folder, place, verify=verify, max_open=max_open, remedy=_REMEDY, error=DataError)
     for name, manifest in stored.scan().items():
         shard = manifest.shard
         named = TokenShard(f"{place}/{name}", shard.num_tokens, shard.num_documents, shard.fingerprint)

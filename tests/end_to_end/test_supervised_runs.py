@@ -64,6 +64,23 @@ def test_a_mistake_and_a_signal_end_it(tmp_path):
     assert not (tmp_path / FOLDER / "restarts.jsonl").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_damaged_tokens_are_made_again(tmp_path):
+    """A supervised run that finds a damaged shard of tokens is started again, makes it again and finishes."""
+    settings = tiny(corpus(tmp_path), "recovery.supervisor.first_pause_seconds=0", "run.budget.steps=5")
+    assert run("prepare", *settings, cwd=tmp_path).returncode == 0
+    (tokens,) = (tmp_path / "cache").rglob("tokens.bin")
+    data = bytearray(tokens.read_bytes())
+    data[len(data) // 2] ^= 1
+    tokens.write_bytes(data)
+    process = run("train", "--supervise", *settings, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "is damaged" in process.stderr
+    (told,) = [json.loads(line) for line in (tmp_path / FOLDER / "restarts.jsonl").read_text().splitlines()]
+    assert told["code"] == 75
+
+
 def ranks(process):
     """Return the numbers of the two processes that train below the supervisor ``process``, by rank."""
     (launcher,) = psutil.Process(process.pid).children()

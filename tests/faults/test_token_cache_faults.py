@@ -25,7 +25,7 @@ from adapters.key_provider.memory import MemoryKeyProvider
 from adapters.shared.token_folder.operations import TokenFileOperations
 from adapters.shared.token_folder.sealing import ShardSealing
 from adapters.token_cache.disk import DiskTokenCache
-from domain.errors import DataError, StateError
+from domain.errors import StateError, TokensLost
 from ports.token_source import Tokens
 
 REPOSITORY = Path(__file__).parents[2]
@@ -277,7 +277,7 @@ def test_a_damaged_byte_is_found_and_made_good(root, name):
         path.unlink()
         if damage in changed:
             path.write_bytes(changed[damage])
-        with pytest.raises(DataError, match=r"'1'.*run again"):
+        with pytest.raises(TokensLost, match=r"'1'.*run again"):
             tokens.open(shard)
         assert tokens.missing(NAMES) == ["1"]
         mended = finish(root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootstrap.cli import guarded
-from domain.errors import ConfigurationError, DataError, RestartNeeded, StateError, TrainingError
+from domain.errors import ConfigurationError, DataError, RestartNeeded, StateError, TokensLost, TrainingError
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,7 @@ from domain.errors import ConfigurationError, DataError, RestartNeeded, StateErr
         (DataError("no"), 3),
         (StateError("no"), 4),
         (RestartNeeded("no"), 75),
+        (TokensLost("no"), 75),
         (TrainingError("no"), 1),
         (KeyError("no"), 1),
     ],

@@ -14,7 +14,7 @@ from adapters.shared.token_folder.manifest import MANIFEST, ShardManifest
 from adapters.shared.token_folder.operations import Damaged, reading, safe_name
 from adapters.shared.token_folder.reading import check_digests, check_sizes, map_tokens, read_manifest
 from adapters.shared.token_folder.recent import Recent
-from domain.errors import DataError
+from domain.errors import DataError, TokensLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +40,7 @@ class StoredShards:
     """Lists and opens the shards below ``place``, a folder in ``folder``; ``max_open`` of them stay open, and pinned.
 
     An open shard takes one file descriptor, derived arrays take none. With ``sealing`` all of them are encrypted.
-    ``remedy`` ends the sentence about a shard that is gone or damaged.
+    A shard that is gone or damaged raises ``error``, and ``remedy`` ends its sentence.
     """
 
     def __init__(
@@ -51,12 +51,14 @@ class StoredShards:
         verify: bool,
         max_open: int,
         remedy: str = _REMEDY,
+        error: type[DataError] = TokensLost,
         sealing: ShardSealing | None = None,
     ) -> None:
         self.place = place
         self._folder = folder
         self._verify = verify
         self._remedy = remedy
+        self._error = error
         self._sealing = sealing
         self._recent: Recent[str, _Opened] = Recent(max_open)
         self._kept = KeptArrays(folder, verify=verify, max_open=max_open)
@@ -152,7 +154,7 @@ class StoredShards:
                 raise self._gone(shard) from error
         if manifest.shard != shard:
             msg = f"the shard {shard.name!r} in {path} has other content than when it was listed: {self._remedy}"
-            raise DataError(msg)
+            raise self._error(msg)
         return manifest
 
     @contextlib.contextmanager
@@ -165,8 +167,8 @@ class StoredShards:
                 aside = self.set_aside(name)
             where = f"was moved to {aside}" if aside else "is gone"
             msg = f"the shard {name!r} in {path} is damaged ({damage}) and {where}: {self._remedy}"
-            raise DataError(msg) from damage
+            raise self._error(msg) from damage
 
     def _gone(self, shard: TokenShard) -> DataError:
         self.forget(shard.name)
-        return DataError(f"the shard {shard.name!r} is no longer in {self.place}: {self._remedy}")
+        return self._error(f"the shard {shard.name!r} is no longer in {self.place}: {self._remedy}")
