@@ -19,9 +19,12 @@ from bootstrap.option_form import as_settings, hint_for
 from bootstrap.program import called_as
 from bootstrap.run_arguments import EXIT_CODES, add_run_commands
 from bootstrap.state_arguments import add_state_commands
+from bootstrap.threads import let_own_threads_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_PARTING_SECONDS = 2.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +72,8 @@ def end_with(command: Callable[[], int]) -> NoReturn:
 
     A process that still belongs to a group of torch's ends as soon as all that was registered for its end since then
     has run: gloo's threads abort an interpreter that is torn down under them (pytorch/pytorch#190489, #179291), and a
-    run that finished would be told as one that died.
+    run that finished would be told as one that died. So does a process in which a thread of ours is still in the middle
+    of something, such as the import of a library, after two seconds.
     """
     codes: list[int] = []
     atexit.register(_leave, codes)  # what is registered first is called last
@@ -91,7 +95,8 @@ def run() -> NoReturn:
 
 def _leave(codes: Sequence[int]) -> None:
     distributed = sys.modules.get("torch.distributed")
-    if codes and distributed is not None and distributed.is_initialized():
+    is_in_group = distributed is not None and distributed.is_initialized()
+    if codes and (is_in_group or not let_own_threads_end(_PARTING_SECONDS)):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # its reader or its disk has gone, or it was closed
                 stream.flush()

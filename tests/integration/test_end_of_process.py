@@ -41,3 +41,44 @@ def test_a_group_that_is_left_does_not_abort_the_end(group, expected, ending):
         env=os.environ | {"PYTHONPATH": root}, text=True, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert (outcome.returncode, outcome.stdout) == (expected, "told registered\n"), outcome.stderr
+
+
+READING = """
+import atexit, threading, time
+from application.prefetch import Prefetch
+from bootstrap.cli import end_with
+
+def items():
+    started.set()
+    {body}
+    yield 1
+
+def command():
+    reading = Prefetch(items(), depth=1)
+    started.wait()
+    return 7
+
+started = threading.Event()
+atexit.register(lambda: print([thread.name for thread in threading.enumerate()]))  # called last of all
+end_with(command)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("time.sleep(0.5)", "['MainThread']\n"),
+        ("threading.Event().wait()", ""),  # the interpreter is not torn down at all
+    ],
+)
+def test_the_interpreter_is_not_torn_down_under_a_thread_of_ours(body, left):
+    """A command ends with its code once its threads have ended, and if one hangs without them, but never under them."""
+    outcome = subprocess.run(
+        [sys.executable, "-c", READING.format(body=body)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        text=True,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (outcome.returncode, outcome.stdout) == (7, left), outcome.stderr
