@@ -50,6 +50,11 @@ class CachedBatches:
         self.threads = 0
         self.most_threads = 0
 
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows all sources have together."""
+        return sum(source.num_rows for source in self._sources)
+
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``; raises ``DataError`` if there is nothing to train on."""
         sizes = tuple(source.num_rows for source in self._sources)

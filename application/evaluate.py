@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, final
 from application.prefetch import Prefetch, WaitGivenUp
 from domain.errors import OutOfMemory
 from domain.outcome import Evaluation
+from domain.phase import show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from application.held_out import HeldOut
     from domain.batch import Batch
+    from domain.phase import ShowPhase
     from ports.optimizer import Trainable
     from ports.process_group import ProcessGroup
 
@@ -25,24 +27,40 @@ class Evaluator:
     """Sums the loss over the held-out documents; ``token_bytes`` (one entry an id) turns it into bits per byte.
 
     The ranks of ``group`` share the batches, each going through the model as often as the others.
+    ``show`` is told how far it is.
     """
 
     def __init__(
-        self, trainable: Trainable, held_out: HeldOut, token_bytes: NDArray[np.int32], group: ProcessGroup
+        self,
+        trainable: Trainable,
+        held_out: HeldOut,
+        token_bytes: NDArray[np.int32],
+        group: ProcessGroup,
+        *,
+        show: ShowPhase = show_nothing,
     ) -> None:
         self._trainable = trainable
         self._held_out = held_out
         self._token_bytes = token_bytes
         self._group = group
+        self._show = show
         self._rows: int | None = None
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Return the figures, or None if ``should_stop`` said so between two batches or while documents are read."""
+        try:
+            return self._measure(should_stop)
+        finally:
+            self._show("")
+
+    def _measure(self, should_stop: Callable[[], bool]) -> Evaluation | None:
+        self._show("reading the held-out documents")
         nats, num_targets, num_bytes = 0.0, 0, 0
         batches, size = self._batches(should_stop), self._group.size
         for begin in range(0, max(1, len(batches)), size):
             if any(self._group.sum([not batches or should_stop()])):
                 return None
+            self._show("evaluating", begin / len(batches))
             number = begin + self._group.rank
             batch = batches[min(number, len(batches) - 1)]
             loss = self._nats(batch)

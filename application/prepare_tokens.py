@@ -90,6 +90,8 @@ class PrepareTokens:
         total = sum(unit.size for name in missing for unit in shards[name])
         self._done = 0
         self._cancelled.clear()
+        if missing:
+            self._progress(0, total)
         workers = Workers(self._workers, "holdfast-prepare")
         try:
             making = [workers.submit(self._make, name, shards[name], total) for name in missing]

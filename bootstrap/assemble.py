@@ -9,12 +9,14 @@ from dependency_injector import providers
 
 from bootstrap.container import Container
 from bootstrap.plugins import check_options, load_plugin
+from domain.phase import show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from configs.settings import TrainSettings
+    from domain.phase import ShowPhase
 
 
 @final
@@ -45,6 +47,7 @@ def assemble(
     *,
     say: Callable[[str], object],
     decide: Callable[[str, str, str], str],
+    show: ShowPhase = show_nothing,
 ) -> Container:
     """Return the container of one run: outside adapters added, ``overrides`` (by provider name) put in their place.
 
@@ -55,6 +58,7 @@ def assemble(
         directory=providers.Object(directory),
         say=providers.Object(say),
         decide=providers.Object(decide),
+        show=providers.Object(show),
     )
     for port in PORTS:
         section = getattr(settings, _SECTIONS.get(port, port))

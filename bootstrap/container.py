@@ -46,12 +46,14 @@ class Container(containers.DeclarativeContainer):
     """One selector a port, chosen by the settings; adapters get primitives, never settings.
 
     ``say`` shows a line to a person, and ``decide`` keeps what an ``auto`` setting was once decided to be.
+    ``show`` shows what the run is busy with while it takes no steps.
     """
 
     settings = providers.Dependency(instance_of=TrainSettings)
     directory = providers.Dependency(instance_of=Path)
     say: providers.Dependency[Any] = providers.Dependency()
     decide: providers.Dependency[Any] = providers.Dependency()
+    show: providers.Dependency[Any] = providers.Dependency()
 
     chosen = providers.Singleton(choose_hardware, settings, decide)
     event_bus = providers.Selector(
@@ -108,9 +110,8 @@ class Container(containers.DeclarativeContainer):
     optimizer = optimizers(settings, chosen)
     inbox = providers.Singleton(Inbox)
     record = providers.List()
-    budget = providers.Singleton(
-        Budget, steps=settings.provided.run.budget.steps, tokens=settings.provided.run.budget.tokens
-    )
+    _length = settings.provided.run.budget
+    budget = providers.Singleton(Budget, steps=_length.steps, tokens=_length.tokens)
     schedule = providers.Singleton(
         training.schedule, settings.provided.optimizer.learning_rate, settings.provided.optimizer.schedule, budget
     )
@@ -176,6 +177,7 @@ class Container(containers.DeclarativeContainer):
             rejections,
             workers=settings.provided.data.workers,
             say=say,
+            show=show,
         ),
         tokens=providers.List(token_files),
     )
@@ -211,7 +213,9 @@ class Container(containers.DeclarativeContainer):
         max_tokens=settings.provided.evaluation.max_tokens,
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
-    evaluator = providers.Singleton(Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group)
+    evaluator = providers.Singleton(
+        Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group, show=show
+    )
     micro_batch = providers.Singleton(largest_size, settings, process_group.provided.size)
     engine = providers.Singleton(Engine, trainable, micro_batch=micro_batch)
     memory_pressure = providers.Singleton(MemoryPressure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import time
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from domain.holdout import Holdout
 from domain.mixture import Mixture, Stage
 from domain.order import choose_lanes
 from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
+from domain.phase import show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from configs.sections.run import RunSettings
     from domain.order import Share
     from domain.packing import Packing
+    from domain.phase import ShowPhase
     from ports.data_source import DataSource
     from ports.token_cache import TokenCache
     from ports.token_source import TokenSource
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
 _TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
-_SECONDS_BETWEEN_LINES = 5.0
 MIXTURE_BLOCK = 1024
 _CACHING = 1  # raise it when the same documents become other shards or hashes
 
@@ -148,12 +149,15 @@ def prepare(
     *,
     workers: int | None,
     say: Callable[[str], object],
+    show: ShowPhase = show_nothing,
 ) -> list[TokenCache]:
     """Return the tokens of each source, tokenizing what is missing."""
     caches, preparations = [], []
     for reader in readers:
         cache = make_cache(cache_key(reader))
-        preparation = PrepareTokens(reader, cache, rejections, progress=_Progress(say), workers=workers)
+        preparation = PrepareTokens(
+            reader, cache, rejections, progress=partial(_show_tokenizing, show), workers=workers
+        )
         prepared = preparation.run()
         if prepared.new_tokens:
             rate = prepared.new_tokens / max(prepared.seconds, 1e-3)
@@ -218,16 +222,5 @@ def streamed_batches(
     return StreamedBatches(readers, mixture, plan, wanted, share, workers=data.workers or max(4 if waits else 1, cores))
 
 
-class _Progress:
-    """Says now and then how far a preparation has come."""
-
-    def __init__(self, say: Callable[[str], object]) -> None:
-        self._say = say
-        self._began = self._said = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now - self._said >= _SECONDS_BETWEEN_LINES:
-            self._said = now
-            left = (now - self._began) * (total - done) / max(done, 1)
-            self._say(f"preparing tokens: {done / max(total, 1):.0%} of {total / 1e6:,.0f} MB, about {left:.0f} s left")
+def _show_tokenizing(show: ShowPhase, done: int, total: int) -> None:
+    show(f"tokenizing {total / 1e6:,.0f} MB", done / max(total, 1))

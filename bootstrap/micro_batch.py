@@ -92,6 +92,7 @@ def _found(
         return replace(known, rows=min(known.rows, policy.most)), "more did not fit before"
     if container.settings().optimizer.micro_batch is None:
         return KnownSize(policy.most), "all rows"
+    container.show()("looking for the largest micro-batch")
     choice = choose_size(container, policy.sizes, is_compiled=is_compiled)
     return KnownSize(min(map(int, group.gather(str(choice.rows))))), choice.reason
 

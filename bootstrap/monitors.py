@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
@@ -12,22 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from domain.budget import Budget
     from ports.monitor import Monitor
 
 
 def build_monitors(
-    overrides: Mapping[str, Any], sections: Iterable[Any], folder: Path, budget: Budget
-) -> tuple[list[Monitor], Callable[[str], object]]:
-    """Return one monitor a section, in order, or those that ``overrides`` names; and who shows lines to a person.
-
-    Lines go above the console monitor's progress bar; without one they are logged.
-    """
-    say: Callable[[str], object] = _log
+    overrides: Mapping[str, Any], sections: Iterable[Any], folder: Path, console: Monitor | None
+) -> list[Monitor]:
+    """Return one monitor a section, in order, or those that ``overrides`` names; ``console`` is there already."""
     if "monitors" in overrides:
-        return list(overrides["monitors"]), say
+        return list(overrides["monitors"])
     built_in: dict[str, Callable[[], Any]] = {
-        "console": lambda: lazy("adapters.monitor.console:ConsoleMonitor")(budget.steps, budget.tokens),
+        "console": lambda: console,
         "jsonl": lambda: lazy("adapters.monitor.jsonl:JsonlMonitor")(folder / "metrics.jsonl"),
         "tensorboard": lambda: lazy("adapters.monitor.tensorboard:TensorboardMonitor")(folder / "tensorboard"),
         "structlog": lazy("adapters.monitor.structlog:StructlogMonitor"),
@@ -36,13 +30,12 @@ def build_monitors(
     for section in sections:
         if section.kind in built_in:
             monitor = built_in[section.kind]()
-            say = monitor.say if section.kind == "console" else say
         else:
             plugin = load_plugin("monitor", section.kind, built_in=built_in)
             check_options("monitor", section.kind, plugin, **section.options)
             monitor = plugin(**section.options)
         monitors.append(monitor)
-    return monitors, say
+    return monitors
 
 
 def close_monitor(monitor: Monitor, say: Callable[[str], object]) -> None:
@@ -51,10 +44,3 @@ def close_monitor(monitor: Monitor, say: Callable[[str], object]) -> None:
         monitor.close()
     except Exception as error:  # noqa: BLE001  the run has ended, and how it ended is what its caller is to hear
         say(f"{type(monitor).__qualname__} failed to close: {type(error).__name__}: {error}")
-
-
-def _log(line: str) -> None:
-    """Log ``line`` where this process logs: by structlog if somebody has set that up, else by Python's own logging."""
-    structlog: Any = lazy("structlog:is_configured")()
-    logger: Any = lazy("structlog:get_logger")("holdfast") if structlog else logging.getLogger("holdfast")
-    logger.info(line)

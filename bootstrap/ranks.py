@@ -104,6 +104,11 @@ class SharedRunFolder:
         """Return what tells this run from every other, on the first rank."""
         return "" if self._own is None else str(self._own.record["id"])
 
+    @property
+    def decisions(self) -> Mapping[str, Mapping[str, str]]:
+        """Return what each ``auto`` was decided to be and why, on the first rank."""
+        return {} if self._own is None else self._own.record["auto"]
+
     def as_json(self) -> str:
         """Return what stands in ``run.json``, on the first rank."""
         return "" if self._own is None else self._own.as_json()
@@ -149,9 +154,12 @@ def check_identity(folder: SharedRunFolder, container: Container) -> None:
     """Hold a run to the data, transforms and tokenizer that it began with; raises ``StateError`` if one is another."""
     remedy = "put it back, or start another run with --fresh or another run.name"
     touched = f"a file has another name, size or time than then; {remedy}"
+    show = container.show()
+    show("looking at the data")
     folder.hold_to("data", container.data_fingerprint(), touched)
     transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
     folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
+    show("preparing the tokenizer")
     tokenizer = in_turns(container.process_group(), container.tokenizer)
     check_tokenizer(container, is_new=not folder.knows("tokenizer"))
     folder.hold_to("tokenizer", tokenizer.fingerprint(), remedy)

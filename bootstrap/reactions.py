@@ -13,6 +13,7 @@ from application.handlers.relieve_memory import RelieveMemory
 from application.handlers.roll_back import KeepWayBack, Returns, RollBackOnDrops, RollBackOnSpike
 from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from application.handlers.scrub_checkpoints import ScrubCheckpoints
+from application.handlers.show_saves import ShowSaves
 from application.handlers.watch_compilation import WatchCompilation
 from bootstrap.lazy import lazy
 from bootstrap.plugins import check_options, load_plugin
@@ -77,6 +78,7 @@ def reactions(
         (EvaluationCompleted, record.on_evaluation),
         *((kind, record.settle) for kind in (CheckpointStarted, RunFailed, RunFinished)),
         *(measurements if container.holdout().fraction else ()),
+        *((kind, _shown_saves(container)) for kind in ShowSaves.EVENTS),
         *_save(container),
         (BatchSplit, adapt.on_split),
         (StepCompleted, adapt.on_step),
@@ -107,6 +109,11 @@ def _save(container: Container) -> list[Reaction]:
     inbox = container.inbox()
     save = SaveOnCadence(Every(container.settings().state_store.every), container.budget(), inbox)
     return [*_go_back(container), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
+
+
+def _shown_saves(container: Container) -> ShowSaves:
+    has_archive = getattr(container.settings().state_store, "archive", None) is not None
+    return ShowSaves(container.show(), "waiting for the archive" if has_archive else "")
 
 
 def _relieve(container: Container) -> list[Reaction]:

@@ -15,6 +15,7 @@ from application.inbox import Inbox
 from bootstrap.access import refuse_to_train
 from bootstrap.accounting import account_time
 from bootstrap.assemble import PARTS, assemble
+from bootstrap.banner import banner
 from bootstrap.changes import told_changes
 from bootstrap.compiling import compile_model
 from bootstrap.fit import check_description, take_former_tokenizer
@@ -25,11 +26,10 @@ from bootstrap.post_mortem import post_mortem_reactions
 from bootstrap.ranks import SharedRunFolder, check_identity, in_turns
 from bootstrap.reactions import reactions, reactions_of_each_rank, subscribe_outside_handlers
 from bootstrap.records import open_records, open_rejections
+from bootstrap.screen import Screen, open_screen
 from bootstrap.state_stores import archive_in_use, claim_archive
 from bootstrap.watching import build_watchdog
-from configs.masking import mask_text
 from configs.rendering import dump_settings
-from domain.budget import Budget
 from domain.commands import StopRun
 from domain.errors import ConfigurationError
 from domain.events import Event
@@ -91,7 +91,7 @@ class Run:
         self._ledger = Ledger()
         self._began = 0.0
         self._is_training = False
-        self._show: Callable[[str], object] = lambda _: None
+        self._screen = Screen(say=say or (lambda _: None))
 
     @property
     def directory(self) -> Path:
@@ -166,11 +166,14 @@ class Run:
             {**parts, "inbox": self._inbox},
             say=self._tell,
             decide=lambda name, value, reason: folder.decide(name, value, reason),  # noqa: PLW0108  not open yet
+            show=lambda phase, share=None: self._screen.show(phase, share),
         )
         group = container.process_group()
         stack.callback(group.close)
         folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
         if group.rank == 0:
+            self._screen = open_screen(self._overrides, self.settings, self._say)
+            stack.callback(self._screen.close)
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
         self.settings = take_former_tokenizer(container, folder.tokenizer_before())
         folder.begin(dump_settings(self.settings))
@@ -179,9 +182,8 @@ class Run:
         if group.rank == 0:
             claim_archive(container.state_store(), folder.run_id)
         container.record.override(providers.List(providers.Object(folder.part)))
-        monitors = self._open_monitors(stack, is_first=group.rank == 0)
-        for line in told_changes(folder.settings_before or {}, dump_settings(self.settings)):
-            self._tell(line)
+        monitors = self._open_monitors(stack) if group.rank == 0 else []
+        self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
         container.rejections.override(
             providers.Object(open_rejections(self.settings, group.rank, stack, say=self._tell))
         )
@@ -193,21 +195,20 @@ class Run:
         folder.enter("preparing the tokens")
         in_turns(group, container.batch_stream)
         folder.enter("building the model")
+        self._screen.show("building the model")
         self._subscribe(container, folder, monitors, stack)
         train_run: TrainRun = container.train_run()
         folder.write()
+        if group.rank == 0:
+            self._screen.say(*banner(container, folder.decisions))
+        self._screen.show("looking for a checkpoint")
         return train_run
 
     def _tell(self, line: str) -> None:
-        self._show(mask_text(line))
+        self._screen.say(line)
 
-    def _open_monitors(self, stack: ExitStack, *, is_first: bool) -> list[Monitor]:
-        if not is_first:
-            self._show = self._say or (lambda _: None)
-            return []
-        budget = Budget(self.settings.run.budget.steps, self.settings.run.budget.tokens)
-        monitors, console = build_monitors(self._overrides, self.settings.monitors, self.directory, budget)
-        self._show = self._say or console
+    def _open_monitors(self, stack: ExitStack) -> list[Monitor]:
+        monitors = build_monitors(self._overrides, self.settings.monitors, self.directory, self._screen.console)
         for monitor in monitors:
             stack.callback(close_monitor, monitor, self._tell)
         return monitors

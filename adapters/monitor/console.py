@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import time
 from collections import deque
 from contextlib import nullcontext
-from datetime import timedelta
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO, final
 
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
+from adapters.monitor.console_figures import Figures
 from domain.errors import TrainingError
 from ports.monitor import Monitor
 
@@ -28,21 +30,39 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 0.25
 _PLAIN_LINE_SECONDS = 10.0
+_SHORTEST_PHASE_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
 _WAITING_LINES = 1000
-_LONGEST_ESTIMATE = timedelta(days=9999).total_seconds()
+_SHORTEST_BAR, _LONGEST_BAR = 4, 24
 _CONTROL_CHARACTERS = dict.fromkeys(code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t")
+_TROUBLE = re.compile(r"\b(NOT|DROPPED|ROLLED BACK|damaged|failed)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """What goes on beside the steps, since ``began``; ``share`` of it is done, None if nobody knows."""
+
+    name: str
+    share: float | None
+    began: float
+
+    def text(self, now: float) -> str:
+        done = "" if self.share is None else f" · {self.share:.0%}"
+        seconds = now - self.began
+        left = f" · {seconds * (1 / self.share - 1):.0f} s left" if self.share and seconds > 2.0 else ""
+        return f"{self.name}{done} · {seconds:.0f} s{left}"
 
 
 @final
 class ConsoleMonitor(Monitor):
-    """Shows step, loss, tokens a second, memory in use and the time that is left, and each evaluation on its own line.
+    """Shows step, loss, learning rate, tokens a second and the time that is left, and each evaluation on its own line.
 
-    In a terminal one line is redrawn four times a second; elsewhere (a file, a pipe, a terminal without cursor) a line
-    is printed at most every ten seconds, without control characters. ``file`` is standard error unless given.
-    Either budget may be None. The figures are read from the metrics ``loss``, ``tokens`` (since the run's start),
-    ``tokens_per_second``, ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss`` and ``eval_bits_per_byte``;
-    others are not shown.
+    In a terminal one line is redrawn four times a second, with as many figures as fit; elsewhere (a file, a pipe, a
+    terminal without cursor) a line with the time of the day is printed at most every ten seconds, without control
+    characters. ``file`` is standard error unless given. Either budget may be None. The figures are read from the
+    metrics ``loss`` and ``tokens_per_second`` (both smoothed over some ten steps), ``lr``, ``tokens`` (since the run's
+    start), ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss`` and ``eval_bits_per_byte``; others are not
+    shown.
 
     A thread of its own writes, so a terminal that is held (Ctrl-S) or a pipe that nobody reads does not block the loop:
     the oldest of 1,000 waiting lines are dropped. A console that is gone raises ``TrainingError`` once.
@@ -56,27 +76,35 @@ class ConsoleMonitor(Monitor):
         *,
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stamp: Callable[[], str] = lambda: time.strftime("%H:%M:%S "),
     ) -> None:
         self._file = file or sys.stderr
         self._clock = clock
-        self._figures = _Figures(total_steps, total_tokens)
-        self._live = _live_line(self._file, self._render)
+        self._stamp = stamp
+        self._figures = Figures(total_steps, total_tokens)
+        self._phase: _Phase | None = None
+        self._live: Live | None = None
         self._lines: deque[str] = deque(maxlen=_WAITING_LINES)
         self._next_plain_line = -math.inf
+        self._next_phase_line = math.inf
         self._shown_step = -1
         self._thread: Thread | None = None
         self._closing = Event()
         self._error: Exception | None = None
+        self._has_figures = False
+        self._live = _live_line(self._file, self._render)
 
     @override
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._closing.is_set():
             return
         if "eval_loss" in metrics:
+            self._figures.measure(step, metrics["eval_loss"])
             self.say(_evaluation(step, metrics))
         if "loss" in metrics:
             now = self._clock()
             self._figures.update(step, dict(metrics), now)
+            self._has_figures = True
             if self._live is None and now >= self._next_plain_line:
                 self._next_plain_line = now + _PLAIN_LINE_SECONDS
                 self._say_figures()
@@ -85,6 +113,7 @@ class ConsoleMonitor(Monitor):
     @override
     def rewind(self, step: int) -> None:
         self._figures = self._figures.rewound(step)
+        self._has_figures = True
         self._start()
 
     def say(self, text: str) -> None:
@@ -93,14 +122,27 @@ class ConsoleMonitor(Monitor):
             self._lines.append(text)
             self._start()
         elif self._error is None:
-            _print(text, self._file)
+            self._print(text)
+
+    def show(self, phase: str, share: float | None = None) -> None:
+        """Show in place of the figures that ``phase`` goes on, a ``share`` of it done; without a name none does."""
+        before, now = self._phase, self._clock()
+        is_new = before is None or before.name != phase
+        self._phase = _Phase(phase, share, now if is_new or before is None else before.began) if phase else None
+        if is_new:
+            self._next_phase_line = now + _SHORTEST_PHASE_SECONDS if phase else math.inf
+        if not self._closing.is_set():
+            self._start()
 
     @override
     def close(self) -> None:
         if self._closing.is_set():
             return
+        self._phase = None
         if self._live is None and self._figures.latest and self._figures.step != self._shown_step:
             self._say_figures()
+        if self._live is not None and not self._has_figures:
+            self._live.transient = True
         self._closing.set()
         if self._thread is not None:
             self._thread.join(_CLOSE_SECONDS)
@@ -112,7 +154,7 @@ class ConsoleMonitor(Monitor):
     def _start(self) -> None:
         if self._error is not None and not self._closing.is_set():
             self._closing.set()
-            msg = f"the console takes no more lines ({self._error}); training goes on without them"
+            msg = f"the console takes no more lines ({self._error}); training continues without them"
             raise TrainingError(msg) from self._error
         if self._thread is None and not self._closing.is_set():
             self._thread = Thread(target=self._write, name="console", daemon=True)
@@ -131,82 +173,45 @@ class ConsoleMonitor(Monitor):
         while self._lines:
             line = self._lines.popleft()
             if self._live is None:
-                _print(line, self._file)
+                self._print(line)
             else:
-                self._live.console.print(Text(_clean(line, self._file)), soft_wrap=True)
+                style = "red" if _TROUBLE.search(line) else ""
+                self._live.console.print(Text(_clean(line, self._file), style=style, overflow="fold"))
         if self._live is not None:
             self._live.refresh()
+        elif (phase := self._phase) is not None and (now := self._clock()) >= self._next_phase_line:
+            self._next_phase_line = now + _PLAIN_LINE_SECONDS
+            self._print(phase.text(now))
+
+    def _print(self, text: str) -> None:
+        self._file.write(f"{self._stamp()}{_clean(text, self._file)}\n")
+        self._file.flush()
 
     def _render(self) -> RenderableType:
-        figures = self._figures
-        text = Text(str(figures), no_wrap=True, overflow="ellipsis")
-        share = figures.share
-        if share is None:
-            return text
-        grid = Table.grid(padding=(0, 1))
-        grid.add_row(ProgressBar(total=1.0, completed=share, width=8), text)
-        return grid
+        if self._live is None:
+            return Text("")
+        width, phase = self._live.console.width - 2, self._phase
+        share = self._figures.share if phase is None else phase.share
+        if phase is not None:
+            words = phase.text(self._clock())
+        else:
+            words = self._figures.within(width) if self._has_figures else ""
+        if self._closing.is_set():
+            return _row(words, share, width) if words else Text("")
+        frames = "⠋⠙⠹⠸⠼⠴⠦⠧" if self._live.console.encoding.startswith("utf") else "|/-\\"
+        return _row(words, share, width, frames[int(time.monotonic() / _REFRESH_SECONDS) % len(frames)])
 
 
-@final
-class _Figures:
-    """The latest figures, and how fast the budget was spent in the last minutes."""
-
-    def __init__(self, total_steps: int | None, total_tokens: int | None, step: int = 0) -> None:
-        self._total_steps = total_steps
-        self._total_tokens = total_tokens
-        self.step = step
-        self.latest: Mapping[str, float] = {}
-        self._samples: deque[tuple[float, float]] = deque(maxlen=120)
-
-    def rewound(self, step: int) -> _Figures:
-        return _Figures(self._total_steps, self._total_tokens, step)
-
-    def update(self, step: int, metrics: Mapping[str, float], now: float) -> None:
-        self.step, self.latest = step, metrics
-        if self._samples and now - self._samples[-1][0] < 1.0:
-            return
-        if (share := self.share) is not None:
-            self._samples.append((now, share))
-
-    @property
-    def share(self) -> float | None:
-        """Return the share of the budget that is spent, from 0 to 1, None if there is no budget."""
-        spent = [
-            done / total
-            for done, total in ((self.step, self._total_steps), (self.latest.get("tokens", 0), self._total_tokens))
-            if total and math.isfinite(done)
-        ]
-        return min(max(*spent, 0.0), 1.0) if spent else None
-
-    def __str__(self) -> str:
-        return " · ".join(part for part in self._parts() if part)
-
-    def _position(self) -> str:
-        position = f"step {self.step}" + (f"/{self._total_steps}" if self._total_steps else "")
-        if self._total_tokens:
-            position += f" · {self.latest.get('tokens', 0):,.0f}/{self._total_tokens:,} tokens"
-        return position
-
-    def _parts(self) -> tuple[str, ...]:
-        latest = self.latest  # the writing thread reads while ``update`` replaces it
-        return (
-            self._position(),
-            f"loss {latest['loss']:.3f}" if "loss" in latest else "",
-            f"{latest['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in latest else "",
-            self._left(),
-            f"{latest['memory_bytes'] / 2**30:.1f} GiB" if "memory_bytes" in latest else "",
-            f"{latest['rejected']:,.0f} rejected" if latest.get("rejected") else "",
-        )
-
-    def _left(self) -> str:
-        if len(self._samples) < 2:
-            return ""
-        (start, share), (now, spent) = self._samples[0], self._samples[-1]
-        if spent <= share:
-            return ""
-        seconds = (1.0 - spent) * (now - start) / (spent - share)
-        return f"{timedelta(seconds=round(seconds))} left" if seconds < _LONGEST_ESTIMATE else ""
+def _row(words: str, share: float | None, width: int, *before: str) -> RenderableType:
+    """Return one line of ``words``, with a bar in front of them if there is room for one."""
+    text = Text(words, no_wrap=True, overflow="ellipsis")
+    bar = min(width - len(words) - 1, _LONGEST_BAR)
+    grid = Table.grid(padding=(0, 1))
+    if share is None or bar < _SHORTEST_BAR:
+        grid.add_row(*before, text)
+    else:
+        grid.add_row(*before, ProgressBar(total=1.0, completed=share, width=bar), text)
+    return grid
 
 
 def _evaluation(step: int, metrics: Mapping[str, float]) -> str:
@@ -230,11 +235,6 @@ def _live_line(file: TextIO, render: Callable[[], RenderableType]) -> Live | Non
         redirect_stdout=standard,
         redirect_stderr=standard,
     )
-
-
-def _print(text: str, file: TextIO) -> None:
-    file.write(f"{_clean(text, file)}\n")
-    file.flush()
 
 
 def _clean(text: str, file: TextIO) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import TYPE_CHECKING, final
 
 from domain.commands import SaveReason
@@ -128,7 +129,7 @@ def _of_checkpoints(event: Event) -> str | None:  # noqa: PLR0911  a table of ev
     match event:
         case CheckpointSaved(progress, location, reason, seconds, stall):
             cost = f"{seconds:.2f} s" if stall > seconds / 2 else f"{seconds:.2f} s, training waited {stall:.2f} s"
-            return f"step {progress.step} · checkpoint ({reason}) in {location}, {cost}"
+            return f"step {progress.step} · {PurePath(location).name} saved ({reason}), {cost}"
         case CheckpointFailed(progress, _, problem):
             return f"step {progress.step} · NOT SAVED, training continues and the next save tries again: {problem}"
         case CheckpointRejected(name, reason, location):

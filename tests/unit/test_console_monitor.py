@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
@@ -50,10 +51,15 @@ def lines_of(file):
     return file.getvalue().splitlines()
 
 
+def console_of(*budget, **options):
+    """Return a console whose plain lines bear no time of the day."""
+    return ConsoleMonitor(*budget, stamp=lambda: "", **options)
+
+
 def test_a_line_names_the_figures(clock):
     """A plain line holds the position, the loss, the speed and the memory in use."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(1000, None, file=file, clock=clock)
+    monitor = console_of(1000, None, file=file, clock=clock)
     monitor.record(12, FIGURES)
     monitor.close()
     assert lines_of(file) == ["step 12/1000 · loss 3.412 · 45,213 tokens/s · 3.0 GiB"]
@@ -62,7 +68,7 @@ def test_a_line_names_the_figures(clock):
 def test_a_line_tells_what_was_left_out_of_the_data(clock):
     """Records that were rejected are named once there are any."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     for step, rejected in ((1, 0), (2, 1204)):
         monitor.record(step, {"loss": 1.0, "rejected": rejected})
         clock.now += 10
@@ -73,7 +79,7 @@ def test_a_line_tells_what_was_left_out_of_the_data(clock):
 def test_a_line_at_most_every_ten_seconds(clock):
     """A file gets the first figures, then the newest every ten seconds, and the last."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     for step in range(1, 26):
         monitor.record(step, {"loss": 1.0})
         clock.now += 1.0
@@ -84,7 +90,7 @@ def test_a_line_at_most_every_ten_seconds(clock):
 def test_the_last_line_is_not_repeated(clock):
     """Figures that were just printed are not printed again at the end, however often it is closed."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     monitor.record(1, {"loss": 1.0})
     monitor.close()
     monitor.close()
@@ -94,7 +100,7 @@ def test_the_last_line_is_not_repeated(clock):
 def test_an_evaluation_has_its_own_line(clock):
     """An evaluation is printed at once, with bits per byte where they are known."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     monitor.record(100, {"loss": 3.0})
     monitor.record(100, {"eval_loss": 3.412, "eval_bits_per_byte": 1.834})
     monitor.record(101, {"eval_loss": 3.4})
@@ -116,7 +122,7 @@ def test_an_evaluation_has_its_own_line(clock):
 def test_the_time_that_is_left(clock, steps, tokens, left):
     """The rest of the budget at the pace so far: of 960 steps 40, of 80,000 tokens 10,000 took ten seconds."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(steps, tokens, file=file, clock=clock)
+    monitor = console_of(steps, tokens, file=file, clock=clock)
     monitor.record(0, {"loss": 1.0, "tokens": 10_000})
     clock.now += 10.0
     monitor.record(40, {"loss": 1.0, "tokens": 20_000})
@@ -129,7 +135,7 @@ def test_the_time_that_is_left(clock, steps, tokens, left):
 def test_a_resumed_run_starts_at_its_step():
     """``rewind`` shows where the run stands before the first step is done."""
     file = Terminal()
-    monitor = ConsoleMonitor(1000, None, file=file)
+    monitor = console_of(1000, None, file=file)
     monitor.rewind(500)
     monitor.close()
     assert "step 500/1000" in file.getvalue()
@@ -138,7 +144,7 @@ def test_a_resumed_run_starts_at_its_step():
 def test_a_file_gets_no_control_characters(clock):
     """Whatever a message or a figure contains, a file gets printable text only."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, 10, file=file, clock=clock)
+    monitor = console_of(None, 10, file=file, clock=clock)
     monitor.say("in \x1b[31mred\x07 \x9b2J and [bold]as it is[/bold]\r")
     monitor.record(1, FIGURES)
     monitor.close()
@@ -150,7 +156,7 @@ def test_a_dumb_terminal_is_a_file(monkeypatch, clock):
     """A terminal that cannot move its cursor gets plain lines."""
     monkeypatch.setenv("TERM", "dumb")
     file = Terminal()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     monitor.record(1, {"loss": 1.0})
     monitor.close()
     assert file.getvalue() == "step 1 · loss 1.000\n"
@@ -160,7 +166,7 @@ def test_an_old_encoding_gets_what_it_can_show(clock):
     """Characters that the output cannot encode are replaced, not raised about."""
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     monitor.record(1, {"loss": 1.0})
     monitor.close()
     assert raw.getvalue() == b"step 1 ? loss 1.000\n"
@@ -169,7 +175,7 @@ def test_an_old_encoding_gets_what_it_can_show(clock):
 def test_a_terminal_is_left_clean():
     """After ``close`` the last figures stand there whole, the cursor is back, and the next print starts a new line."""
     file = Terminal()
-    monitor = ConsoleMonitor(1000, None, file=file)
+    monitor = console_of(1000, None, file=file)
     monitor.record(999, FIGURES)
     monitor.record(1000, FIGURES)
     monitor.close()
@@ -179,15 +185,113 @@ def test_a_terminal_is_left_clean():
 
 
 def test_a_message_stands_above_the_live_line():
-    """``say`` prints its text whole, without markup, and the live line comes after it."""
+    """``say`` prints its text without markup, in lines of the terminal's width, and the live line comes after it."""
     file = Terminal()
-    monitor = ConsoleMonitor(None, None, file=file)
+    monitor = console_of(None, None, file=file)
     monitor.record(7, {"loss": 2.0})
     monitor.say("checkpoint [red]saved[/red] in " + "x" * 200)
     monitor.close()
-    before, after = file.getvalue().split("checkpoint [red]saved[/red] in " + "x" * 200 + "\n")
-    assert "step 7 · loss 2.000" in after
-    assert "\n" not in before
+    printed = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", file.getvalue()).split("\n")
+    assert printed[0].strip() == "checkpoint [red]saved[/red] in"
+    assert "".join(printed[1:3]) == "x" * 200
+    assert max(map(len, printed[:3])) <= 120
+    assert "step 7 · loss 2.000" in printed[3]
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_the_live_line_fits_its_terminal(monkeypatch, columns):
+    """However narrow the terminal is, the line holds the step and the loss and is not longer; a wide one holds all."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    file = Terminal()
+    monitor = console_of(1000, None, file=file)
+    monitor.record(900, {"eval_loss": 3.0})
+    monitor.record(1000, {"eval_loss": 3.5})
+    monitor.record(1000, FIGURES | {"lr": 1e-3})
+    monitor.close()
+    last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue().rpartition("\r")[2]).rstrip("\n")
+    assert len(last) <= columns
+    assert "step 1000/1000 · loss 3.412" in last
+    assert ("lr 1.0e-03" in last) == (columns >= 80)
+    assert ("eval 3.500 (best 3.000)" in last) == (columns >= 120)
+
+
+def test_loss_and_speed_are_smoothed(clock):
+    """One step that is out of line moves the figures by a part of what it is away."""
+    file = io.StringIO()
+    monitor = console_of(None, None, file=file, clock=clock)
+    for step in range(1, 31):
+        clock.now += 10
+        monitor.record(step, {"loss": 2.0 if step < 30 else 3.0, "tokens_per_second": 1000 if step < 30 else 100})
+    monitor.close()
+    loss, speed = re.fullmatch(r"step 30 · loss (\S+) · (\S+) tokens/s", lines_of(file)[-1]).groups()
+    assert 2.0 < float(loss) < 2.3
+    assert 300 < float(speed.replace(",", "")) < 900
+
+
+def test_a_loss_that_is_no_number_is_shown(clock):
+    """What a person has to see is not smoothed away, nor does it stay once it is over."""
+    file = io.StringIO()
+    monitor = console_of(None, None, file=file, clock=clock)
+    for step, loss in enumerate([2.0, float("nan"), 2.0], start=1):
+        monitor.record(step, {"loss": loss})
+        clock.now += 10
+    monitor.close()
+    assert lines_of(file) == ["step 1 · loss 2.000", "step 2 · loss nan", "step 3 · loss 2.000"]
+
+
+def test_a_phase_shows_life_in_a_terminal():
+    """What goes on before and between the steps stands in the live line, with the share that is done."""
+    file = Terminal()
+    monitor = console_of(1000, None, file=file)
+    monitor.show("tokenizing", 0.25)
+    _wait_until(lambda: "tokenizing · 25%" in file.getvalue())
+    monitor.show("")
+    monitor.rewind(3)
+    monitor.close()
+    assert "step 3/1000" in file.getvalue().rpartition("tokenizing")[2]
+
+
+def test_a_phase_leaves_no_line_in_a_terminal():
+    """A console that has shown nothing but phases is gone when it is closed."""
+    file = Terminal()
+    monitor = console_of(None, None, file=file)
+    monitor.show("evaluating")
+    _wait_until(lambda: "evaluating" in file.getvalue())
+    monitor.close()
+    assert "evaluating" not in file.getvalue().rpartition("\x1b[2K")[2]
+
+
+def test_a_long_phase_is_a_line_every_ten_seconds(clock):
+    """A file hears of a phase that takes a second, then every ten seconds; of a shorter one it hears nothing."""
+    file = io.StringIO()
+    monitor = console_of(None, None, file=file, clock=clock)
+    monitor.show("opening the data")
+    monitor.show("")
+    monitor.show("tokenizing", 0.1)
+    for seconds, share in ((1, 0.2), (5, 0.3), (5, 0.4)):
+        clock.now += seconds
+        monitor.show("tokenizing", share)
+        if seconds == 1 or share == 0.4:
+            _wait_until(lambda share=share: f"{share:.0%}" in file.getvalue())
+    monitor.close()
+    told = lines_of(file)
+    assert [line.split(" · ")[:3] for line in told] == [["tokenizing", "20%", "1 s"], ["tokenizing", "40%", "11 s"]]
+
+
+def test_a_plain_line_begins_with_the_time(clock):
+    """In a file each line tells when it was written."""
+    file = io.StringIO()
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor.say("hello")
+    monitor.close()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d hello", lines_of(file)[0])
+
+
+def _wait_until(happened):
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_the_standard_streams_are_put_back(monkeypatch):
@@ -195,7 +299,7 @@ def test_the_standard_streams_are_put_back(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     streams = sys.stdout, sys.stderr
-    monitor = ConsoleMonitor(None, None)
+    monitor = console_of(None, None)
     monitor.record(1, {"loss": 2.0})
     monitor.close()
     assert (sys.stdout, sys.stderr) == streams
@@ -205,7 +309,7 @@ def test_the_standard_streams_are_put_back(monkeypatch):
 def test_say_after_close_is_printed(clock):
     """A message that comes late is still printed."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     monitor.close()
     monitor.say("done")
     assert lines_of(file) == ["done"]
@@ -226,7 +330,7 @@ class HeldTerminal(io.StringIO):
 def test_a_held_output_does_not_block_the_loop(clock):
     """While nobody reads, calls return at once and the oldest waiting lines are dropped."""
     file = HeldTerminal()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     start = time.monotonic()
     for number in range(3000):
         monitor.say(f"line {number}")
@@ -242,7 +346,7 @@ def test_a_held_output_does_not_block_the_end(clock, monkeypatch):
     """``close`` gives up on an output that takes nothing, after a few seconds."""
     monkeypatch.setattr(console, "_CLOSE_SECONDS", CLOSE_SECONDS)
     file = HeldTerminal()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     monitor.say("never read")
     start = time.monotonic()
     monitor.close()
@@ -253,7 +357,7 @@ def test_a_held_output_does_not_block_the_end(clock, monkeypatch):
 def test_an_output_that_is_gone_is_reported_once(clock):
     """A broken output raises one ``TrainingError``; after it every call is harmless."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = console_of(None, None, file=file, clock=clock)
     file.close()
     with pytest.raises(TrainingError, match="console"):
         _record_for(monitor, seconds=10.0)

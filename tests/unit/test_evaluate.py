@@ -140,3 +140,22 @@ def test_reading_what_is_held_out_can_be_given_up():
         assert evaluator_of(trainable_of(), held_out).run(should_stop=lambda: True) is None
     finally:
         may_go_on.set()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_an_evaluation_shows_its_share(is_stopped):
+    """The share that is done rises from 0 and is gone from the screen at the end, also of one that was given up."""
+    shown, held_out = [], held_out_of()
+    evaluator = Evaluator(
+        trainable_of(),
+        held_out,
+        MemoryTokenizer().token_bytes,
+        SingleProcessGroup(),
+        show=lambda phase, share=None: shown.append((phase, share)),
+    )
+    evaluator.run(should_stop=lambda: is_stopped and any(share is not None for _, share in shown))
+    shares = [share for phase, share in shown if phase == "evaluating"]
+    number = len(held_out.batches)
+    assert number > 2
+    assert shares == [done / number for done in range(1 if is_stopped else number)]
+    assert shown[-1] == ("", None)

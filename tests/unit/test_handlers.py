@@ -150,7 +150,7 @@ def test_announcements_say_what_a_person_asks():
         "resumed at step 7",
         "step 8 does not fit into memory with 8 rows at once",
         "micro-batches of 4 from now on; the result is the same but for rounding",
-        "step 7 · checkpoint (final) in /runs/a/checkpoint-7, 0.50 s",
+        "step 7 · checkpoint-7 saved (final), 0.50 s",
         (
             "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; an older one is used, "
             "if there is one"

@@ -4,14 +4,13 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import structlog
 
 from bootstrap.logging import configure_logging
-from bootstrap.monitors import build_monitors
-from domain.budget import Budget
+from bootstrap.screen import open_screen
+from configs.settings import TrainSettings
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +40,6 @@ def test_a_host_that_has_no_structlog_set_up_gets_lines_in_its_own_logging(
     """Without a console monitor the lines for a person go to Python's logging, and nothing is printed."""
     structlog.reset_defaults()
     caplog.set_level(logging.INFO, "holdfast")
-    _, say = build_monitors({"monitors": []}, [], Path("run"), Budget(1, None))
-    say("step 3 · a checkpoint")
+    open_screen({"monitors": []}, TrainSettings(), None).say("step 3 · a checkpoint")
     assert caplog.messages == ["step 3 · a checkpoint"]
     assert capsys.readouterr() == ("", "")

@@ -170,6 +170,7 @@ def test_progress_reaches_the_end():
     told = []
     units = {f"{number}": ["x" * (number + 1)] for number in range(9)}
     prepare(units, MemoryTokenCache(), shard_bytes=5, workers=3, progress=lambda *place: told.append(place))
+    assert told.pop(0) == (0, 45)
     assert len(told) == 9
     assert [total for _, total in told] == [45] * 9
     assert [done for done, _ in told] == sorted({done for done, _ in told})

@@ -1,0 +1,144 @@
+"""The figures of a live line: smoothed, and as many of them as fit."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_LONGEST_ESTIMATE = timedelta(days=9999).total_seconds()
+_KEPT = 0.9
+_SEPARATOR = " · "
+
+
+@final
+@dataclass(slots=True)
+class Smoothed:
+    """A mean in which each value counts nine tenths of the one after it."""
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Take ``value`` in, unless it is no number."""
+        if math.isfinite(value):
+            self.total = _KEPT * self.total + value
+            self.weight = _KEPT * self.weight + 1.0
+
+    @property
+    def mean(self) -> float:
+        """Return the mean, NaN before the first value."""
+        return self.total / self.weight if self.weight else math.nan
+
+
+@final
+class Figures:
+    """The latest figures of a run, and how fast its budget was spent in the last minutes."""
+
+    def __init__(self, total_steps: int | None, total_tokens: int | None, step: int = 0) -> None:
+        self._total_steps = total_steps
+        self._total_tokens = total_tokens
+        self.step = step
+        self.latest: Mapping[str, float] = {}
+        self._samples: deque[tuple[float, float]] = deque(maxlen=120)
+        self._loss = Smoothed()
+        self._seconds_per_token = Smoothed()
+        self._evaluations: dict[int, float] = {}
+
+    def rewound(self, step: int) -> Figures:
+        """Return the figures of a run that continues from ``step``."""
+        figures = Figures(self._total_steps, self._total_tokens, step)
+        figures._evaluations = {at: loss for at, loss in self._evaluations.items() if at <= step}
+        return figures
+
+    def update(self, step: int, metrics: Mapping[str, float], now: float) -> None:
+        """Take in the figures of a step."""
+        self.step = step
+        self._loss.add(metrics["loss"])
+        if (speed := metrics.get("tokens_per_second", 0.0)) > 0.0:
+            self._seconds_per_token.add(1.0 / speed)
+        self.latest = metrics
+        if self._samples and now - self._samples[-1][0] < 1.0:
+            return
+        if (share := self.share) is not None:
+            self._samples.append((now, share))
+
+    def measure(self, step: int, loss: float) -> None:
+        """Take in the loss of an evaluation."""
+        self._evaluations[step] = loss
+
+    @property
+    def share(self) -> float | None:
+        """Return the share of the budget that is spent, from 0 to 1, None if there is no budget."""
+        spent = [
+            done / total
+            for done, total in ((self.step, self._total_steps), (self.latest.get("tokens", 0), self._total_tokens))
+            if total and math.isfinite(done)
+        ]
+        return min(max(*spent, 0.0), 1.0) if spent else None
+
+    def __str__(self) -> str:
+        return _SEPARATOR.join(part for part, _ in self._parts())
+
+    def within(self, width: int) -> str:
+        """Return the figures that fit into ``width`` characters, the less important ones left out."""
+        parts = list(self._parts())
+        while len(parts) > 1 and _length(parts) > width:
+            parts.remove(max(parts, key=lambda part: part[1]))
+        return _SEPARATOR.join(part for part, _ in parts)
+
+    def _parts(self) -> Sequence[tuple[str, int]]:
+        """Return what there is to tell, each with its rank: what has the highest number is left out first."""
+        latest = self.latest  # the writing thread reads while ``update`` replaces it
+        parts = (
+            (self._position(), 0),
+            (self._loss_now(), 1),
+            (f"lr {latest['lr']:.1e}" if "lr" in latest else "", 4),
+            (self._speed(), 2),
+            (self._left(), 3),
+            (self._evaluated(), 5),
+            (f"{latest['memory_bytes'] / 2**30:.1f} GiB" if "memory_bytes" in latest else "", 7),
+            (f"{latest['rejected']:,.0f} rejected" if latest.get("rejected") else "", 6),
+        )
+        return [part for part in parts if part[0]]
+
+    def _position(self) -> str:
+        position = f"step {self.step}" + (f"/{self._total_steps}" if self._total_steps else "")
+        if self._total_tokens:
+            position += f"{_SEPARATOR}{self.latest.get('tokens', 0):,.0f}/{self._total_tokens:,} tokens"
+        return position
+
+    def _loss_now(self) -> str:
+        if "loss" not in self.latest:
+            return ""
+        loss = self.latest["loss"]
+        return f"loss {self._loss.mean if math.isfinite(loss) else loss:.3f}"
+
+    def _speed(self) -> str:
+        seconds = self._seconds_per_token.mean
+        return f"{1.0 / seconds:,.0f} tokens/s" if seconds > 0.0 else ""
+
+    def _evaluated(self) -> str:
+        evaluations = dict(self._evaluations)
+        if not evaluations:
+            return ""
+        last, best = evaluations[max(evaluations)], min(evaluations.values())
+        return f"eval {last:.3f}" + (f" (best {best:.3f})" if best < last else "")
+
+    def _left(self) -> str:
+        if len(self._samples) < 2 or self.share == 1.0:
+            return ""
+        (start, share), (now, spent) = self._samples[0], self._samples[-1]
+        if spent <= share:
+            return ""
+        seconds = (1.0 - spent) * (now - start) / (spent - share)
+        return f"{timedelta(seconds=round(seconds))} left" if seconds < _LONGEST_ESTIMATE else ""
+
+
+def _length(parts: Sequence[tuple[str, int]]) -> int:
+    return len(_SEPARATOR.join(part for part, _ in parts))

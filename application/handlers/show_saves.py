@@ -1,0 +1,33 @@
+"""The saves that training waits for, on the screen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from domain.commands import SaveReason
+from domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunFailed, RunStarted
+
+if TYPE_CHECKING:
+    from domain.events import Event
+    from domain.phase import ShowPhase
+
+
+@final
+class ShowSaves:
+    """Shows that a checkpoint is written while the run waits for it, and after the last one ``afterwards``."""
+
+    EVENTS = (RunStarted, RunFailed, CheckpointStarted, CheckpointSaved, CheckpointFailed)
+
+    def __init__(self, show: ShowPhase, afterwards: str = "") -> None:
+        self._show = show
+        self._afterwards = afterwards
+
+    def __call__(self, event: Event) -> None:
+        """Answer ``event``: nobody waits for a periodic save."""
+        match event:
+            case CheckpointStarted(progress, reason) if reason != SaveReason.PERIODIC:
+                self._show(f"saving checkpoint-{progress.step}")
+            case CheckpointSaved(_, _, reason) if reason in (SaveReason.FINAL, SaveReason.PREEMPT):
+                self._show(self._afterwards)
+            case _:
+                self._show("")

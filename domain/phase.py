@@ -1,0 +1,17 @@
+"""What a run is busy with while it takes no steps."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class ShowPhase(Protocol):
+    """Shows a person what goes on from now; an empty name ends it."""
+
+    def __call__(self, phase: str, share: float | None = None, /) -> object:
+        """Show ``phase``, and the share of it that is done if that is known."""
+        ...
+
+
+def show_nothing(_phase: str, _share: float | None = None, /) -> None:
+    """Show no phase."""
