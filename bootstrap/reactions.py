@@ -78,7 +78,6 @@ def reactions(
         (EvaluationCompleted, record.on_evaluation),
         *((kind, record.settle) for kind in (CheckpointStarted, RunFailed, RunFinished)),
         *(measurements if container.holdout().fraction else ()),
-        *((kind, _shown_saves(container)) for kind in ShowSaves.EVENTS),
         *_save(container),
         (BatchSplit, adapt.on_split),
         (StepCompleted, adapt.on_step),
@@ -108,7 +107,8 @@ def _go_back(container: Container) -> list[Reaction]:
 def _save(container: Container) -> list[Reaction]:
     inbox = container.inbox()
     save = SaveOnCadence(Every(container.settings().state_store.every), container.budget(), inbox)
-    return [*_go_back(container), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
+    shown = [(kind, _shown_saves(container)) for kind in ShowSaves.EVENTS]
+    return [*shown, *_go_back(container), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
 
 
 def _shown_saves(container: Container) -> ShowSaves:

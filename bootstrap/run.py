@@ -168,19 +168,8 @@ class Run:
             decide=lambda name, value, reason: folder.decide(name, value, reason),  # noqa: PLW0108  not open yet
             show=lambda phase, share=None: self._screen.show(phase, share),
         )
+        folder = self._open_folder(container, stack)
         group = container.process_group()
-        stack.callback(group.close)
-        folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
-        if group.rank == 0:
-            self._screen = open_screen(self._overrides, self.settings, self._say)
-            stack.callback(self._screen.close)
-            stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
-        self.settings = take_former_tokenizer(container, folder.tokenizer_before())
-        folder.begin(dump_settings(self.settings))
-        folder.enter("looking at data, tokenizer and device")
-        stack.push(folder.note_failure)
-        if group.rank == 0:
-            claim_archive(container.state_store(), folder.run_id)
         container.record.override(providers.List(providers.Object(folder.part)))
         monitors = self._open_monitors(stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
@@ -203,6 +192,22 @@ class Run:
             self._screen.say(*banner(container, folder.decisions))
         self._screen.show("looking for a checkpoint")
         return train_run
+
+    def _open_folder(self, container: Container, stack: ExitStack) -> SharedRunFolder:
+        group = container.process_group()
+        stack.callback(group.close)
+        folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
+        if group.rank == 0:
+            self._screen = open_screen(self._overrides, self.settings, self._say)
+            stack.callback(self._screen.close)
+            stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
+        self.settings = take_former_tokenizer(container, folder.tokenizer_before())
+        folder.begin(dump_settings(self.settings))
+        folder.enter("looking at data, tokenizer and device")
+        stack.push(folder.note_failure)
+        if group.rank == 0:
+            claim_archive(container.state_store(), folder.run_id)
+        return folder
 
     def _tell(self, line: str) -> None:
         self._screen.say(line)
