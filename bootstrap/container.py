@@ -232,12 +232,8 @@ class Container(containers.DeclarativeContainer):
         ),
         conditions=providers.Callable(conditions, settings, chosen, process_group.provided.size, micro_batch),
     )
-    plan = providers.Singleton(
-        TrainPlan,
-        budget,
-        schedule,
-        providers.Factory(Grace, settings.provided.recovery.grace_seconds),
-    )
+    grace = providers.Factory(Grace, settings.provided.recovery.grace_seconds)
+    plan = providers.Singleton(TrainPlan, budget, schedule, grace)
     train_run = providers.Singleton(
         TrainRun,
         plan=plan,
