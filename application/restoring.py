@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, final
 
 from domain.errors import StateError
 from domain.events import CheckpointRejected
-from ports.state_store import open_plainly
+from ports.state_store import Loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from application.memory_tier import MemoryTier
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from ports.event_bus import EventBus
     from ports.optimizer import Trainable
     from ports.process_group import ProcessGroup
-    from ports.state_store import CheckpointInfo, Loaded, OpenFile, StateStore
+    from ports.state_store import CheckpointInfo, OpenFile, StateStore
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ _log = logging.getLogger(__name__)
 class Restoring:
     """Restores ``trainable`` from ``store`` or ``memory``; all ranks of ``group`` call each method.
 
-    A process that is alone reads a checkpoint once. Of several each verifies it first, since they restore together.
+    A checkpoint is verified while it is read. The first rank reads it before the others do, since it sets aside what is
+    damaged and brings what is kept elsewhere; what one of them rejects none of them goes on from.
 
     ``is_unfinished`` tells that it is being done, or that an error cut it in two: the state is of no step then.
     """
@@ -46,15 +49,16 @@ class Restoring:
     def from_store(self, *, at_most: int | None = None) -> CheckpointInfo | None:
         """Restore the newest valid checkpoint, of step ``at_most`` or before; return it, None if there is none.
 
-        Raises ``StateError`` if another rank finds a checkpoint of another step, and if all turn out to be damaged once
-        the state is no longer what it was.
+        Raises ``StateError`` if another rank finds a checkpoint of another step or cannot restore it, and if all turn
+        out to be damaged once the state is no longer what it was.
         """
-        if self._group.size == 1:
-            return self._restore_once(at_most)
-        loaded = self._load(at_most)
-        self._tell_rejected(loaded)
-        if loaded.folder is not None:
-            self._take_over(loaded.folder, open_plainly)
+        if self._group.size > 1:
+            loaded = self._restore_together(at_most)
+        else:
+            loaded = self._restore(at_most)
+            if loaded.info is None and self.is_unfinished:
+                raise _lost(rejected.name for rejected in loaded.rejected)
+        if loaded.info is not None:
             self.is_unfinished = False
         return loaded.info
 
@@ -97,23 +101,46 @@ class Restoring:
         self.is_unfinished = True
         self._trainable.restore(folder, open_file=open_file)
 
-    def _restore_once(self, at_most: int | None) -> CheckpointInfo | None:
+    def _restore(self, at_most: int | None) -> Loaded:
         loaded = self._store.restore(self._take_over, at_most=at_most)
-        self._tell_rejected(loaded)
-        if loaded.info is not None:
-            self.is_unfinished = False
-        elif self.is_unfinished and loaded.rejected:
-            names = ", ".join(rejected.name for rejected in loaded.rejected)
-            msg = (
-                f"{names} turned out to be damaged while the state was read from them, and no other is left: they were "
-                "set aside, and the same command starts anew"
-            )
-            raise StateError(msg)
-        return loaded.info
-
-    def _tell_rejected(self, loaded: Loaded) -> None:
         for rejected in loaded.rejected:
             self._bus.publish(CheckpointRejected(rejected.name, rejected.reason, rejected.location))
+        return loaded
+
+    def _restore_together(self, at_most: int | None) -> Loaded:
+        """Restore the same checkpoint on each rank, an older one than what any of them rejects."""
+        rejected: list[str] = []
+        while True:
+            loaded, problem = self._restore_in_turn(at_most)
+            rejected += [each.name for each in loaded.rejected]
+            step = 0 if loaded.info is None else loaded.info.progress.step
+            told = _Told(step, rejected, problem, self.is_unfinished)
+            each = [_Told(**json.loads(other)) for other in self._group.gather(json.dumps(asdict(told)))]
+            if problems := [f"rank {rank}: {other.problem}" for rank, other in enumerate(each) if other.problem]:
+                raise StateError(problem or problems[0])
+            steps = [other.step for other in each]
+            if 0 in steps and any(other.is_unfinished and other.rejected for other in each):
+                raise _lost(name for other in each for name in other.rejected)
+            if len(set(steps)) == 1:
+                return loaded
+            if at_most == min(steps) or not any(other.rejected for other in each):
+                known = ", ".join(map(str, steps))
+                msg = f"the ranks found checkpoints of steps {known}: run.dir must be one folder of all hosts"
+                raise StateError(msg)
+            at_most = min(steps)
+
+    def _restore_in_turn(self, at_most: int | None) -> tuple[Loaded, str]:
+        """Restore as ``_restore`` does, the first rank before the others; return it, and what went wrong."""
+        loaded, problem = Loaded(None, None), ""
+        if self._group.rank > 0:
+            self._group.barrier()
+        try:
+            loaded = self._restore(at_most)
+        except StateError as error:
+            problem = str(error)
+        if self._group.rank == 0:
+            self._group.barrier()
+        return loaded, problem
 
     @contextmanager
     def _begun(self) -> Iterator[None]:
@@ -121,14 +148,21 @@ class Restoring:
         yield
         self.is_unfinished = False
 
-    def _load(self, at_most: int | None) -> Loaded:
-        if self._group.rank > 0:
-            self._group.barrier()
-        loaded = self._store.load(at_most=at_most)
-        if self._group.rank == 0:
-            self._group.barrier()
-        steps = self._group.gather(str(0 if loaded.info is None else loaded.info.progress.step))
-        if len(set(steps)) > 1:
-            msg = f"the ranks found checkpoints of steps {', '.join(steps)}: run.dir must be one folder of all hosts"
-            raise StateError(msg)
-        return loaded
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a rank tells the others: the step of what it restored, 0 if nothing, what it rejected and what failed."""
+
+    step: int
+    rejected: Sequence[str]
+    problem: str
+    is_unfinished: bool
+
+
+def _lost(names: Iterable[str]) -> StateError:
+    known = ", ".join(dict.fromkeys(names)) or "the checkpoints"
+    msg = (
+        f"{known} turned out to be damaged while the state was read from them, and no other is left: they were "
+        "set aside, and the same command starts anew"
+    )
+    return StateError(msg)

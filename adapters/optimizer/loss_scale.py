@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, final
 
 from adapters.shared.file_parts import TextPart
 from domain.errors import StateError
+from ports.state_store import open_plainly, read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ports.state_store import StatePart
+    from ports.state_store import OpenFile, StatePart
 
 LOSS_SCALE_FILE = "loss_scale.json"
 
@@ -54,13 +55,13 @@ class LossScale:
         return TextPart(LOSS_SCALE_FILE, json.dumps({"scale": self._settled, "good_steps": self._good_steps}))
 
     @classmethod
-    def read(cls, folder: Path) -> LossScale:
+    def read(cls, folder: Path, open_file: OpenFile = open_plainly) -> LossScale:
         """Return what ``capture`` wrote, or a fresh one where nothing was; ``StateError`` if it cannot be read."""
         path = folder / LOSS_SCALE_FILE
         if not path.exists():
             return cls()
         try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
+            saved = json.loads(read_whole(path, open_file))
             return cls(float(saved["scale"]), good_steps=int(saved["good_steps"]))
         except (OSError, ValueError, TypeError, KeyError) as error:
             msg = f"{path} cannot be read: {error}; restore another checkpoint"

@@ -13,7 +13,7 @@ from adapters.shared.bigram import BigramModel
 from adapters.shared.file_parts import BytesPart
 from domain.errors import NonFiniteGradients, OutOfMemory, StateError
 from ports.optimizer import Hardware, Optimizer, Trainable, Update
-from ports.state_store import open_plainly
+from ports.state_store import open_plainly, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ class _MemoryTrainable(Trainable):
     @override
     def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
         try:
-            logits, velocity = np.load(folder / _FILE, allow_pickle=False)
+            logits, velocity = np.load(BytesIO(read_whole(folder / _FILE, open_file)), allow_pickle=False)
         except (OSError, EOFError, ValueError) as error:
             msg = f"{folder} holds no bigram model: {error}"
             raise StateError(msg) from error

@@ -160,7 +160,7 @@ class TorchWrapped(Wrapped):
         with saved_tensors(folder / MODEL_FILE, open_file) as saved:
             load_weights = self.model.loading(saved)
             if not weights_only:
-                scale = None if self._scale is None else LossScale.read(folder)
+                scale = None if self._scale is None else LossScale.read(folder, open_file)
                 restore_optimizer(self._optimizer, self._names, folder, open_file)
                 self._scale = scale
             load_weights()

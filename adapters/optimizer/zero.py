@@ -53,12 +53,14 @@ class Zero(Wrapped):
         self._groups = groups
         self._names = names
         self.is_sharded = num_ranks() > 1
-        self._has_gradients = self._is_spoilt = False
+        self._has_gradients = self._is_spoilt = self._is_stale = False
         self._flat: torch.optim.Optimizer = engine.optimizer.optimizer  # over pieces of long vectors
         self._allocate()
 
     @override
     def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        if self._is_stale:
+            self._refresh()
         if self._is_spoilt and torch.is_grad_enabled():
             msg = "an update was left in its middle, and DeepSpeed cannot drop what it has gathered: start again"
             raise TrainingError(msg)
@@ -98,10 +100,14 @@ class Zero(Wrapped):
                 with saved_optimizer(folder, open_file) as saved:
                     self._restore_state(saved)
             load_weights()
-        self._refresh()
+        self._is_stale = True
 
     def _refresh(self) -> None:
-        """Let the model see the parameters that were set: DeepSpeed keeps a copy of its own for it, as after a step."""
+        """Let the model see the parameters that were set: DeepSpeed keeps a copy of its own for it, as after a step.
+
+        All ranks do it together, so not while each of them reads its part of a checkpoint for itself.
+        """
+        self._is_stale = False
         zero = self._engine.optimizer
         if not _is_stage_3(zero):
             zero.update_lp_params()
@@ -125,9 +131,10 @@ class Zero(Wrapped):
         if (counter := self._counter()) is not None:
             shapes |= {f"{_COUNTER}/{name}": counter.shape for name in self._names.values()}
         refuse_other_state(shapes, saved.shapes)
-        for parameter, name in self._names.items():
-            for key in self._keys():
-                assign(parameter, partial(saved.read, f"{key}/{name}"), key)
+        own = {f"{key}/{name}": (p, key) for p, name in self._names.items() for key in self._keys()}
+        for name in saved.shapes:  # in the order in which they stand in the file
+            if name in own:
+                assign(own[name][0], partial(saved.read, name), own[name][1])
         for state in self._flat.state.values():
             if _COUNTER in state:
                 state[_COUNTER].copy_(saved.whole(f"{_COUNTER}/{next(iter(self._names.values()))}"))

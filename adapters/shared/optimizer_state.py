@@ -23,7 +23,7 @@ from adapters.shared.sharding import (
 from adapters.shared.state_parts import TensorsPart
 from adapters.shared.tensor_slices import Layout, SlicedTensors, TensorFile, slices_part
 from domain.errors import StateError
-from ports.state_store import open_plainly
+from ports.state_store import open_plainly, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -101,7 +101,8 @@ def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors
         try:
             layout = folder / OPTIMIZER_LAYOUT
             if layout.exists():
-                yield SlicedTensors(Layout.from_json(layout.read_bytes(), layout), opened)
+                text = read_whole(layout, open_file)
+                yield SlicedTensors(Layout.from_json(text, layout), opened)
             else:
                 whole = opened(OPTIMIZER_FILE)
                 yield SlicedTensors(Layout.of([whole]), lambda _: whole)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from adapters.state_store.read_once import verify_while_read
-from adapters.state_store.verification import read_manifest, verify
+from adapters.state_store.verification import check_names, read_manifest, verify
 from domain.access import Role
 from domain.errors import StateError
-from ports.state_store import Loaded, open_plainly
+from ports.state_store import Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from adapters.shared.file_operations import FileOperations
     from adapters.state_store.door import Door
-    from adapters.state_store.sealing import Sealing
+    from adapters.state_store.manifest import Manifest
+    from adapters.state_store.sealing import Opened, Sealing
     from ports.state_store import OpenFile
 
 
@@ -36,26 +37,31 @@ class CheckpointReader:
     def load(self, folder: Path) -> Loaded:
         """Return the checkpoint, each byte of it verified."""
         self._door.require(Role.READ, f"reading {folder}")
-        manifest = verify(self._files, folder)
-        info = manifest.info(str(folder))
+        manifest = read_manifest(self._files, folder)
         if manifest.wrapped_key is None:
-            return Loaded(info, folder)
+            verify(self._files, folder)
+            return Loaded(manifest.info(str(folder)), folder)
+        opened = self._decrypted(folder, manifest)
+        return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
+
+    def restore(self, folder: Path, into: Callable[[Path, OpenFile], object]) -> Loaded:
+        """Have ``into`` take over the checkpoint, verified while it is read."""
+        self._door.require(Role.READ, f"reading {folder}")
+        manifest = read_manifest(self._files, folder)
+        if manifest.wrapped_key is None:
+            check_names(self._files, folder, manifest)
+            verify_while_read(self._files, folder, manifest.files, into)
+            return Loaded(manifest.info(str(folder)), folder)
+        opened = self._decrypted(folder, manifest)
+        verify_while_read(self._files, opened.folder, opened.files, into)
+        return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
+
+    def _decrypted(self, folder: Path, manifest: Manifest) -> Opened:
+        assert manifest.wrapped_key is not None
         self._door.require(Role.KEY, f"opening {folder}, which is encrypted,")
+        check_names(self._files, folder, manifest)
         if self._sealing is None:
             key = manifest.wrapped_key.key_id
             msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"
             raise StateError(msg)
-        opened = self._sealing.open(self._files, folder, manifest)
-        return Loaded(info, opened.folder, owner=opened)
-
-    def restore(self, folder: Path, into: Callable[[Path, OpenFile], object], *, is_last: bool) -> Loaded:
-        """Have ``into`` take over the checkpoint, verified while it is read unless it is the last one that is left."""
-        self._door.require(Role.READ, f"reading {folder}")
-        manifest = read_manifest(self._files, folder)
-        if not is_last and manifest.wrapped_key is None:
-            verify_while_read(self._files, folder, manifest, into)
-            return Loaded(manifest.info(str(folder)), folder)
-        loaded = self.load(folder)
-        assert loaded.folder is not None
-        into(loaded.folder, open_plainly)
-        return loaded
+        return self._sealing.open(self._files, folder, manifest)

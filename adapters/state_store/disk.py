@@ -110,11 +110,11 @@ class DiskStateStore(StateStore):
 
     @override
     def load(self, *, at_most: int | None = None) -> Loaded:
-        return self._newest(at_most, lambda folder, _: self._reader.load(folder))
+        return self._newest(at_most, self._reader.load)
 
     @override
     def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
-        return self._newest(at_most, lambda folder, is_last: self._reader.restore(folder, into, is_last=is_last))
+        return self._newest(at_most, lambda folder: self._reader.restore(folder, into))
 
     @override
     def supersede(self, step: int) -> None:
@@ -203,13 +203,12 @@ class DiskStateStore(StateStore):
             self._folder.remove(self.folder_of(step))
             self._elsewhere[step] = Stored(told.evaluation_loss, told.saved_at)
 
-    def _newest(self, at_most: int | None, read: Callable[[Path, bool], Loaded]) -> Loaded:
+    def _newest(self, at_most: int | None, read: Callable[[Path], Loaded]) -> Loaded:
         rejected: list[Rejected] = []
         with self._lock, reading_under(self._folder.root):
-            folders = self._folder.checkpoints(at_most)
-            for folder in reversed(folders):
+            for folder in reversed(self._folder.checkpoints(at_most)):
                 try:
-                    loaded = read(folder, folder == folders[0])
+                    loaded = read(folder)
                 except (Defect, OSError) as problem:
                     rejected += self._reject(folder, problem)
                 else:
@@ -228,7 +227,10 @@ class DiskStateStore(StateStore):
         if isinstance(problem, OSError):
             msg = f"{folder} could not be read and was left in its place, {explain(problem)}"
             raise StateError(msg) from problem
-        location = self._folder.set_aside(folder, problem.flaw)
+        try:
+            location = self._folder.set_aside(folder, problem.flaw)
+        except FileNotFoundError:
+            return []  # another rank has set it aside meanwhile
         return [Rejected(folder.name, str(problem), str(location))]
 
     def _retire(self, *, saved: int) -> None:

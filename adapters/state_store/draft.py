@@ -86,8 +86,9 @@ class Draft:
         """Return ``own`` files with those of the other ranks and those that are made of all; drop what is consumed."""
         stored = {file.path: file for file in (*own, *received(self.files, folder, share))}
         joined = [part for part in snapshot.parts if isinstance(part, JoinedPart)]
-        with Reader(self.files, folder, seal) as reader:
+        with Reader(self.files, folder, seal, stored) as reader:
             made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), seal) for part in joined]
+            reader.check_others({file.path for file in own})
         for name in sorted({name for part in joined for name in part.consumes}):
             self.files.remove_file(folder / name)
             del stored[name]

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from adapters.shared.encrypted_file import EncryptedFile
-from adapters.shared.encryption import decrypt_stream, encrypt_stream, new_key
+from adapters.shared.encryption import AuthenticationError, decrypt_stream, encrypt_stream, new_key
 from adapters.shared.file_operations import explain
+from adapters.state_store.defect import Defect, Flaw
+from adapters.state_store.manifest import StoredFile
+from adapters.state_store.tree import Hashed
+from adapters.state_store.verification import check_hash
 from domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -53,9 +57,10 @@ class Seal:
 
 @final
 class Opened:
-    """A folder below ``scratch`` that only this user may read, gone with this object."""
+    """A folder below ``scratch`` that only this user may read, gone with this object; ``files`` are what lies there."""
 
     def __init__(self, scratch: Path) -> None:
+        self.files: list[StoredFile] = []
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=scratch))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
@@ -81,15 +86,16 @@ class Sealing:
         return Seal(save_id, self._provider.unwrap(wrapped, _context(save_id)), wrapped)
 
     def open(self, files: FileOperations, folder: Path, manifest: Manifest) -> Opened:
-        """Return the decrypted files of the checkpoint ``folder``, which is verified."""
+        """Return the decrypted files of the checkpoint ``folder``, whose names and sizes are known to be right.
+
+        Each byte is verified as it is read, and once more if it is not as saved. Raises ``Defect`` for damage, and
+        ``StateError`` for another key and where there is no room.
+        """
         assert manifest.wrapped_key is not None
         seal = self.join(manifest.save_id, manifest.wrapped_key)
         try:
             opened = Opened(self._scratch)
-            for stored in manifest.files:
-                path = opened.folder / stored.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                files.write_chunks(path, seal.decrypt(stored.path, _read(files, folder / stored.path)))
+            opened.files += [_decrypt(files, folder, stored, seal, opened.folder) for stored in manifest.files]
         except OSError as error:
             msg = (
                 f"{folder} cannot be decrypted into {self._scratch}, {explain(error)}, or name another place in memory "
@@ -97,6 +103,28 @@ class Sealing:
             )
             raise StateError(msg) from error
         return opened
+
+
+def _decrypt(files: FileOperations, folder: Path, stored: StoredFile, seal: Seal, into: Path) -> StoredFile:
+    """Decrypt a file of ``folder`` into the folder ``into``; return what lies there then."""
+    path = into / stored.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    refused: AuthenticationError | None = None
+    for _ in range(2):
+        encrypted = Hashed(_read(files, folder / stored.path))
+        plain = Hashed(seal.decrypt(stored.path, encrypted))
+        try:
+            files.write_chunks(path, plain)
+        except AuthenticationError as error:
+            refused = error
+        else:
+            if encrypted.hash == stored.hash:
+                return StoredFile(stored.path, plain.size, plain.hash)
+        files.remove_file(path)
+    check_hash(files, folder, stored, 1)
+    if refused is not None:
+        raise refused
+    raise Defect(Flaw.WRONG_HASH, f"{stored.path!r} gives other bytes each time that it is read")
 
 
 def _context(save_id: str) -> bytes:

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 from uuid import uuid4
 
 from adapters.state_store.defect import Defect
+from adapters.state_store.hashed_file import VerifiedPieces
 from adapters.state_store.manifest import key_from_record, key_record, stored_files
 from adapters.state_store.tree import hash_file
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -71,9 +71,9 @@ def leave_problem(files: FileOperations, folder: Path, rank: int, problem: objec
 
 
 def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence[StoredFile]:
-    """Wait for every other rank's files and return them once each has the bytes that its rank wrote.
+    """Wait for every other rank's files and return what the ranks told of them.
 
-    Raises ``StateError`` if a rank had a problem, does not come, or wrote other bytes.
+    Raises ``StateError`` if a rank had a problem or does not come.
     """
     found: dict[int, Sequence[StoredFile]] = {}
     deadline = time.monotonic() + share.patience
@@ -86,23 +86,25 @@ def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence
                 msg = f"rank {missing[0]} of {share.num_ranks} did not come to write its part: look there for its error"
                 raise StateError(msg)
             time.sleep(_POLL_SECONDS)
-    stored = [file for rank in sorted(found) for file in found[rank]]
-    for file in stored:
-        path = folder / file.path
-        if path.stat().st_size != file.size or hash_file(files, path) != file.hash:
-            msg = f"{path} does not have the bytes that its rank wrote: check the disk and the network"
-            raise StateError(msg)
-    return stored
+    return [file for rank in sorted(found) for file in found[rank]]
 
 
 @final
 class Reader:
-    """Reads files of the draft ``folder`` from any place, decrypted by ``seal`` if there is one."""
+    """Reads files of the draft ``folder`` from any place, decrypted by ``seal`` if there is one.
 
-    def __init__(self, files: FileOperations, folder: Path, seal: Seal | None) -> None:
+    What it returns is what was ``stored``: it is compared with the hashes of ``stored``, or authenticated. Raises
+    ``StateError`` for other bytes.
+    """
+
+    def __init__(
+        self, files: FileOperations, folder: Path, seal: Seal | None, stored: Mapping[str, StoredFile]
+    ) -> None:
         self._files = files
         self._folder = folder
         self._seal = seal
+        self._stored = stored
+        self._verified: set[str] = set()
         self._opened: dict[str, Callable[[int, int], bytes]] = {}
         self._stack = ExitStack()
 
@@ -114,9 +116,31 @@ class Reader:
 
     def _open(self, name: str) -> Callable[[int, int], bytes]:
         file = self._stack.enter_context(self._files.open_file(self._folder / name))
-        if self._seal is None:
-            return lambda offset, size: os.pread(file.fileno(), size, offset)
-        return self._stack.enter_context(self._seal.open(name, file)).read
+        if self._seal is not None:
+            return self._stack.enter_context(self._seal.open(name, file)).read
+        pieces = VerifiedPieces(file, self._folder / name)
+        if pieces.hash != self._stored[name].hash:
+            self._check(self._stored[name])  # it may have been read wrong once
+            pieces = VerifiedPieces(file, self._folder / name)
+            if pieces.hash != self._stored[name].hash:
+                self._refuse(name)
+        self._verified.add(name)
+        return pieces.read
+
+    def check_others(self, own: Collection[str]) -> None:
+        """Verify each file of another rank, none of ``own``, that was not read; raises ``StateError``."""
+        for name, file in self._stored.items():
+            if name not in self._verified and name not in own:
+                self._check(file)
+
+    def _check(self, file: StoredFile) -> None:
+        path = self._folder / file.path
+        if path.stat().st_size != file.size or all(hash_file(self._files, path) != file.hash for _ in range(2)):
+            self._refuse(file.path)
+
+    def _refuse(self, name: str) -> NoReturn:
+        msg = f"{self._folder / name} does not have the bytes that its rank wrote: check the disk and the network"
+        raise StateError(msg)
 
     def __enter__(self) -> Self:
         return self

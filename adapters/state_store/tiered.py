@@ -6,12 +6,14 @@ import contextlib
 import logging
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
 from adapters.state_store.archive.lease import kept
 from adapters.state_store.moves import Moves
+from adapters.state_store.recall import recall
 from adapters.state_store.upload_queue import UploadQueue
 from domain.access import Role
 from domain.commands import AcknowledgeArchive
@@ -23,12 +25,14 @@ from ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableSequence, Sequence
+    from pathlib import Path
 
     from adapters.state_store.archive.archive import CheckpointArchive
     from adapters.state_store.archive.lease import ArchiveLease
     from adapters.state_store.disk import DiskStateStore
     from domain.commands import Command
     from domain.retention import Retention, WayBack
+    from ports.state_store import OpenFile
 
 _log = logging.getLogger(__name__)
 
@@ -114,23 +118,34 @@ class TieredStateStore(StateStore):
 
     @override
     def load(self, *, at_most: int | None = None) -> Loaded:
-        loaded = self._disk.load(at_most=at_most)
+        return self._newest(at_most, lambda: self._disk.load(at_most=at_most))
+
+    @override
+    def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
+        return self._newest(at_most, lambda: self._disk.restore(into, at_most=at_most))
+
+    def _newest(self, at_most: int | None, read: Callable[[], Loaded]) -> Loaded:
         if not self._queue.is_open:
-            return loaded
+            return read()
         if at_most is not None:
-            return self._load_earlier(at_most, loaded)
+            return self._earlier(at_most, read)
         self._phase = Phase.RECOVERY
-        rejected = [*self._rejected, *loaded.rejected]
-        if self._fetch_later_than(Progress() if loaded.info is None else loaded.info.progress, rejected):
-            loaded = self._disk.load()
+        rejected = list(self._rejected)
+        stored = self._disk.list()  # what is newer in the archive comes before anything on the disk is read
+        self._fetch_later_than(stored[-1] if stored else None, rejected)
+        loaded = read()
+        rejected += loaded.rejected
+        if loaded.rejected and self._fetch_later_than(loaded.info, rejected):
+            loaded = read()
             rejected += loaded.rejected
         self._rejected = ()
         if loaded.info is not None:
             self._want(loaded.info.progress.step)
-        return Loaded(loaded.info, loaded.folder, tuple(rejected), loaded.owner)
+        return replace(loaded, rejected=tuple(rejected))
 
-    def _load_earlier(self, at_most: int, loaded: Loaded) -> Loaded:
-        """Return the newest checkpoint up to ``at_most`` that disk or archive holds, ``loaded`` if it is the disk's."""
+    def _earlier(self, at_most: int, read: Callable[[], Loaded]) -> Loaded:
+        """Return what ``read`` does of the newest checkpoint up to ``at_most`` that disk or archive holds."""
+        loaded = read()
         step = 0 if loaded.info is None else loaded.info.progress.step
         rejected = list(loaded.rejected)
         stored = self._disk.list()
@@ -140,24 +155,15 @@ class TieredStateStore(StateStore):
             between = [info for info in self._archive.list() if step < info.progress.step <= last]
             kept = [info for info in between if health.has_kept(info.progress.step, info.progress.health)]
             if not self._moves.bring_first(reversed(kept), "a roll-back wants it", self._damaged, rejected):
-                return Loaded(loaded.info, loaded.folder, tuple(rejected), loaded.owner)
-        earlier = self._disk.load(at_most=at_most)
-        return Loaded(earlier.info, earlier.folder, (*rejected, *earlier.rejected), earlier.owner)
+                return replace(loaded, rejected=tuple(rejected))
+        earlier = read()
+        return replace(earlier, rejected=(*rejected, *earlier.rejected))
 
     def recall(self, name: str) -> bytes | None:
-        """Return the file ``name`` of the newest checkpoint, brought from the archive if need be; None without one.
-
-        What is rejected on the way is told by the next ``load``. Raises ``StateError`` if it holds no such file.
-        """
-        loaded = self.load()
+        """Return the file ``name`` of the newest checkpoint as ``recall`` does; the next load tells what it rejects."""
+        loaded, found = recall(self, name)
         self._rejected = loaded.rejected
-        if loaded.folder is None:
-            return None
-        try:
-            return (loaded.folder / name).read_bytes()
-        except OSError as error:
-            msg = f"{loaded.folder} holds no {name}, without which nobody can tell what it is of: {error.strerror}"
-            raise StateError(msg) from error
+        return found
 
     def refuse_other(self, run: str | None) -> None:
         """Raise ``StateError`` if the archive holds copies of another run than that of the id ``run``."""
@@ -199,8 +205,9 @@ class TieredStateStore(StateStore):
         if not self._queue.wait(self._patience):
             _log.warning("not archived within %.0f s: the next start goes on with it", self._patience)
 
-    def _fetch_later_than(self, known: Progress, rejected: MutableSequence[Rejected]) -> bool:
-        """Bring the newest copy behind ``known`` that verifies to the disk; return whether there is one."""
+    def _fetch_later_than(self, info: CheckpointInfo | None, rejected: MutableSequence[Rejected]) -> bool:
+        """Bring the newest copy behind ``info`` that verifies to the disk; return whether there is one."""
+        known = Progress() if info is None else info.progress
         later = [info for info in reversed(self._archive.list()) if info.progress.step > known.step]
         num_returns = len(known.health.returns)
         kept = [info for info in later if len(info.progress.health.returns) >= num_returns]

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.shared.file_operations import FileOperations
-from adapters.state_store import read_once
+from adapters.state_store import hashed_file, read_once
 from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.read_once import HashedFile
+from adapters.state_store.hashed_file import HashedFile
 from adapters.state_store.tree import hash_file
 from domain.errors import StateError
 
@@ -29,7 +29,7 @@ DATA = random.Random(0).randbytes(5 * PIECE + 123)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Count each file as large."""
-    monkeypatch.setattr(read_once, "_PIECE", PIECE)
+    monkeypatch.setattr(hashed_file, "_PIECE", PIECE)
     monkeypatch.setattr(read_once, "_LARGE", 1)
 
 
@@ -78,7 +78,7 @@ def test_whatever_is_read_of_a_file_is_what_it_holds(tmp_path_factory, reads):
             assert target[:count] == DATA[offset : offset + size]
             assert count == len(DATA[offset : offset + size])
             assert file.read(offset, size) == DATA[offset : offset + size]
-        assert file.finish() == hash_file(FileOperations(), path)
+        assert file.finish() == {hash_file(FileOperations(), path)}
 
 
 def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken_over(root):
@@ -117,14 +117,14 @@ def test_what_nobody_reads_is_verified_all_the_same(root):
     assert DiskStateStore(root, keep=3).restore(lambda *_: None).info.progress.step == 2
 
 
-def test_the_last_one_is_verified_before_it_is_taken_over(root):
-    """Where no other is left nothing is handed over but what is known to be as saved: a run can begin anew."""
+def test_of_damaged_ones_alone_nothing_is_restored(root):
+    """Where no other is left the caller is told that there is none, though each was handed over: all are set aside."""
     for step in (1, 2, 3):
         spoil(root, step)
     calls = []
     loaded = DiskStateStore(root, keep=3).restore(lambda folder, _: calls.append(folder.name))
     assert loaded.info is None
-    assert calls == ["checkpoint-3", "checkpoint-2"]
+    assert calls == ["checkpoint-3", "checkpoint-2", "checkpoint-1"]
     assert [each.name for each in loaded.rejected] == ["checkpoint-3", "checkpoint-2", "checkpoint-1"]
 
 
@@ -173,7 +173,7 @@ def changed(monkeypatch):
             event.wait(10)
             self._hasher.update(piece)
 
-    monkeypatch.setattr(read_once, "blake3", Waiting)
+    monkeypatch.setattr(hashed_file, "blake3", Waiting)
     return event
 
 
@@ -219,7 +219,7 @@ def test_a_damaged_checkpoint_is_not_read_a_third_time(root, monkeypatch):
 
 def test_reading_stays_ahead_of_hashing_by_few_pieces(tmp_path, changed, monkeypatch):
     """Memory that is filled for a moment can go again, however large the file."""
-    monkeypatch.setattr(read_once, "_MOST_PENDING", 3)
+    monkeypatch.setattr(hashed_file, "_MOST_PENDING", 3)
     path = tmp_path / "file"
     path.write_bytes(DATA)
     ended = []

@@ -11,7 +11,7 @@ from adapters.model_factory.decoder import DecoderModelFactory
 from adapters.model_factory.huggingface import HuggingfaceModelFactory
 from adapters.optimizer.accelerate import AccelerateOptimizer
 from adapters.shared.lora import LoraPlan, add_lora
-from adapters.state_store import read_once
+from adapters.state_store import hashed_file, read_once
 from adapters.state_store.disk import DiskStateStore
 from domain.errors import StateError
 from domain.progress import Progress
@@ -27,7 +27,7 @@ FACTORIES = {
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Read each file in many pieces."""
-    monkeypatch.setattr(read_once, "_PIECE", 8192)
+    monkeypatch.setattr(hashed_file, "_PIECE", 8192)
     monkeypatch.setattr(read_once, "_LARGE", 1)
 
 

@@ -1,0 +1,177 @@
+"""Files that are hashed while they are read, so that what is used is what was verified."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, final
+
+from blake3 import blake3
+
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+    from contextlib import ExitStack
+    from io import FileIO
+    from pathlib import Path
+
+    from adapters.shared.file_operations import FileOperations
+
+_PIECE = 4 << 20  # at least so much is hashed at once
+_MOST_PENDING = 4  # such pieces that were read and are yet to be hashed
+_AHEAD = 16 << 20  # what the disk has to read while headers are parsed
+
+
+@final
+class HashedFile:
+    """A file that is hashed while it is read from begin to end, closed with ``stack``.
+
+    Its bytes go straight to where they are wanted, through one descriptor and in order, so that the system reads ahead,
+    and a thread hashes them there, where they stay as they are until ``finish``; with ``at_once`` they are hashed
+    before they are given out. What lies before the end of the last read is read as ``VerifiedPieces``.
+    """
+
+    def __init__(self, files: FileOperations, path: Path, stack: ExitStack, *, at_once: bool = False) -> None:
+        self._files = files
+        self._path = path
+        self._stack = stack
+        self._file = stack.enter_context(files.open_file(path))
+        self._thread = stack.enter_context(ThreadPoolExecutor(1, "hash"))
+        self._most_pending = 0 if at_once else _MOST_PENDING
+        self._smallest = 1 if at_once else _PIECE
+        self._end = 0
+        self._hashed = 0  # or will be: where ``_unhashed`` begins
+        self._unhashed: list[memoryview] = []
+        self._hashing: deque[Future[object]] = deque()
+        self._hasher = blake3(max_threads=1)  # threads of its own would be in the way of what reads
+        self._peeked: list[tuple[int, bytes]] = []
+        self._pieces: VerifiedPieces | None = None
+        self._has_changed = False
+        with suppress(OSError, AttributeError):  # a hint, which not every system takes
+            os.posix_fadvise(self._file.fileno(), 0, _AHEAD, os.POSIX_FADV_WILLNEED)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes as ``StateFile`` does."""
+        if offset > self._end and self._pieces is None:
+            peeked = os.pread(self._file.fileno(), size, offset)
+            self._peeked.append((offset, peeked))  # compared with what is hashed once that is read
+            return peeked
+        data = bytearray(size)
+        return bytes(data[: self.fill(offset, memoryview(data))])
+
+    def fill(self, offset: int, target: memoryview) -> int:
+        """Fill ``target`` as ``StateFile`` does."""
+        if offset < self._end:
+            if self._pieces is None:
+                self._pieces = VerifiedPieces(self._stack.enter_context(self._files.open_file(self._path)), self._path)
+            return self._pieces.fill(offset, target)
+        self._skip(offset - self._end)
+        done = 0
+        while count := self._take(target[done:]):
+            done += count
+        return done
+
+    def finish(self) -> set[str]:
+        """Read what is left; return what ``hash_file`` would of each reading, and what is no hash if they differ."""
+        self._skip(sys.maxsize)
+        self._hash()
+        while self._hashing:
+            self._hashing.popleft().result()
+        found = {f"blake3:{self._hasher.hexdigest()}"}
+        if self._pieces is not None:
+            found.add(self._pieces.hash)
+        return found | {"changed"} if self._has_changed else found
+
+    def _skip(self, size: int) -> None:
+        while count := self._take(memoryview(bytearray(min(size, _PIECE)))):
+            size -= count
+
+    def _take(self, target: memoryview) -> int:
+        """Fill ``target`` with what comes next, or the begin of it; return how many bytes there were."""
+        if count := self._file.readinto(target):
+            self._compare(target[:count])
+            self._end += count
+            self._unhashed.append(target[:count])
+            if self._end - self._hashed >= self._smallest:
+                self._hash()
+        return count
+
+    def _compare(self, taken: memoryview) -> None:
+        """Compare what was peeked at with what is ``taken`` from there."""
+        for offset, data in self._peeked:
+            first, last = max(self._end, offset), min(self._end + len(taken), offset + len(data))
+            if first < last and taken[first - self._end : last - self._end] != data[first - offset : last - offset]:
+                self._has_changed = True
+
+    def _hash(self) -> None:
+        """Have the thread hash what was read: small tensors together, as each task has its price."""
+        self._hashing.append(self._thread.submit(self._update, self._unhashed))
+        self._hashed, self._unhashed = self._end, []
+        while len(self._hashing) > self._most_pending:
+            self._hashing.popleft().result()
+
+    def _update(self, pieces: Iterable[memoryview]) -> None:
+        for piece in pieces:
+            self._hasher.update(piece)
+
+
+@final
+class VerifiedPieces:
+    """A file that is read in any order: each piece once to know the hashes, and again, compared with its own, for use.
+
+    ``hash`` is that of the whole, as ``hash_file`` gives it. What differs from it when it is read again, twice, raises
+    ``StateError``.
+    """
+
+    def __init__(self, file: FileIO, name: object) -> None:
+        self._file = file
+        self._name = name
+        self._hashes: list[bytes] = []
+        self._kept = (-1, b"")
+        whole = blake3(max_threads=blake3.AUTO)
+        while piece := self._read(len(self._hashes)):
+            whole.update(piece)
+            self._hashes.append(blake3(piece).digest())
+        self.hash = f"blake3:{whole.hexdigest()}"
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes as ``StateFile`` does."""
+        target = bytearray(size)
+        return bytes(target[: self.fill(offset, memoryview(target))])
+
+    def fill(self, offset: int, target: memoryview) -> int:
+        """Fill ``target`` as ``StateFile`` does."""
+        done = 0
+        while done < len(target):
+            number, start = divmod(offset + done, _PIECE)
+            part = memoryview(self._piece(number))[start : start + len(target) - done]
+            if not part:
+                break
+            target[done : done + len(part)] = part
+            done += len(part)
+        return done
+
+    def _piece(self, number: int) -> bytes:
+        if number >= len(self._hashes):
+            return b""
+        if self._kept[0] != number:
+            tries = (self._read(number) for _ in range(2))
+            found = next((piece for piece in tries if blake3(piece).digest() == self._hashes[number]), None)
+            if found is None:
+                msg = f"{self._name} gives other bytes each time that it is read: check the disk and the memory"
+                raise StateError(msg)
+            self._kept = (number, found)
+        return self._kept[1]
+
+    def _read(self, number: int) -> bytes:
+        data = bytearray()
+        while piece := os.pread(self._file.fileno(), _PIECE - len(data), number * _PIECE + len(data)):
+            data += piece
+            if len(data) == _PIECE:
+                break
+        return bytes(data)
