@@ -125,11 +125,14 @@ def prepare(options: argparse.Namespace) -> int:
 def inspect(options: argparse.Namespace) -> int:
     """Print which checkpoints there are and whether they verify."""
     from bootstrap.inspection import inspect as look_into
+    from bootstrap.trust import note_trust
 
     path = folder_of(options.path, Choice(options.step, options.best))
     copies = archived_steps(options.path) if options.archive else None
     text, is_sound = look_into(path, hashing=not options.quick, as_json=options.json, copies=copies)
     print(text)
+    if not options.json and (note := note_trust(options.path)) is not None:
+        print(note)
     return 0 if is_sound else 4
 
 

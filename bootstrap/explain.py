@@ -9,13 +9,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from adapters.shared.json_lines import JsonLines
+from adapters.shared.regular_file import read_regular
 from bootstrap.post_mortem import FOLDER, STAMP
 from bootstrap.run_folder import RECORD, is_unwritten, read_record
 from bootstrap.run_lock import holder_of, is_locked
 from bootstrap.supervise import RESTARTS
+from bootstrap.trust import note_trust
 from bootstrap.watching import STACKS
 from configs.problems import one_line
 from domain.counting import counted
+from domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,7 +89,9 @@ def explain(run: Path) -> str:
         record.get("start", {}),
         [entry for entry in record["history"] if isinstance(entry, dict) and isinstance(entry.get("from_step"), dict)],
     )
-    return "\n".join(one_line(line, _LONGEST) for line in _lines(run, story))
+    note = note_trust(run)
+    lines = [*_lines(run, story), *([note] if note else [])]
+    return "\n".join(one_line(line, _LONGEST) for line in lines)
 
 
 def _lines(run: Path, story: Story) -> Iterator[str]:
@@ -209,7 +214,17 @@ def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, A
     if not attempts or attempts[-1].name < before:
         return []
     causes = sorted(attempts[-1].glob("rank*/cause.json"), key=lambda path: path.stat().st_mtime)
-    return [(path.parent, json.loads(path.read_text(encoding="ascii"))) for path in causes]
+    return [(path.parent, _cause(path)) for path in causes]
+
+
+def _cause(path: Path) -> Mapping[str, Any]:
+    try:
+        cause = json.loads(read_regular(path))
+        return {name: cause[name] for name in ("rank", "ranks", "error", "message", "step", "what_to_try")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = getattr(error, "strerror", None) or f"it is damaged ({type(error).__name__})"
+        msg = f"{path} cannot be read: {why}"
+        raise StateError(msg) from error
 
 
 def _stamp(event: Mapping[str, Any]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from filecmp import cmp
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -12,7 +14,7 @@ from bootstrap.trained import open_trained
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from adapters.shared.causal_language_model import CausalLanguageModel
@@ -20,40 +22,59 @@ if TYPE_CHECKING:
     from ports.state_store import StatePart
 
 
-def export(run: Path, folder: Path, *, merged: bool, choice: Choice = NEWEST) -> str:
-    """Write the checkpoint of ``run`` that ``choice`` names as a model folder with its tokenizer; return which it was.
+def export(
+    run: Path, folder: Path, *, merged: bool, choice: Choice = NEWEST, trusted: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, bool]:
+    """Write the checkpoint of ``run`` that ``choice`` names as a model folder with its tokenizer.
 
     For a run with adapters that is the adapters alone, as PEFT loads them, or with ``merged`` a whole model that needs
-    no PEFT. ``folder`` must be new or empty, and is there whole or not at all. Raises ``ConfigurationError`` if the
-    model has no form that transformers loads, and ``StateError`` if there is no checkpoint or the disk refuses.
+    no PEFT. ``folder`` must be new or empty, and is there whole or not at all, or it holds the very same files already.
+    Returns which checkpoint it was, and whether it was written now. ``trusted`` is as in ``open_trained``. Raises
+    ``ConfigurationError`` if the model has no form that transformers loads, and ``StateError`` if there is no
+    checkpoint or the disk refuses.
     """
     folder = folder.resolve()  # . and .. have no name of their own
-    _check_room(folder)
-    trained = open_trained(run, device="cpu", choice=choice)  # what is only copied needs no GPU, which it might not fit
+    is_taken = _check_room(folder)
+    trained = open_trained(run, device="cpu", choice=choice, trusted=trusted)  # a GPU may be too small for a mere copy
     parts = _model_parts(trained.model, run, merged=merged)
     draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
     try:
         draft.mkdir(parents=True)
         write_parts(parts, draft)
         trained.tokenizer.write(draft)
-        draft.replace(folder)  # an empty folder makes room
+        if not is_taken:
+            draft.replace(folder)  # an empty folder makes room
+        elif not _are_alike(draft, folder):
+            msg = f"{folder} is there already and holds something else: name a new folder, or an empty one"
+            raise ConfigurationError(msg)
     except OSError as error:
         msg = f"{folder} cannot be written: {error.strerror or error}"
         raise StateError(msg) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return trained.location
+    return trained.location, not is_taken
 
 
-def _check_room(folder: Path) -> None:
+def _check_room(folder: Path) -> bool:
+    """Return whether ``folder`` holds what may be an export; raises ``ConfigurationError`` if it holds other things."""
     try:
         is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+        may_be_export = is_taken and any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
     except OSError as error:
         msg = f"{folder} cannot be read: {error.strerror}"
         raise StateError(msg) from error
-    if is_taken:
+    if is_taken and not may_be_export:
         msg = f"{folder} is there already: name a new folder, or an empty one"
         raise ConfigurationError(msg)
+    return is_taken
+
+
+def _are_alike(first: Path, second: Path) -> bool:
+    """Return whether both folders hold the same files, byte for byte, and nothing else."""
+    ours, theirs = (sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in (first, second))
+    if ours != theirs or any(not (second / name).is_file() for name in ours if (first / name).is_file()):
+        return False
+    return all(cmp(first / name, second / name, shallow=False) for name in ours if (first / name).is_file())
 
 
 def _model_parts(model: object, run: Path, *, merged: bool) -> Sequence[StatePart]:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adapters.shared.regular_file import read_regular
 from bootstrap.lazy import lazy
 from configs.sections.distributed import AutoDistributedSettings
 from domain.restart import FINAL
@@ -91,7 +92,7 @@ def launch_through_shortages(
 def _rows(record: Path) -> float:
     """Return how many rows are known to fit, infinite if nothing is known."""
     try:
-        known = json.loads(record.read_bytes())
+        known = json.loads(read_regular(record))
         return int(known["rows"]) if known["shortages"] else math.inf
     except (OSError, ValueError, KeyError, TypeError):
         return math.inf

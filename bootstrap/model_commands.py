@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bootstrap.environment import set_library_defaults
 from bootstrap.logging import configure_logging
 from bootstrap.named_checkpoint import Choice
+from bootstrap.trust import stated_trust
 from domain.sampling import Sampling
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def generate(options: argparse.Namespace) -> int:
     from bootstrap.trained import open_trained
 
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
-    trained = open_trained(options.run, choice=_choice(options))
+    trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options))
     trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
     print()
     return 0
@@ -34,8 +35,10 @@ def export(options: argparse.Namespace) -> int:
     set_library_defaults()
     from bootstrap.export import export as write_model
 
-    location = write_model(options.run, options.folder, merged=options.merged, choice=_choice(options))
-    print(f"{location} is in {options.folder}, as transformers loads it")
+    location, is_new = write_model(
+        options.run, options.folder, merged=options.merged, choice=_choice(options), trusted=stated_trust(options)
+    )
+    print(f"{location} is in {options.folder}{'' if is_new else ' already'}, as transformers loads it")
     return 0
 
 
@@ -45,7 +48,7 @@ def evaluate(options: argparse.Namespace) -> int:
     set_library_defaults()
     from bootstrap.trained import open_trained
 
-    trained = open_trained(options.run, choice=_choice(options))
+    trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options))
     evaluation = trained.evaluate()
     print(
         f"{trained.location} · {evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "

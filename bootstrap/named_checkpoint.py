@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 from adapters.shared.file_operations import FileOperations, explain
 from adapters.state_store.defect import Defect
 from adapters.state_store.inspection import is_checkpoint
+from adapters.state_store.read_once import verify_while_read
 from adapters.state_store.store_folder import StoreFolder
-from adapters.state_store.verification import check_files, complete, read_committed
+from adapters.state_store.verification import complete, read_committed, require_sound
 from bootstrap.run_folder import RECORD
 from domain.errors import ConfigurationError, StateError
-from ports.state_store import Loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ports.state_store import CheckpointInfo, StateStore
+    from ports.state_store import CheckpointInfo, OpenFile, StateStore
 
 _MOST_NAMED = 20
 
@@ -65,41 +65,46 @@ def place_of(path: Path, choice: Choice) -> Place:
     return Place(path, choice, is_alone=True)
 
 
-def load(store: StateStore, place: Place) -> Loaded:
-    """Return the checkpoint of ``store`` that ``place`` names; raises ``StateError`` if there is none that verifies."""
+def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
+    """Have ``into`` take over the checkpoint of ``store`` that ``place`` names, as ``StateStore.restore`` does.
+
+    Returns which one it is; raises ``StateError`` if there is none that verifies.
+    """
     run, choice = place.path, place.choice
     step = _best(store.list(), run) if choice.best else choice.step
     if step is not None:
         _refuse_missing(store.list(), run, step)
-    loaded = store.load(at_most=step)
-    if loaded.info is None or loaded.folder is None:
+    loaded = store.restore(into, at_most=step)
+    if loaded.info is None:
         msg = f"{run} holds no valid checkpoint yet: train it first"
         raise StateError(msg)
     if step not in (None, loaded.info.progress.step):
         flaw = "".join(f" ({rejected.reason})" for rejected in loaded.rejected[:1])
         msg = f"checkpoint-{step} of {run} is damaged{flaw} and was set aside: choose another step, which inspect shows"
         raise StateError(msg)
-    return loaded
+    return loaded.info
 
 
-def load_alone(folder: Path) -> Loaded:
-    """Return the checkpoint in ``folder``, each byte of it verified, whatever its name; raises ``StateError``."""
+def restore_alone(folder: Path, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
+    """Have ``into`` take over the checkpoint in ``folder``, whatever its name, verified while it is read.
+
+    Returns what it is; raises ``StateError`` if it does not verify.
+    """
     files = FileOperations()
     try:
         manifest = read_committed(files, folder)
         if manifest.wrapped_key is not None:
             msg = f"{folder} is encrypted: name its run folder with --step {manifest.progress.step}"
             raise StateError(msg)
-        for _, defect in check_files(files, folder, manifest):
-            if defect is not None:
-                raise defect
+        require_sound(files, folder, manifest, hashing=False)
+        verify_while_read(files, folder, manifest.files, into)
     except Defect as defect:
         msg = f"{folder} is damaged, {defect}: inspect shows all that is wrong there"
         raise StateError(msg) from defect
     except OSError as error:
         msg = f"{folder} cannot be read, {explain(error)}"
         raise StateError(msg) from error
-    return Loaded(manifest.info(str(folder)), folder)
+    return manifest.info(str(folder))
 
 
 def folder_of(path: Path, choice: Choice) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bootstrap.arguments import add_checkpoint, add_command, add_settings, whole
+from bootstrap.arguments import add_checkpoint, add_command, add_settings, add_trust, whole
 
 if TYPE_CHECKING:
     import argparse
@@ -137,6 +137,7 @@ def _add_config(commands: Commands) -> None:
 def _add_generate(commands: Commands) -> None:
     generate = add_command(commands, "generate", "continue a text with a trained model", _GENERATE_HELP, module=_MODEL)
     add_checkpoint(generate)
+    add_trust(generate)
     generate.add_argument("--prompt", default="", help="text to continue; without it the model begins a document")
     generate.add_argument("--max-new-tokens", type=whole(1), default=128, metavar="N", help="default: 128")
     generate.add_argument(
@@ -150,7 +151,9 @@ def _add_generate(commands: Commands) -> None:
 
 def _add_evaluate(commands: Commands) -> None:
     summary = "measure a trained model on its held-out documents"
-    add_checkpoint(add_command(commands, "evaluate", summary, _EVALUATE_HELP, module=_MODEL))
+    evaluate = add_command(commands, "evaluate", summary, _EVALUATE_HELP, module=_MODEL)
+    add_checkpoint(evaluate)
+    add_trust(evaluate)
 
 
 def _add_export(commands: Commands) -> None:
@@ -158,6 +161,7 @@ def _add_export(commands: Commands) -> None:
         commands, "export", "write a trained model as a folder of Hugging Face", _EXPORT_HELP, module=_MODEL
     )
     add_checkpoint(export)
+    add_trust(export)
     export.add_argument("folder", type=Path, metavar="FOLDER", help="where to write: a new folder, or an empty one")
     export.add_argument("--merged", action="store_true", help="add a run's adapters to their model: a whole one")
 

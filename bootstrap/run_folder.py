@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
+from adapters.shared.regular_file import IrregularFileError, read_regular, regular
 from bootstrap.run_lock import take_lock
 from domain.errors import ConfigurationError, StateError
 
@@ -143,7 +144,7 @@ def replace_record(path: Path, text: str) -> None:
     """Replace ``run.json`` of the run folder ``path`` in one move; raises ``StateError`` if that cannot be."""
     temporary = path / f".{RECORD}.new"
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=regular) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -156,13 +157,16 @@ def replace_record(path: Path, text: str) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """Return ``run.json`` of the run folder ``path``; raises ``StateError`` if there is none that can be read."""
     try:
-        record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+        record = json.loads(read_regular(path / RECORD))
         if record["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)
         _check_members(record)
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{path} is no run folder: it has no {RECORD}"
+        raise StateError(msg) from error
+    except IrregularFileError as error:
+        msg = f"{path / RECORD} is not read: {error.strerror}"
         raise StateError(msg) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         msg = f"{path / RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
+from adapters.shared.regular_file import open_regular, read_regular, regular
 from configs.masking import MASK, is_secret, mask_text
 from domain.errors import StateError
 
@@ -60,7 +61,7 @@ def take_lock(folder: Path) -> int:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = regular(str(folder / NAME), os.O_RDWR | os.O_CREAT)
     except OSError as error:
         msg = f"the run folder {folder} cannot be used: {error.strerror}; choose another with run.dir"
         raise StateError(msg) from error
@@ -80,7 +81,7 @@ def take_lock(folder: Path) -> int:
 def holder_of(folder: Path) -> Holder | None:
     """Return who took the lock of ``folder`` last, None if that is not known."""
     try:
-        record = json.loads((folder / NAME).read_bytes())
+        record = json.loads(read_regular(folder / NAME))
         return Holder(int(record["pid"]), str(record["host"]), float(record["since"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -90,11 +91,14 @@ def is_locked(folder: Path) -> bool:
     """Return whether a process trains in ``folder``; takes the lock for a moment if none does."""
     if not (folder / NAME).exists():
         return False
-    with (folder / NAME).open("rb") as file:
-        try:
+    try:
+        with open_regular(folder / NAME) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        msg = f"{folder / NAME} cannot be opened: {error.strerror}"
+        raise StateError(msg) from error
     return False
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, final
 
 import psutil
 
+from adapters.shared.regular_file import read_regular
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -51,5 +53,5 @@ class Silence:
         """Yield each heartbeat of a process that is there, with the time when it was told."""
         for path in self._folder.glob("rank*.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):  # it has just been replaced or removed
-                if psutil.pid_exists(json.loads(path.read_text(encoding="utf-8"))["pid"]):
+                if psutil.pid_exists(json.loads(read_regular(path))["pid"]):
                     yield path.name, path.stat().st_mtime_ns

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO, final
 
 from adapters.shared.json_lines import JsonLines
+from adapters.shared.regular_file import open_regular
 from bootstrap.launch import is_launched
 from bootstrap.processes import adopt_orphans, kill_descendants
 from bootstrap.set_aside import set_aside
@@ -205,9 +206,12 @@ def last_step(folder: Path) -> int:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return known
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
-        lines = file.read().split(b"\n")
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return known  # the run itself says what is wrong there
     for line in reversed(lines):
         try:
             return max(known, int(json.loads(line)["step"]))

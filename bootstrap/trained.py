@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
 
 from application.generate import fitted, generate, stream
 from bootstrap.access import own_roles
-from bootstrap.assemble import assemble
-from bootstrap.named_checkpoint import NEWEST, load, load_alone, place_of
+from bootstrap.assemble import Around, assemble
+from bootstrap.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from bootstrap.run_folder import read_record
+from bootstrap.trust import refuse_untrusted
+from bootstrap.verified_copy import VerifiedCopy
 from configs.layers import restore_settings
 from configs.rendering import dump_settings
 from configs.sections.decoder import DecoderModelSettings
@@ -19,7 +22,7 @@ from configs.sections.optimizer import TorchOptimizerSettings
 from domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from bootstrap.container import Container
@@ -28,15 +31,17 @@ if TYPE_CHECKING:
     from domain.batch import Batch
     from domain.outcome import Evaluation
     from domain.sampling import Sampling
+    from ports.state_store import OpenFile
     from ports.tokenizer import Tokenizer
 
 
 @final
 class Trained:
-    """A checkpoint of a run, ready to be asked."""
+    """A checkpoint of a run, ready to be asked; ``copy`` is what its parts may still read."""
 
-    def __init__(self, container: Container, location: str, data: str | None) -> None:
+    def __init__(self, container: Container, copy: VerifiedCopy, location: str, data: str | None) -> None:
         self._container = container
+        self._copy = copy
         self._data = data
         self.location = location
 
@@ -85,26 +90,53 @@ class Trained:
         return evaluation
 
 
-def open_trained(path: Path, *, device: str = "auto", choice: Choice = NEWEST) -> Trained:
+def open_trained(
+    path: Path, *, device: str = "auto", choice: Choice = NEWEST, trusted: Mapping[str, str] = MappingProxyType({})
+) -> Trained:
     """Return the checkpoint that ``choice`` names of the run folder ``path``, or the one that lies in ``path`` itself.
 
-    Raises ``StateError`` if there is none that verifies, and ``ConfigurationError`` if both name one.
+    No code runs that the folder names but what ``trusted`` repeats, by its setting and value. Raises ``StateError`` if
+    there is no checkpoint that verifies, and ``ConfigurationError`` if both name one or code would run.
     """
     place = place_of(path, choice)
-    alone = load_alone(path) if place.is_alone else None
     record = read_record(place.path)
     settings = _on_any_device(restore_settings(record["settings"]), device)
+    refuse_untrusted(place.path, settings, trusted)
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
 
     def decide(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
-    loaded = alone or load(assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store(), place)
-    assert loaded.info is not None
-    assert loaded.folder is not None
-    container = assemble(_on_checkpoint(settings, loaded.folder), place.path, {}, say=_say_nothing, decide=decide)
-    container.trainable().restore(loaded.folder, weights_only=True)
-    return Trained(container, loaded.info.location, record["facts"].get("data"))
+    opened: list[tuple[Container, VerifiedCopy]] = []
+
+    def take_over(folder: Path, open_file: OpenFile) -> None:
+        opened.clear()
+        copy = VerifiedCopy(folder, open_file, _scratch_of(settings))
+        chosen = _on_checkpoint(settings, copy.folder)
+        has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
+        parts = {"model_factory": Around(_awaiting_weights)} if has_all else {}
+        container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide)
+        opened.append((container, copy))
+        container.trainable().restore(folder, weights_only=True, open_file=open_file)
+
+    if place.is_alone:
+        info = restore_alone(path, take_over)
+    else:
+        store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
+        info = restore(store, place, take_over)
+    return Trained(*opened[0], info.location, record["facts"].get("data"))
+
+
+def _scratch_of(settings: TrainSettings) -> Path | None:
+    encryption = getattr(settings.state_store, "encryption", None)
+    return None if encryption is None else encryption.scratch
+
+
+def _awaiting_weights(factory: Any) -> Any:
+    """Have ``factory``, if it can, leave out the weights that are restored behind it, each of them."""
+    if hasattr(factory, "await_weights"):
+        factory.await_weights()
+    return factory
 
 
 def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:

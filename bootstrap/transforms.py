@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from configs.sections.data import FeedSettings
 
-_TRANSFORMS = ("length", "normalize", "replace")
+TRANSFORMS = ("length", "normalize", "replace")
 
 
 def load_transforms(data: FeedSettings) -> Sequence[Transform]:
@@ -27,7 +27,7 @@ def load_transforms(data: FeedSettings) -> Sequence[Transform]:
 
 
 def _transform(kind: str, options: Mapping[str, Any]) -> Transform:
-    built_in = {name: f"adapters.transform.{name}:{name.title()}Transform" for name in _TRANSFORMS}
+    built_in = {name: f"adapters.transform.{name}:{name.title()}Transform" for name in TRANSFORMS}
     is_built_in = kind in built_in
     new = lazy_attribute(built_in[kind]) if is_built_in else load_plugin("transform", kind, built_in=built_in)
     transform: Transform = make_plugin(

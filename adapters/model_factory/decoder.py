@@ -69,6 +69,11 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
         self._initializer_range = initializer_range
         self._sequence_length = sequence_length
         self._checkpointing = gradient_checkpointing
+        self._awaits_weights = False
+
+    def await_weights(self) -> None:
+        """Leave the weights at ``path`` unread from now on, as each of them is restored from elsewhere."""
+        self._awaits_weights = True
 
     @override
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> CausalLanguageModel:
@@ -81,7 +86,7 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
             network = DecoderNetwork(DecoderConfig(shape, dropout, end_of_text), attention)
         network.to_empty(device="cpu").tie_weights()
         model = CausalLanguageModel(network)
-        if self._path is None:
+        if self._path is None or self._awaits_weights:
             initialise(network, seed=seed, scheme=self._initialisation, deviation=self._initializer_range)
         else:
             _load(model, self._path)

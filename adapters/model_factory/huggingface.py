@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 from typing_extensions import override
 
 from adapters.model_factory.huggingface_checks import (
@@ -78,6 +79,11 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         # False keeps the hub's client from a token that somebody once stored on this machine
         self._revision = revision
         self._source = {"revision": revision, "token": os.environ.get("HF_TOKEN") or False}
+        self._awaits_weights = False
+
+    def await_weights(self) -> None:
+        """Leave the weights at ``path`` unread from now on, as each of them is restored from elsewhere."""
+        self._awaits_weights = True
 
     @override
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> CausalLanguageModel:
@@ -177,6 +183,11 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
 
     def _load_weights(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         assert self._path is not None
+        if self._awaits_weights:
+            network = self._from_scratch(config, attention)
+            if (Path(self._path) / GENERATION_CONFIG_NAME).is_file():
+                network.generation_config = GenerationConfig.from_pretrained(self._path)
+            return network
         options = {"config": config, "dtype": torch.float32, "attn_implementation": attention}
         weights = pickled_weights(self._path, self._pickle_of)
         if weights is None:

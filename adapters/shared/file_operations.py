@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from typing import TYPE_CHECKING
 
+from adapters.shared.regular_file import refuse_irregular
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -131,4 +133,5 @@ def destroy_file(files: FileOperations, path: Path) -> None:
 
 
 def _without_links(path: str, flags: int) -> int:
+    refuse_irregular(path)
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -6,6 +6,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
+from adapters.shared.regular_file import read_regular, refuse_irregular
 from domain.watch import Beat
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class HeartbeatFiles:
         temporary = self._path.with_suffix(".tmp")
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
+            refuse_irregular(temporary)
             temporary.write_text(json.dumps(beat.to_json()), encoding="utf-8")
             temporary.replace(self._path)
 
@@ -35,9 +37,7 @@ class HeartbeatFiles:
         beats = []
         for rank in range(self._size):
             with suppress(OSError, ValueError, KeyError, TypeError):  # not there yet, or gone
-                beats.append(
-                    Beat.from_json(json.loads((self._folder / f"rank{rank}.json").read_text(encoding="utf-8")))
-                )
+                beats.append(Beat.from_json(json.loads(read_regular(self._folder / f"rank{rank}.json"))))
         return beats
 
     def leave(self) -> None:

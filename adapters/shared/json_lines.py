@@ -12,6 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, final
 
 from adapters.shared.file_operations import FileOperations, explain
+from adapters.shared.regular_file import open_regular, regular
 from domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -62,7 +63,12 @@ class JsonLines:
     def read(self) -> Iterator[dict[str, Any]]:
         """Yield the records that are there; a line that is none is passed over."""
         if self._path.exists():
-            with self._path.open("rb") as lines:
+            try:
+                lines = open_regular(self._path)
+            except OSError as error:
+                msg = f"{self._path} cannot be read: {error.strerror}"
+                raise StateError(msg) from error
+            with lines:
                 yield from filter(None, map(_decode, lines))
 
     def cut(self, keep: Callable[[Mapping[str, Any]], bool]) -> None:
@@ -177,7 +183,7 @@ def _decode(line: bytes) -> dict[str, Any] | None:
 
 def _open_after_last_record(path: Path) -> FileIO:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = path.open("a+b", buffering=0)
+    file = open(path, "a+b", buffering=0, opener=regular)  # noqa: SIM115  a path knows no opener
     try:
         end = file.seek(0, os.SEEK_END)
         start = _start_of_unended_line(file, end)
@@ -207,7 +213,7 @@ def _start_of_unended_line(file: FileIO, end: int) -> int:
 def _copy_kept(source: Path, target: Path, keep: Callable[[Mapping[str, Any]], bool]) -> bool:
     """Return whether the copy differs."""
     differs = False
-    with source.open("rb") as lines, target.open("wb") as kept:
+    with open_regular(source) as lines, open(target, "wb", opener=regular) as kept:
         for line in lines:
             ended = line.endswith(b"\n")
             record = _decode(line)

@@ -6,6 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, final
 
+from adapters.shared.regular_file import read_regular
 from domain.micro_batch import KnownSize
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class SizeFile:
     def read(self) -> KnownSize | None:
         """Return what is remembered, None if nothing is."""
         try:
-            record = json.loads(self._path.read_text(encoding="utf-8"))
+            record = json.loads(read_regular(self._path))
             rows, shortages = record["rows"], {int(size): times for size, times in record["shortages"].items()}
             are_counts = all(isinstance(count, int) and count > 0 for count in (rows, *shortages, *shortages.values()))
             of_this = record["key"] == self._key

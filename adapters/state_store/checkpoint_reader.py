@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from adapters.state_store.read_once import verify_while_read
-from adapters.state_store.verification import check_names, read_manifest, verify
+from adapters.state_store.verification import read_manifest, require_sound
 from domain.access import Role
 from domain.errors import StateError
 from ports.state_store import Loaded
@@ -39,7 +39,7 @@ class CheckpointReader:
         self._door.require(Role.READ, f"reading {folder}")
         manifest = read_manifest(self._files, folder)
         if manifest.wrapped_key is None:
-            verify(self._files, folder)
+            require_sound(self._files, folder, manifest)
             return Loaded(manifest.info(str(folder)), folder)
         opened = self._decrypted(folder, manifest)
         return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
@@ -49,7 +49,7 @@ class CheckpointReader:
         self._door.require(Role.READ, f"reading {folder}")
         manifest = read_manifest(self._files, folder)
         if manifest.wrapped_key is None:
-            check_names(self._files, folder, manifest)
+            require_sound(self._files, folder, manifest, hashing=False)
             verify_while_read(self._files, folder, manifest.files, into)
             return Loaded(manifest.info(str(folder)), folder)
         opened = self._decrypted(folder, manifest)
@@ -59,7 +59,7 @@ class CheckpointReader:
     def _decrypted(self, folder: Path, manifest: Manifest) -> Opened:
         assert manifest.wrapped_key is not None
         self._door.require(Role.KEY, f"opening {folder}, which is encrypted,")
-        check_names(self._files, folder, manifest)
+        require_sound(self._files, folder, manifest, hashing=False)
         if self._sealing is None:
             key = manifest.wrapped_key.key_id
             msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"

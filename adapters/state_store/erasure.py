@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, final
 
 from adapters.shared.file_operations import destroy_file
+from adapters.shared.regular_file import read_regular
 from adapters.state_store.manifest import MANIFEST
 from adapters.state_store.store_folder import StoreFolder, is_there
 
@@ -86,7 +87,7 @@ def time_of_erasure(folder: Path) -> str | None:
     if not _is_erased(folder):
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads((folder / _TOMBSTONE).read_bytes())["erased_at"])
+        return str(json.loads(read_regular(folder / _TOMBSTONE))["erased_at"])
     return ""
 
 
@@ -104,5 +105,5 @@ def _is_erased(folder: Path) -> bool:
 
 def _holds_key(folder: Path) -> bool:
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return _KEY in (folder / MANIFEST).read_bytes()
+        return _KEY in read_regular(folder / MANIFEST)
     return False

@@ -70,15 +70,16 @@ def _read_committed(files: FileOperations, folder: Path) -> Manifest:
 def verify(files: FileOperations, folder: Path) -> Manifest:
     """Return the manifest of ``folder`` once every byte in it is known to be as saved; raises as ``read_manifest``."""
     manifest = read_manifest(files, folder)
-    for _, defect in check_files(files, folder, manifest):
-        if defect is not None:
-            raise defect
+    require_sound(files, folder, manifest)
     return manifest
 
 
-def check_names(files: FileOperations, folder: Path, manifest: Manifest) -> None:
-    """Raise ``Defect`` unless ``folder`` holds the files that its manifest lists, in their sizes, and no others."""
-    for _, defect in check_files(files, folder, manifest, hashing=False):
+def require_sound(files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True) -> None:
+    """Raise ``Defect`` unless ``folder`` holds the files that its manifest lists, and no others.
+
+    Without ``hashing`` names and sizes are compared, and no file is opened.
+    """
+    for _, defect in check_files(files, folder, manifest, hashing=hashing):
         if defect is not None:
             raise defect
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from adapters.shared.audit.entry import LONGEST_LINE, Entry, NoEntryError, read_line
+from adapters.shared.regular_file import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,7 @@ def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = 
     last: Entry | None = None
     is_held = holding is None
     broken = None
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for number, line in enumerate(_lines(file), 1):
             try:
                 entry = read_line(line, key)

@@ -1,0 +1,48 @@
+"""Files of a run folder, which somebody else may have made: only a regular file is opened, and nothing hangs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_REASON = "it is a pipe, a device, a socket or a folder in place of a file, so take it away"
+
+
+class IrregularFileError(OSError):
+    """Something else lies where a file is expected."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open the file for reading at once; raises ``OSError``, which is ``IrregularFileError`` for a pipe or a device."""
+    return open(path, "rb", opener=regular)
+
+
+def read_regular(path: Path) -> bytes:
+    """Return the bytes of the file; raises as ``open_regular``."""
+    with open_regular(path) as file:
+        return file.read()
+
+
+def regular(path: str, flags: int) -> int:
+    """Open a descriptor as ``os.open`` does, of a regular file only: the ``opener`` of ``open``."""
+    refuse_irregular(path)  # a device is better not opened at all
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise IrregularFileError(errno.EINVAL, _REASON, path)
+    return descriptor
+
+
+def refuse_irregular(path: str | Path) -> None:
+    """Raise ``IrregularFileError`` if ``path`` is there and is no regular file."""
+    try:
+        mode = os.stat(path).st_mode  # noqa: PTH116  a path or a text
+    except FileNotFoundError:
+        return
+    if not stat.S_ISREG(mode):
+        raise IrregularFileError(errno.EINVAL, _REASON, str(path))
