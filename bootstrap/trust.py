@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 from bootstrap.run_folder import read_record
 from bootstrap.transforms import TRANSFORMS
 from configs.layers import load_settings, restore_settings
-from configs.sections.base import PluginSettings
-from configs.sections.data import PluginDataSettings
 from domain.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
@@ -83,7 +81,7 @@ def _asked(settings: TrainSettings) -> Iterator[tuple[str, str]]:
 
 
 def _is_outside(section: object) -> bool:
-    return isinstance(section, (PluginSettings, PluginDataSettings))
+    return hasattr(section, "options")  # what an outside adapter is given, and no other
 
 
 def _outside(name: str, built_in: Collection[str]) -> str | None:
