@@ -159,8 +159,8 @@ def test_a_pipe_in_place_of_any_file_is_refused_at_once(home, tmp_path):
         (tmp_path / "run" / folder).mkdir(parents=True, exist_ok=True)
     (tmp_path / "run/post-mortem/20260101-000000/rank0/cause.json").write_text("{}")
     (tmp_path / "run/heartbeats/rank0.json").write_text("{}")
-    names = [*files_of(tmp_path / "run"), "goodput.jsonl", "restarts.jsonl"]
-    assert {"run.json", "metrics.jsonl", "events.jsonl", "LOCK"} <= set(names)
+    names = [*files_of(tmp_path / "run"), "metrics.jsonl", "goodput.jsonl", "restarts.jsonl"]
+    assert {"run.json", "events.jsonl", "LOCK"} <= set(names)
     for name in dict.fromkeys(names):
         piped = tmp_path / "piped"
         shutil.copytree(tmp_path / "run", piped)

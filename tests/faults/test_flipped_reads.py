@@ -1,0 +1,97 @@
+"""A restore of which one reading returns a wrong bit never ends well with another result."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+DRIVER = HERE / "flip_driver.py"
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="what flips bits of readings is compiled by cc")
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    """Return what is preloaded."""
+    path = tmp_path_factory.mktemp("shim") / "flip_reads.so"
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", path, HERE / "flip_reads.c", "-ldl"], check=True)
+    return path
+
+
+def sweep(shim, folder, way, *, large, stride, ranks=1):
+    """Return what came of each reading, and first of readings that were right, a list of each rank's."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    paths = f"{HERE.parents[1]}:{HERE}"
+    own = {"PYTHONPATH": paths, "LD_PRELOAD": str(shim), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    if ranks > 1:
+        own |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    command = [sys.executable, str(DRIVER), way, str(folder), str(large), str(stride)]
+    started = [
+        subprocess.Popen(
+            command,
+            env=os.environ | own | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    errors = [process.communicate(timeout=1500)[1] for process in started]
+    assert [process.returncode for process in started] == [0] * ranks, errors
+    return [[json.loads(line) for line in (folder / f"found-{rank}").read_text().splitlines()] for rank in range(ranks)]
+
+
+def judge(found, *, older):
+    """Check each outcome of the readings of a rank; return how many were wrong and how many ended in an error."""
+    right, *others = found
+    assert right["count"] > 0
+    assert others, "no reading was counted"
+    older_states = {other["state"] for other in others if other.get("step") == older}
+    assert len(older_states) <= 1
+    assert right["state"] not in older_states
+    for other in others:
+        assert "error" in other or other["state"] == right["state"] or other["step"] == older, other
+        assert "Traceback" not in other.get("error", "")
+    return len(others), sum("error" in other for other in others)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["one", "archived"])
+def test_a_wrong_reading_of_a_process_that_is_alone_is_not_used(shim, tmp_path, way):
+    """Whichever reading is wrong, it is read again: the state that goes on is the one that was saved."""
+    (found,) = sweep(shim, tmp_path, way, large=1, stride=23)
+    assert judge(found, older=2) == (len(found) - 1, 0)
+    assert all(other["state"] == found[0]["state"] for other in found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("large", [1, 1 << 20], ids=["in-pieces", "in-memory"])
+@pytest.mark.parametrize("way", ["one", "two", "encrypted", "archived"])
+def test_no_wrong_reading_of_a_process_that_is_alone_is_used(shim, tmp_path, way, large):
+    """Every reading of a restore, one after another."""
+    (found,) = sweep(shim, tmp_path, way, large=large, stride=1)
+    judge(found, older=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("large", [1, 1 << 20], ids=["in-pieces", "in-memory"])
+@pytest.mark.parametrize("way", ["ddp", "fsdp2"])
+def test_no_wrong_reading_of_two_ranks_is_used(shim, tmp_path, way, large):
+    """Whichever reading of whichever rank is wrong, both go on from the same state as it was saved, or both end."""
+    found = sweep(shim, tmp_path, way, large=large, stride=1, ranks=2)
+    for each in found:
+        judge(each, older=2)
+    for first, second in zip(*found, strict=True):
+        assert ("error" in first) == ("error" in second)
+        assert first.get("step") == second.get("step")
