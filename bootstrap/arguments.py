@@ -73,9 +73,7 @@ def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Let a person say again what a run folder asks to be trusted."""
-    text = (
-        "run code that the run's settings name, as model.trust_remote_code=PATH or optimizer.kind=NAME; repeat it"
-    )
+    text = "run code that the run's settings name, as model.trust_remote_code=PATH or optimizer.kind=NAME; repeat it"
     parser.add_argument("--trust", action="append", default=[], metavar="KEY=VALUE", help=text)
     text = "a YAML file of yours: what it trusts is trusted here too"
     parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)
