@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from adapters.shared.file_operations import explain
+from adapters.shared.file_parts import read_whole
 from domain.errors import StateError
-from ports.state_store import read_whole
 
 if TYPE_CHECKING:
     from ports.state_store import OpenFile

@@ -159,15 +159,6 @@ def open_plainly(path: Path) -> Iterator[StateFile]:
         yield _PlainFile(file.fileno())
 
 
-def read_whole(path: Path, open_file: OpenFile) -> bytes:
-    """Return all bytes of a small file; raises ``OSError``."""
-    with open_file(path) as file:
-        data, size = b"", 1 << 16
-        while piece := file.read(len(data), size):
-            data, size = data + piece, 2 * size
-        return data
-
-
 @dataclass(frozen=True, slots=True)
 class _PlainFile:
     descriptor: int
@@ -194,8 +185,8 @@ class StateStore(ABC):
     - ``restore`` hands what ``load`` would return to ``into``, its folder and what opens the files in it, and returns
       it. A store may verify what is read while it is read, so that a large state is read once, and what is used is
       what was verified: read through what opens files, not from the folder. If it turns out to be other bytes, ``into``
-      is called again, for the same checkpoint or an older one, whatever came of the first call; if none is left then,
-      None is returned though ``into`` was called. What ``into`` raises of a checkpoint that verifies comes through.
+      is called again, for the same checkpoint or an older one; if none is left, None is returned though ``into`` was
+      called. What ``into`` raises of a checkpoint that verifies comes through.
     - ``load`` and ``restore`` with ``at_most`` pass over later steps as if they were not there.
     - ``supersede`` moves the checkpoints of later steps out of the way, the latest first: neither loaded nor listed any
       more, on a disk set aside. Their steps can be saved again, and copies elsewhere are gone once ``flush`` returns.

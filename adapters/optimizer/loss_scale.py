@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, final
 
-from adapters.shared.file_parts import TextPart
+from adapters.shared.file_parts import TextPart, read_whole
 from domain.errors import StateError
-from ports.state_store import open_plainly, read_whole
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ import numpy as np
 from typing_extensions import override
 
 from adapters.shared.bigram import BigramModel
-from adapters.shared.file_parts import BytesPart
+from adapters.shared.file_parts import BytesPart, read_whole
 from domain.errors import NonFiniteGradients, OutOfMemory, StateError
 from ports.optimizer import Hardware, Optimizer, Trainable, Update
-from ports.state_store import open_plainly, read_whole
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

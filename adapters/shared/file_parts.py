@@ -17,6 +17,8 @@ from ports.state_store import StatePart
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from ports.state_store import OpenFile
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -77,3 +79,12 @@ def write_parts(parts: Iterable[StatePart], folder: Path) -> None:
         with path.open("wb") as file:
             for chunk in part.chunks():
                 file.write(chunk)
+
+
+def read_whole(path: Path, open_file: OpenFile) -> bytes:
+    """Return all bytes of a small file; raises ``OSError``."""
+    with open_file(path) as file:
+        data, size = b"", 1 << 16
+        while piece := file.read(len(data), size):
+            data, size = data + piece, 2 * size
+        return data

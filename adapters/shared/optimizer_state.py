@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from adapters.shared.file_parts import TextPart
+from adapters.shared.file_parts import TextPart, read_whole
 from adapters.shared.joined_parts import LayoutPart, rank_file
 from adapters.shared.sharding import (
     assign,
@@ -23,7 +23,7 @@ from adapters.shared.sharding import (
 from adapters.shared.state_parts import TensorsPart
 from adapters.shared.tensor_slices import Layout, SlicedTensors, TensorFile, slices_part
 from domain.errors import StateError
-from ports.state_store import open_plainly, read_whole
+from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

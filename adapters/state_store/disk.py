@@ -227,11 +227,9 @@ class DiskStateStore(StateStore):
         if isinstance(problem, OSError):
             msg = f"{folder} could not be read and was left in its place, {explain(problem)}"
             raise StateError(msg) from problem
-        try:
-            location = self._folder.set_aside(folder, problem.flaw)
-        except FileNotFoundError:
-            return []  # another rank has set it aside meanwhile
-        return [Rejected(folder.name, str(problem), str(location))]
+        with contextlib.suppress(FileNotFoundError):  # another rank may have set it aside meanwhile
+            return [Rejected(folder.name, str(problem), str(self._folder.set_aside(folder, problem.flaw)))]
+        return []
 
     def _retire(self, *, saved: int) -> None:
         with self._put_off():

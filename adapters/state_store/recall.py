@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from adapters.shared.file_parts import read_whole
 from domain.errors import StateError
-from ports.state_store import read_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

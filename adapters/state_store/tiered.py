@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ports.state_store import OpenFile
 
 _log = logging.getLogger(__name__)
-
 _PARTING_SECONDS = 5.0  # for a file under way when the archive is left
 
 
@@ -130,24 +129,21 @@ class TieredStateStore(StateStore):
         if at_most is not None:
             return self._earlier(at_most, read)
         self._phase = Phase.RECOVERY
-        rejected = list(self._rejected)
-        stored = self._disk.list()  # what is newer in the archive comes before anything on the disk is read
-        self._fetch_later_than(stored[-1] if stored else None, rejected)
+        rejected, self._rejected = [*self._rejected], ()
+        # what is newer in the archive comes before anything on the disk is read
+        self._fetch_later_than(next(reversed(self._disk.list()), None), rejected)
         loaded = read()
         rejected += loaded.rejected
         if loaded.rejected and self._fetch_later_than(loaded.info, rejected):
             loaded = read()
             rejected += loaded.rejected
-        self._rejected = ()
         if loaded.info is not None:
             self._want(loaded.info.progress.step)
         return replace(loaded, rejected=tuple(rejected))
 
     def _earlier(self, at_most: int, read: Callable[[], Loaded]) -> Loaded:
-        """Return what ``read`` does of the newest checkpoint up to ``at_most`` that disk or archive holds."""
         loaded = read()
-        step = 0 if loaded.info is None else loaded.info.progress.step
-        rejected = list(loaded.rejected)
+        step, rejected = loaded.info.progress.step if loaded.info else 0, [*loaded.rejected]
         stored = self._disk.list()
         health = stored[-1].progress.health if stored else Health()
         last = at_most if self._left_behind is None else min(at_most, self._left_behind)
@@ -167,8 +163,7 @@ class TieredStateStore(StateStore):
 
     def refuse_other(self, run: str | None) -> None:
         """Raise ``StateError`` if the archive holds copies of another run than that of the id ``run``."""
-        owner = self._archive.owner()
-        if owner != run and self._archive.list():
+        if self._archive.owner() != run and self._archive.list():
             msg = f"{self._archive.name} holds copies of another run: give this one another archive url or run.name"
             raise StateError(msg)
 
@@ -209,8 +204,7 @@ class TieredStateStore(StateStore):
         """Bring the newest copy behind ``info`` that verifies to the disk; return whether there is one."""
         known = Progress() if info is None else info.progress
         later = [info for info in reversed(self._archive.list()) if info.progress.step > known.step]
-        num_returns = len(known.health.returns)
-        kept = [info for info in later if len(info.progress.health.returns) >= num_returns]
+        kept = [info for info in later if len(info.progress.health.returns) >= len(known.health.returns)]
         if len(kept) < len(later):
             self._left_behind = known.step  # the rest is of a past that the run has gone back from
         return self._moves.bring_first(kept, "nothing on the disk is as new", self._damaged, rejected)
@@ -218,8 +212,7 @@ class TieredStateStore(StateStore):
     def _want(self, step: int) -> None:
         if not self._queue.is_open:
             return
-        is_one_of_all = self._phase is Phase.ANNEAL
-        if is_one_of_all:
+        if is_one_of_all := self._phase is Phase.ANNEAL:
             self._disk.hold(step)
         for given_up in self._queue.want(step, only=not is_one_of_all):
             self._moves.release(given_up)
@@ -241,8 +234,7 @@ class TieredStateStore(StateStore):
     def _archive_step(self, step: int, started: float) -> CopyState:
         if not self._disk.hold(step):
             return CopyState.FAILED  # a newer one has taken its place, and is wanted by now
-        location = self._archive.put(self._disk.folder_of(step), lambda: not self._queue.is_open)
-        if location is None:
+        if (location := self._archive.put(self._disk.folder_of(step), lambda: not self._queue.is_open)) is None:
             return CopyState.FAILED
         self._tell(AcknowledgeArchive(step, location, time.monotonic() - started))
         if self._phase is not Phase.RECOVERY:
