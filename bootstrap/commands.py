@@ -58,7 +58,7 @@ def train(options: argparse.Namespace) -> int:
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  what there is to say is said once
     settings = load_settings(options.config, options.settings, os.environ).settings
-    run = build(settings)
+    run = build(settings, accept_changed_data=options.accept_changed_data)
     if options.fresh and is_first_rank():
         _set_aside(run)
     if options.from_step is not None and is_first_rank():
@@ -67,7 +67,8 @@ def train(options: argparse.Namespace) -> int:
         say = partial(print, flush=True)
         say(f"training in {num_processes} processes on this machine")
         grace, sizes = settings.recovery.grace_seconds, run.directory / SIZES
-        return launch_through_shortages(_again(options), num_processes, sizes, say, grace_seconds=grace)
+        arguments = [*_again(options), *(["--accept-changed-data"] if options.accept_changed_data else ())]
+        return launch_through_shortages(arguments, num_processes, sizes, say, grace_seconds=grace)
     run.may_exit = True
     report = Report(run)
     try:

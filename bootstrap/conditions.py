@@ -6,6 +6,7 @@ import platform
 from typing import TYPE_CHECKING
 
 from configs.sections.optimizer import TorchOptimizerSettings
+from domain.contract import AS_BEGUN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,10 +14,16 @@ if TYPE_CHECKING:
     from configs.settings import TrainSettings
 
 
-def conditions(settings: TrainSettings, chosen: Mapping[str, str], ranks: int, micro_batch: int) -> dict[str, str]:
-    """Return them by name, for people to read and for a resume to compare; ``chosen`` are device and precision."""
+def conditions(
+    settings: TrainSettings, chosen: Mapping[str, str], ranks: int, micro_batch: int, data_changes: int = 0
+) -> dict[str, str]:
+    """Return them by name, for people to read and for a resume to compare; ``chosen`` are device and precision.
+
+    ``data_changes`` is how often the run has continued with other data on purpose.
+    """
     optimizer = settings.optimizer
     found = {"ranks": str(ranks), "deterministic": str(settings.run.deterministic)}
+    found["data"] = f"changed on purpose, number {data_changes}" if data_changes else AS_BEGUN["data"]
     if not isinstance(optimizer, TorchOptimizerSettings):
         return found
     import torch

@@ -69,12 +69,13 @@ class Container(containers.DeclarativeContainer):
             lazy("adapters.process_group.torch:TorchProcessGroup"), settings.provided.distributed.timeout_seconds
         ),
     )
+    places = providers.Object[Any]({})  # of the data, when the order of their files was chosen
     data_source = providers.Selector(
         settings.provided.data.kind,
         python_library=providers.Singleton(lazy("adapters.data_source.python_library:PythonLibraryDataSource")),
-        files=providers.Singleton(sources.open_files, settings.provided.data),
+        files=providers.Singleton(sources.open_files, settings.provided.data, places),
         huggingface=providers.Singleton(sources.open_dataset, settings.provided.data),
-        mixture=providers.Singleton(sources.mix, settings.provided.data),
+        mixture=providers.Singleton(sources.mix, settings.provided.data, places),
         tokens=providers.Singleton(sources.NoText),
     )
     holdout = providers.Singleton(data.hold_out, data_source, settings.provided.data, settings.provided.run.seed, say)
@@ -191,11 +192,11 @@ class Container(containers.DeclarativeContainer):
             data.streamed_batches, readers, mixture, packing, holdout, share, data=settings.provided.data
         ),
     )
-    data_fingerprint = providers.Selector(
-        providers.Callable(data.form_of, settings.provided.data),
-        text=providers.Callable(lambda source: source.fingerprint(), data_source),
-        tokens=providers.Callable(lambda tokens: tokens.fingerprint(), token_files),
+    identified = providers.Selector(
+        providers.Callable(data.form_of, settings.provided.data), text=data_source, tokens=token_files
     )
+    data_fingerprint = providers.Callable(lambda data: data.fingerprint(), identified)
+    data_changes: providers.Object[int] = providers.Object(0)
     feed = providers.Singleton(
         Feed, batch_stream, prefetch=settings.provided.data.prefetch, source=data_source, rejections=rejections
     )
@@ -230,7 +231,7 @@ class Container(containers.DeclarativeContainer):
         memory=providers.Singleton(
             build_memory_tier, settings.provided.state_store, process_group.provided.size, memory_pressure
         ),
-        conditions=providers.Callable(conditions, settings, chosen, process_group.provided.size, micro_batch),
+        conditions=providers.Callable(conditions, settings, chosen, share.provided.ranks, micro_batch, data_changes),
     )
     grace = providers.Factory(Grace, settings.provided.recovery.grace_seconds)
     plan = providers.Singleton(TrainPlan, budget, schedule, grace)

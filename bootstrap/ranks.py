@@ -6,8 +6,10 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
+from dependency_injector import providers
 from typing_extensions import override
 
+from bootstrap.data_identity import check_data, keep_data, keep_tokenizer, known_data, order_as_before
 from bootstrap.fit import check_tokenizer
 from bootstrap.run_folder import RECORD, RunFolder, changed_settings, is_for_all_ranks
 from configs.masking import mask_text
@@ -15,7 +17,7 @@ from domain.errors import ConfigurationError, StateError
 from ports.state_store import StatePart
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from bootstrap.container import Container
@@ -90,6 +92,31 @@ class SharedRunFolder:
         return found
 
     @property
+    def record(self) -> dict[str, Any] | None:
+        """Return ``run.json`` as it is to be written, on the first rank."""
+        return None if self._own is None else self._own.record
+
+    def note_changed_data(self, how: str) -> None:
+        """Record that the run continues on purpose with data that differ in this way."""
+        if self._own is not None:
+            self._own.note_changed_data(how)
+
+    @property
+    def num_data_changes(self) -> int:
+        """Return how often the run has continued on purpose with other data."""
+        return int(self._group.gather("" if self._own is None else str(self._own.num_data_changes))[0])
+
+    def give_to(self, container: Container) -> None:
+        """Have checkpoints hold ``run.json``, and files of several places come in the order that the run began with."""
+        container.record.override(providers.List(providers.Object(self.part)))
+        known = None if self._own is None else known_data(self._own.record)
+        order_as_before(json.loads(self._group.gather(json.dumps(known.places if known else {}))[0]), container)
+
+    def gather(self, value: str) -> Sequence[str]:
+        """Return the ``value`` of each rank."""
+        return self._group.gather(value)
+
+    @property
     def part(self) -> StatePart:
         """Return ``run.json`` as it is when a checkpoint is written, to lie in each of them."""
         return _RecordPart(self)
@@ -150,16 +177,22 @@ def in_turns(group: ProcessGroup, make: Callable[[], T]) -> T:
     return made
 
 
-def check_identity(folder: SharedRunFolder, container: Container) -> None:
+def check_identity(folder: SharedRunFolder, container: Container, *, accepts_changes: bool = False) -> None:
     """Hold a run to the data, transforms and tokenizer that it began with; raises ``StateError`` if one is another."""
     remedy = "put it back, or start another run with --fresh or another run.name"
-    touched = f"a file has another name, size or time than then; {remedy}"
     show = container.show()
     show("looking at the data")
-    folder.hold_to("data", container.data_fingerprint(), touched)
+    check_data(folder, container, accepts_changes=accepts_changes)
     transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
     folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
     show("preparing the tokenizer")
+    keep_tokenizer(folder, container)
     tokenizer = in_turns(container.process_group(), container.tokenizer)
     check_tokenizer(container, is_new=not folder.knows("tokenizer"))
     folder.hold_to("tokenizer", tokenizer.fingerprint(), remedy)
+
+
+def prepare_data(folder: SharedRunFolder, container: Container) -> None:
+    """Make what the batches come from, and record what the data are."""
+    in_turns(container.process_group(), container.batch_stream)
+    keep_data(folder, container)

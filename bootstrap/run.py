@@ -23,7 +23,7 @@ from bootstrap.hardware import torch_state
 from bootstrap.micro_batch import begin_micro_batch
 from bootstrap.monitors import build_monitors, close_monitor
 from bootstrap.post_mortem import post_mortem_reactions
-from bootstrap.ranks import SharedRunFolder, check_identity, in_turns
+from bootstrap.ranks import SharedRunFolder, check_identity, prepare_data
 from bootstrap.reactions import reactions, reactions_of_each_rank, subscribe_outside_handlers
 from bootstrap.records import open_records, open_rejections
 from bootstrap.screen import Screen, open_screen
@@ -48,25 +48,28 @@ if TYPE_CHECKING:
     from domain.sampling import Sampling
     from ports.monitor import Monitor
 
+    Say = Callable[[str], object] | None
+
 E = TypeVar("E", bound=Event)
 
 # torch's random state and Accelerate's device state belong to the process: one run at a time.
 _TRAINING = threading.Lock()
 
 
-def build(settings: TrainSettings, *, say: Callable[[str], object] | None = None, **overrides: Any) -> Run:
+def build(settings: TrainSettings, *, say: Say = None, accept_changed_data: bool = False, **overrides: Any) -> Run:
     """Return a run of ``settings`` that has not begun; nothing heavy is imported yet.
 
     ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
     ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``resource_probe`` or ``monitors`` (a list).
     ``say`` gets lines for a person; without it they go to the console monitor, if there is one.
+    With ``accept_changed_data`` a run whose data are others by now continues with them instead of refusing them.
     """
     if strange := sorted(overrides.keys() - {*PARTS, "monitors"}):
         msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PARTS)} or monitors"
         raise ConfigurationError(msg)
     if "state_store" not in overrides:
         refuse_to_train(settings)
-    return Run(settings, overrides, say=say)
+    return Run(settings, overrides, say=say, accepts_changed_data=accept_changed_data)
 
 
 @final
@@ -78,11 +81,11 @@ class Run:
     """
 
     def __init__(
-        self, settings: TrainSettings, overrides: dict[str, Any], *, say: Callable[[str], object] | None = None
+        self, settings: TrainSettings, overrides: dict[str, Any], *, say: Say = None, accepts_changed_data: bool = False
     ) -> None:
         self.settings = settings
         self.stopped_by: StopRun | None = None
-        self.may_exit = False
+        self.may_exit, self._accepts_changed_data = False, accepts_changed_data
         self._overrides = overrides
         self._say = say
         self._subscriptions: list[tuple[type[Event], Callable[[Any], object]]] = []
@@ -170,19 +173,18 @@ class Run:
         )
         folder = self._open_folder(container, stack)
         group = container.process_group()
-        container.record.override(providers.List(providers.Object(folder.part)))
+        folder.give_to(container)
         monitors = self._open_monitors(stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
-        container.rejections.override(
-            providers.Object(open_rejections(self.settings, group.rank, stack, say=self._tell))
-        )
+        rejections = open_rejections(self.settings, group.rank, stack, say=self._tell)
+        container.rejections.override(providers.Object(rejections))
         container.chosen()  # decided together, so not within anybody's turn
         check_description(container, is_new=not folder.knows("tokenizer"))
         container.mode()
-        check_identity(folder, container)
+        check_identity(folder, container, accepts_changes=self._accepts_changed_data)
         stack.enter_context(torch_state(self.settings))
         folder.enter("preparing the tokens")
-        in_turns(group, container.batch_stream)
+        prepare_data(folder, container)
         folder.enter("building the model")
         self._screen.show("building the model")
         self._subscribe(container, folder, monitors, stack)

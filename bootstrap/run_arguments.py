@@ -108,6 +108,11 @@ def _add_train(commands: Commands) -> None:
     text = "go back to the checkpoint of this step; later ones are moved to superseded/"
     begin.add_argument("--from-step", type=whole(1, 10**18 - 1), metavar="N", help=text)
     train.add_argument("--supervise", action="store_true", help="train in another process; start it again if it dies")
+    train.add_argument(
+        "--accept-changed-data",
+        action="store_true",
+        help="continue a run though its data are others than when it began",
+    )
     train.set_defaults(command=_train)
 
 

@@ -32,7 +32,8 @@ _FREE = (
 )
 # What the ranks of a run must be given alike beside that.
 _EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
-_SOURCE_RETRY = re.compile(r"data\.sources\..*\.retry\..*")
+# where files lie is no part of what they are
+_FREE_OF_SOURCES = re.compile(r"data\.sources\..*\.(retry\..*|path)")
 
 
 @final
@@ -71,7 +72,7 @@ class RunFolder:
         else:
             self.settings_before = self.record["settings"]
             changes = changed_settings(self.record["settings"], settings)
-            refused = [key for key in changes if _is_identity(key)]
+            refused = [key for key in changes if _is_identity(key) and not _is_a_place(key, settings)]
             if refused:
                 # another kind has other settings, which nobody has changed by hand
                 key = min(refused, key=lambda key: not key.endswith(".kind"))
@@ -118,6 +119,15 @@ class RunFolder:
         if known != value:
             msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
             raise StateError(msg)
+
+    def note_changed_data(self, how: str) -> None:
+        """Record that the run continues on purpose with data that differ in this way."""
+        self.record["history"].append({"time": _now(), "data": how})
+
+    @property
+    def num_data_changes(self) -> int:
+        """Return how often the run has continued on purpose with other data."""
+        return sum("data" in entry for entry in self.record["history"])
 
     def _refuse_orphans(self) -> None:
         if any(self.path.glob("checkpoints/checkpoint-*")):
@@ -207,7 +217,12 @@ def is_for_all_ranks(key: str) -> bool:
 
 
 def _is_identity(key: str) -> bool:
-    return _is_below(key, _IDENTITY) and not (_is_below(key, _FREE) or _SOURCE_RETRY.fullmatch(key))
+    return _is_below(key, _IDENTITY) and not (_is_below(key, _FREE) or _FREE_OF_SOURCES.fullmatch(key))
+
+
+def _is_a_place(key: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether ``key`` says where files lie: that they are the same is checked by their content."""
+    return key == "data.path" and settings["data"]["kind"] in ("files", "tokens")
 
 
 def _is_below(key: str, names: tuple[str, ...]) -> bool:

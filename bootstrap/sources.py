@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
@@ -14,7 +15,7 @@ from domain.retry import RetryPolicy
 from ports.data_source import DataSource
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from configs.sections.data import FeedSettings
     from configs.sections.sources import PythonLibrarySource
@@ -40,28 +41,32 @@ class NoText(DataSource):
         raise ConfigurationError(_NO_TEXT)
 
 
-def mix(data: FeedSettings) -> DataSource:
-    """Return the sources of a mixture that have a weight as one."""
+def mix(data: FeedSettings, places: Mapping[str, Sequence[str]]) -> DataSource:
+    """Return the sources of a mixture that have a weight as one; ``places`` as for ``open_files``, by their names."""
     assert isinstance(data, MixtureDataSettings)
-    sources = {name: _source_of(section) for name, section in data.giving.items()}
+    sources = {name: _source_of(section, {"": places.get(name, ())}) for name, section in data.giving.items()}
     mixed: DataSource = lazy("adapters.data_source.mixture:MixtureDataSource")(sources)
     return mixed
 
 
-def _source_of(section: PythonLibrarySource | FilesSource | HuggingFaceSource) -> Any:
+def _source_of(
+    section: PythonLibrarySource | FilesSource | HuggingFaceSource, places: Mapping[str, Sequence[str]]
+) -> Any:
     match section:
         case FilesSource():
-            return open_files(section)
+            return open_files(section, places)
         case HuggingFaceSource():
             return open_dataset(section)
         case _:
             return lazy("adapters.data_source.python_library:PythonLibraryDataSource")()
 
 
-def open_files(section: FilesSource) -> DataSource:
-    """Return the files that the settings name."""
+def open_files(section: FilesSource, places: Mapping[str, Sequence[str]] = MappingProxyType({})) -> DataSource:
+    """Return the files that the settings name, in the order that they had in ``places``, where a run of them began."""
+    before = places.get("", ())
+    is_known = len(before) == len(section.path) == len(set(section.path))
     source: DataSource = lazy("adapters.data_source.files:FilesDataSource")(
-        section.path,
+        dict(zip(section.path, before, strict=True)) if is_known else section.path,
         format=section.format,
         compression=section.compression,
         text_field=section.text_field,

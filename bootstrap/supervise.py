@@ -56,8 +56,9 @@ def supervise(options: argparse.Namespace) -> int:
 
         return_to(options.from_step, settings, lambda line: print(line, flush=True))
     files = [argument for path in options.config for argument in ("--config", str(path))]
+    accepted = ["--accept-changed-data"] if options.accept_changed_data else []
     supervisor = Supervisor(
-        [sys.executable, "-m", "application", "train", *files, *options.settings],
+        [sys.executable, "-m", "application", "train", *files, *accepted, *options.settings],
         folder,
         RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
         Silence(folder / "heartbeats", 3 * settings.recovery.watchdog.min_seconds),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from application.generate import fitted, generate, stream
 from bootstrap.access import own_roles
 from bootstrap.assemble import Around, assemble
+from bootstrap.data_identity import changed_data, known_data, order_as_before
 from bootstrap.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from bootstrap.run_folder import read_record
 from bootstrap.trust import refuse_untrusted
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
 class Trained:
     """A checkpoint of a run, ready to be asked; ``copy`` is what its parts may still read."""
 
-    def __init__(self, container: Container, copy: VerifiedCopy, location: str, data: str | None) -> None:
+    def __init__(self, container: Container, copy: VerifiedCopy, location: str, record: Mapping[str, Any]) -> None:
         self._container = container
         self._copy = copy
-        self._data = data
+        self._record = record
         self.location = location
 
     @property
@@ -73,8 +74,8 @@ class Trained:
 
     def held_out_batches(self) -> Sequence[Batch]:
         """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
-        if self._data not in (None, self._container.data_fingerprint()):
-            msg = f"the data have changed since {self.location} was trained: put them back to evaluate it"
+        if (clause := changed_data(self._record, self._container)) is not None:
+            msg = f"the data have changed since {self.location} was trained: {clause}; put them back to evaluate it"
             raise StateError(msg)
         batches: Sequence[Batch] = self._container.held_out().batches
         return batches
@@ -116,6 +117,8 @@ def open_trained(
         has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
         parts = {"model_factory": Around(_awaiting_weights)} if has_all else {}
         container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide)
+        if (known := known_data(record)) is not None:
+            order_as_before(known.places, container)
         opened.append((container, copy))
         container.trainable().restore(folder, weights_only=True, open_file=open_file)
 
@@ -124,7 +127,7 @@ def open_trained(
     else:
         store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
         info = restore(store, place, take_over)
-    return Trained(*opened[0], info.location, record["facts"].get("data"))
+    return Trained(*opened[0], info.location, record)
 
 
 def _scratch_of(settings: TrainSettings) -> Path | None:

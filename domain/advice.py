@@ -51,6 +51,7 @@ _ADVICE: Sequence[tuple[type[BaseException], Sequence[str]]] = (
         DataError,
         (
             "look at the file and the place that the cause names",
+            "once the file is repaired: the same command with --accept-changed-data continues with it as it is now",
             "data.on_error=skip leaves a record out that cannot be used, and writes it to rejected.jsonl",
         ),
     ),

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+# of conditions that checkpoints of earlier versions do not tell, what they were
+AS_BEGUN: Mapping[str, str] = {"data": "as the run began"}
+
+
 class Contract(StrEnum):
     """How close a run is to the one that nothing had interrupted.
 
@@ -21,6 +25,7 @@ class Contract(StrEnum):
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
     """Return each condition that is known of both and differs, as a clause such as "ranks was 1 and is 2"."""
+    before = {**AS_BEGUN, **before} if before else before
     differing = [name for name in before if name in now and now[name] != before[name]]
     return [f"{name} was {before[name]} and is {now[name]}" for name in differing]
 

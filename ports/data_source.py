@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from domain.data_files import DataFiles
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -66,7 +68,9 @@ class DataSource(ABC):
       what follows it behind; whether that ends the run is for the caller to decide. What ends the reading of a unit
       (a truncated file, a place that does not answer) is ``Rejected`` with ``end`` None, and the last thing yielded.
     - ``DataError`` is raised only for what makes the whole source unusable.
-    - ``fingerprint`` changes when a unit's bytes, name or the way of reading change, and stays equal otherwise.
+    - ``fingerprint`` changes when a unit's bytes, name or the way of reading change, and stays equal otherwise. It is
+      found without reading, so it may change when nothing but the place or the time of a file does; ``files`` and
+      ``identify`` tell then whether the bytes are the same.
     - Several units may be read at the same time from several threads. What ``read`` returned may be advanced, and
       closed, from another thread than the one that began it, by one thread at a time.
     - ``bytes_read`` and ``read_retries`` tell what this object has read so far, what was read again included.
@@ -108,6 +112,20 @@ class DataSource(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short text that identifies the documents and how they are read."""
+
+    def files(self) -> DataFiles | None:
+        """Return what the data are wherever they lie, with the contents that are known so far.
+
+        None says that only ``fingerprint`` tells it.
+        """
+        return None
+
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:  # noqa: ARG002  of whoever has files
+        """Return ``files`` with all contents, or those of the files of which ``known`` tells a content.
+
+        What it tells of a file with the same stamp is not read again.
+        """
+        return self.files()
 
     @property
     def bytes_read(self) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from domain.data_files import DataFiles
     from domain.token_ids import TokenIds
 
     Arrays = Mapping[str, NDArray[np.int64]]
@@ -68,3 +69,11 @@ class TokenSource(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short text that identifies the tokens."""
+
+    def files(self) -> DataFiles | None:
+        """Return what the tokens are wherever they lie; None says that only ``fingerprint`` tells it."""
+        return None
+
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:  # noqa: ARG002  they were read already
+        """Return ``files``, as a data source does."""
+        return self.files()

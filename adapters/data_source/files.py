@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import cached_property
+from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, final
 
@@ -16,11 +18,12 @@ from adapters.data_source.formats.suffixes import compression_of, format_of
 from adapters.data_source.listing import list_files, without_secrets
 from adapters.data_source.opening import Access
 from adapters.data_source.reading import File, Reading
+from domain.data_files import DataFile, DataFiles
 from domain.errors import DataError
 from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from adapters.data_source.formats.compression import Compression
     from adapters.data_source.formats.delimited import Model
@@ -46,11 +49,12 @@ class FilesDataSource(DataSource):
     each so many as make ``limits.unit_bytes``; all others whole. A position is a byte offset of the unpacked text, in
     Parquet the number of the row, in Arrow 2^32 times that of the batch and the row in it.
     ``access`` says how long a place on the network may fail, and counts what is read.
+    Files come in the order of their names; a mapping says for each of ``paths`` where it lay when the order was chosen.
     """
 
     def __init__(
         self,
-        paths: Sequence[str],
+        paths: Sequence[str] | Mapping[str, str],
         *,
         exclude: Sequence[str] = (),
         format: Format | Literal["auto"] = "auto",  # noqa: A002 - the configuration's word
@@ -60,7 +64,8 @@ class FilesDataSource(DataSource):
         limits: Limits | None = None,
         access: Access | None = None,
     ) -> None:
-        self._paths = paths
+        self._paths = list(paths)
+        self._places = list(paths.values()) if isinstance(paths, Mapping) else ()
         self._exclude = exclude
         self._format = format
         self._compression = compression
@@ -110,6 +115,26 @@ class FilesDataSource(DataSource):
         units = [[unit.name, unit.etag, file.format, file.compression] for unit, file in self._units.values()]
         return fingerprint_of(astuple(self._limits), self._reading.fields.to_json(), units)
 
+    @override
+    def files(self) -> DataFiles:
+        reading = fingerprint_of(astuple(self._limits), self._reading.fields.to_json())
+        return DataFiles(reading, {"": self._places or self._own_places}, [self._told(file) for file in self._files])
+
+    @override
+    def identify(self, known: DataFiles | None = None) -> DataFiles:
+        contents = self._access.contents
+        files = {told.name: file.stored for told, file in zip(self.files().files, self._files, strict=True)}
+        if known is None:
+            contents.read(list(files.values()))
+            return self.files()
+        asked = {file.name: file for file in known.files if file.content is not None and file.name in files}
+        for told in self.files().files:
+            then = asked.get(told.name)
+            if then is not None and then.content is not None and told.content is None and then.stamp == told.stamp:
+                contents.learn(files[told.name], then.content)
+        contents.read([files[name] for name in asked])
+        return self.files()
+
     @property
     @override
     def bytes_read(self) -> int:
@@ -120,11 +145,31 @@ class FilesDataSource(DataSource):
     def read_retries(self) -> int:
         return self._access.counter.read_retries
 
+    def _told(self, file: File) -> DataFile:
+        stored = file.stored
+        number = self._paths.index(file.path)
+        name = stored.below.lstrip("/") if len(self._paths) == 1 else f"data.path[{number}]{stored.below}"
+        form = file.format if file.compression == "none" else f"{file.format}.{file.compression}"
+        stamp = blake2b(f"{file.name} {stored.unit.etag}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return DataFile(name, stored.unit.size, form, stamp, self._access.contents.of(stored))
+
+    @cached_property
+    def _own_places(self) -> Sequence[str]:
+        found = {file.path: file.stored.place for file in self._files}
+        return [found.get(path, path) for path in self._paths]
+
+    def _rank(self, name: str, file: File) -> str:
+        if not self._places:
+            return name
+        return f"{self._places[self._paths.index(file.path)]}{name.removeprefix(file.stored.place)}"
+
     @cached_property
     def _units(self) -> Mapping[str, tuple[Unit, File]]:
         with ThreadPoolExecutor(_THREADS) as pool:
             units = list(chain.from_iterable(pool.map(self._split, self._files)))
-        found = {unit.name: (unit, file) for unit, file in sorted(units, key=lambda entry: entry[0].name)}
+        found = {
+            unit.name: (unit, file) for unit, file in sorted(units, key=lambda each: self._rank(each[0].name, each[1]))
+        }
         if len(found) < len(units):
             msg = "two files have the same name, but for the @ and number that mark a part of one: rename one of them"
             raise DataError(msg)
@@ -157,7 +202,7 @@ class FilesDataSource(DataSource):
     @cached_property
     def _files(self) -> Sequence[File]:
         found = {file.name: file for path in reversed(self._paths) for file in self._files_at(path)}
-        return sorted(found.values(), key=lambda file: file.name)
+        return sorted(found.values(), key=lambda file: self._rank(file.name, file))
 
     def _files_at(self, path: str) -> Iterator[File]:
         stored = [

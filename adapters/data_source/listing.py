@@ -46,7 +46,8 @@ class StoredFile:
     """A file that a path led to.
 
     ``unit`` is the whole file, ``path`` what its file system calls it, ``etag`` what that says of its version, if HTTP
-    knows it too; ``is_chosen`` is false for one that was merely found in a folder.
+    knows it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is what the names
+    of all units of the path begin with: the folder, that of a glob, or the file itself.
     """
 
     unit: Unit
@@ -54,6 +55,12 @@ class StoredFile:
     file_system: AbstractFileSystem
     etag: str | None
     is_chosen: bool
+    place: str
+
+    @property
+    def below(self) -> str:
+        """Return the path below ``place``, with its slash; nothing for the file itself."""
+        return self.unit.name.removeprefix(self.place)
 
     @property
     def is_local(self) -> bool:
@@ -81,12 +88,12 @@ def list_files(url: str, exclude: Sequence[str], access: Access) -> Iterator[Sto
         if not info and not _MAGIC.search(root):
             _refuse_missing(url)
         if info.get("type") == "file":
-            yield _stored(place, root, info, is_chosen=True)
+            yield _stored(place, root, info, base=root, is_chosen=True)
             return
         is_folder = info.get("type") == "directory"
         search = _Search(place, root, root if is_folder else _fixed_part(root), is_folder, exclude)
         for path, info in search.hits():
-            yield _stored(place, path, info, is_chosen=not is_folder)
+            yield _stored(place, path, info, base=search.base, is_chosen=not is_folder)
     except DataError:
         raise
     except Exception as error:  # each file system has its own errors
@@ -181,12 +188,12 @@ def _fixed_part(root: str) -> str:
     return root[: magic.start() if magic else None].rpartition("/")[0]
 
 
-def _stored(place: Place, path: str, info: dict[str, Any], *, is_chosen: bool) -> StoredFile:
+def _stored(place: Place, path: str, info: dict[str, Any], *, base: str, is_chosen: bool) -> StoredFile:
     file_system = place.file_system
     if place.is_local:
         unit = Unit(path, Path(path).stat().st_size, _local_etag(path))
-        return StoredFile(unit, path, file_system, None, is_chosen)
-    name = without_secrets(file_system.unstrip_protocol(path))
+        return StoredFile(unit, path, file_system, None, is_chosen, base)
+    name, base = (without_secrets(file_system.unstrip_protocol(each)) for each in (path, base))
     if info.get("size") is None:
         info = place.info(path)  # a page of links, which is what HTTP lists, tells no sizes
     if info.get("size") is None:
@@ -194,7 +201,7 @@ def _stored(place: Place, path: str, info: dict[str, Any], *, is_chosen: bool) -
         raise DataError(msg)
     version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
     unit = Unit(name, int(info["size"]), f"{version}-{info['size']}")
-    return StoredFile(unit, path, file_system, info.get("ETag"), is_chosen)
+    return StoredFile(unit, path, file_system, info.get("ETag"), is_chosen, base)
 
 
 def _local_etag(path: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
+from domain.data_files import DataFiles, join, part_of
 from domain.errors import DataError
 from ports.data_source import DataSource, Rejected, Unit
 
@@ -53,6 +54,15 @@ class MixtureDataSource(DataSource):
         known = "".join(f"{len(name)}:{name}{part.fingerprint()};" for name, part in self.parts.items())
         return blake2b(known.encode(), digest_size=16).hexdigest()
 
+    @override
+    def files(self) -> DataFiles | None:
+        return _joined({name: part.files() for name, part in self.parts.items()})
+
+    @override
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:
+        parts = self.parts.items()
+        return _joined({name: part.identify(None if known is None else part_of(known, name)) for name, part in parts})
+
     @property
     @override
     def bytes_read(self) -> int:
@@ -71,3 +81,8 @@ class MixtureDataSource(DataSource):
                 unit = replace(inner, name=f"{name}: {inner.name}")
                 found[unit.name] = (unit, name, inner)
         return dict(sorted(found.items()))
+
+
+def _joined(parts: Mapping[str, DataFiles | None]) -> DataFiles | None:
+    known = {name: part for name, part in parts.items() if part is not None}
+    return join(known) if len(known) == len(parts) else None

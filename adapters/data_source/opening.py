@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from fsspec.implementations.memory import MemoryFileSystem
 from typing_extensions import override
 
+from adapters.data_source.contents import Contents, Tap
 from adapters.data_source.range_steps import BEYOND_BYTES
 from adapters.data_source.ranges import STALL_SECONDS, ReadCounter, open_ranges
 from domain.errors import DataError
@@ -36,6 +37,7 @@ class Access:
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     stall_seconds: float = STALL_SECONDS
     counter: ReadCounter = field(default_factory=ReadCounter)
+    contents: Contents = field(default_factory=Contents, compare=False)
     _expected: dict[tuple[str, int], io.BufferedReader[Any]] = field(default_factory=dict, compare=False)
     _beyond: dict[str, int] = field(default_factory=dict, compare=False)
     _lock: Lock = field(default_factory=Lock, compare=False)
@@ -73,7 +75,7 @@ class Access:
         """
         with self._lock:
             expected = self._expected.pop((file.path, start), None)
-        with expected or self._stream(file, is_random=is_random, until=until) as stream:
+        with expected or self._stream(file, is_random=is_random, until=until, start=start) as stream:
             if file.is_local and not file.is_unchanged():
                 name = file.unit.name
                 msg = f"{name} was changed since it was listed: start again, and leave the files alone meanwhile"
@@ -90,9 +92,12 @@ class Access:
         known = self._beyond.get(file.path, BEYOND_BYTES)
         self._beyond[file.path] = max(BEYOND_BYTES, beyond, known * 7 // 8)
 
-    def _stream(self, file: StoredFile, *, is_random: bool, until: int | None) -> io.BufferedReader[Any]:
+    def _stream(
+        self, file: StoredFile, *, is_random: bool, until: int | None, start: int = 0
+    ) -> io.BufferedReader[Any]:
         if file.is_local:
-            return io.BufferedReader(_CountedFile(file.path, self.counter), _BUFFER_BYTES)
+            tap = None if is_random else Tap(self.contents, file, start, until)
+            return io.BufferedReader(_LocalFile(file.path, self.counter, tap), _BUFFER_BYTES)
         if isinstance(file.file_system, MemoryFileSystem):
             # all who open a file in memory share one handle, and its place
             content = file.file_system.cat_file(file.path)
@@ -112,19 +117,29 @@ class Access:
 
 
 @final
-class _CountedFile(io.FileIO):
-    def __init__(self, path: str, counter: ReadCounter) -> None:
+class _LocalFile(io.FileIO):
+    """Counts what is read, and hashes it while it is in memory."""
+
+    def __init__(self, path: str, counter: ReadCounter, tap: Tap | None) -> None:
         super().__init__(path)
         self._counter = counter
+        self._tap = tap
 
     @override
     def readinto(self, buffer: Buffer, /) -> int:
+        begin = self.tell()
         size = super().readinto(buffer)
-        self._counter.add(bytes_read=size)
+        self._take(begin, memoryview(buffer).cast("B")[:size])
         return size
 
     @override
     def readall(self) -> bytes:
+        begin = self.tell()
         content = super().readall()
-        self._counter.add(bytes_read=len(content))
+        self._take(begin, memoryview(content))
         return content
+
+    def _take(self, begin: int, read: memoryview) -> None:
+        self._counter.add(bytes_read=len(read))
+        if self._tap is not None:
+            self._tap.feed(begin, read)

@@ -20,6 +20,8 @@ from ports.data_source import DataSource, Document, Rejected, Unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from domain.data_files import DataFiles
+
 _NOT_THE_LIBRARY = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
 
 
@@ -51,6 +53,14 @@ class PythonLibraryDataSource(DataSource):
     @override
     def fingerprint(self) -> str:
         return fingerprint_of(astuple(Limits()), [[name, file.etag] for name, file in self._files.items()])
+
+    @override
+    def files(self) -> DataFiles:
+        return self._source.files()
+
+    @override
+    def identify(self, known: DataFiles | None = None) -> DataFiles:
+        return self._source.identify(known)
 
     @property
     @override

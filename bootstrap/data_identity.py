@@ -1,0 +1,115 @@
+"""Holding a run to the data that it began with, wherever they lie."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dependency_injector import providers
+
+from bootstrap.lazy import lazy
+from configs.sections.tokenizer import TrainTokenizerSettings
+from domain.data_files import DataFiles, difference
+from domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bootstrap.container import Container
+    from bootstrap.ranks import SharedRunFolder
+
+_AT_ONCE_BYTES = 1 << 28  # of a stream that are hashed before it begins, in a tenth of a second; more as it is read
+_FACT = "data"
+
+
+def known_data(record: Mapping[str, Any]) -> DataFiles | None:
+    """Return the data that the run of this ``run.json`` began with, None if it does not tell them file by file."""
+    try:
+        return DataFiles.from_json(record[_FACT])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def changed_data(record: Mapping[str, Any], container: Container) -> str | None:
+    """Return how the data differ from those that the run of this ``run.json`` began with, as a clause."""
+    fact = record["facts"].get(_FACT)
+    if fact in (None, container.data_fingerprint()):
+        return None
+    known = known_data(record)
+    now = None if known is None else container.identified().identify(known)
+    if known is None or now is None:
+        return "a file has another name, size or time than then, and the run has not kept what each contained"
+    return difference(known, now)
+
+
+def order_as_before(places: Mapping[str, Any], container: Container) -> None:
+    """Let files of several places come in the order that they had where they lay when the run began."""
+    container.places.override(providers.Object(places))
+
+
+def check_data(folder: SharedRunFolder, container: Container, *, accepts_changes: bool) -> None:
+    """Hold the run, and all its ranks, to the data that it began with, or record that they are others on purpose.
+
+    Raises ``StateError`` naming the first file that differs.
+    """
+    if (record := folder.record) is not None and (clause := changed_data(record, container)) is not None:
+        if not accepts_changes:
+            msg = (
+                f"the data are not those that the run in {folder.path} began with: {clause}; put them back, give "
+                "train the option --accept-changed-data to continue with them as they are, or start another run with "
+                "--fresh or another run.name"
+            )
+            raise StateError(msg)
+        folder.note_changed_data(clause)
+        container.say()(f"the data are not those that the run began with, and it continues with them: {clause}")
+    _check_ranks(folder, container)
+    container.data_changes.override(providers.Object(folder.num_data_changes))
+
+
+def keep_tokenizer(folder: SharedRunFolder, container: Container) -> None:
+    """Let a run that was given other data continue with the tokenizer that it has: its data would train another.
+
+    A run without a checkpoint has learned nothing yet, and gets the tokenizer of the data as they are.
+    """
+    settings = container.settings()
+    if not container.data_changes() or not isinstance(settings.tokenizer, TrainTokenizerSettings):
+        return
+    store = container.state_store()
+    newest = [Path(info.location) for info in store.list()[-1:]]
+    is_plain = getattr(settings.state_store, "encryption", None) is None
+    place = newest[0] if newest and is_plain and newest[0].is_dir() else store.load().folder if newest else None
+    if place is None:
+        if (record := folder.record) is not None:
+            record["facts"].pop("tokenizer", None)
+        return
+    made = lazy("adapters.tokenizer.huggingface:HuggingfaceTokenizer.load")
+    backend, report = settings.tokenizer.backend, container.say()
+    tokenizer = providers.Singleton(made, str(place / "tokenizer.json"), backend=backend, report=report)
+    container.tokenizer.override(tokenizer)
+
+
+def keep_data(folder: SharedRunFolder, container: Container) -> None:
+    """Record what the data are, as far as that is known now that they are prepared."""
+    if (record := folder.record) is None:
+        return
+    source, known = container.identified(), known_data(record)
+    files = source.files() if known is None else source.identify(known)
+    if files is not None and (container.mode() == "cache" or files.num_unknown_bytes <= _AT_ONCE_BYTES):
+        files = source.identify()
+    record["facts"][_FACT] = container.data_fingerprint()
+    if files is not None:
+        record[_FACT] = files.to_json()
+
+
+def _check_ranks(folder: SharedRunFolder, container: Container) -> None:
+    if len(set(folder.gather(container.data_fingerprint()))) == 1:
+        return
+    files = container.identified().identify()  # they lie elsewhere or were copied, so their contents must tell
+    told = (
+        container.data_fingerprint() if files is None else json.dumps([files.shape, [f.content for f in files.files]])
+    )
+    everyones = folder.gather(told)
+    if strangers := [rank for rank, theirs in enumerate(everyones) if theirs != everyones[0]]:
+        msg = f"the data of rank {strangers[0]} are not those of rank 0: give all processes the same"
+        raise StateError(msg)

@@ -1,0 +1,134 @@
+"""What data are, wherever they lie: the files that they consist of, and the content of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Self, final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file of the data.
+
+    ``name`` is its path below the place where the data begin, ``size`` its bytes as stored, ``form`` its format.
+    ``content`` identifies its bytes, None while they are not known; equal ``stamp``s tell without reading that the file
+    is where it was and that nobody has written to it.
+    """
+
+    name: str
+    size: int
+    form: str
+    stamp: str
+    content: str | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DataFiles:
+    """All files of the data, in the order in which they are read.
+
+    ``reading`` tells how documents are made of them. ``places`` are the folders where the data begin, by the name of
+    the source: they say in which order files of several places come, and are no part of what the data are.
+    """
+
+    reading: str
+    places: Mapping[str, Sequence[str]]
+    files: Sequence[DataFile]
+
+    @property
+    def shape(self) -> str:
+        """Return what is equal for all data that may be the same: all but the contents."""
+        return _digest([self.reading, *(f"{file.name}\0{file.size}\0{file.form}" for file in self.files)])
+
+    @property
+    def num_unknown_bytes(self) -> int:
+        """Return how many bytes there are of which the content is not known."""
+        return sum(file.size for file in self.files if file.content is None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the files as JSON, one line of text each."""
+        lines = [
+            f"{file.content or '?'} {file.size} {file.stamp} {file.form or '?'} {file.name}" for file in self.files
+        ]
+        places = {name: list(places) for name, places in self.places.items()}
+        return {"reading": self.reading, "places": places, "files": lines}
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Return what ``to_json`` has made JSON of; raises ``ValueError``, ``KeyError`` or the like for anything else.
+
+        A name may hold spaces, and nothing else may.
+        """
+        files = []
+        for line in record["files"]:
+            content, size, stamp, form, name = line.split(" ", 4)
+            files.append(DataFile(name, int(size), _told(form) or "", stamp, _told(content)))
+        return cls(str(record["reading"]), dict(record["places"]), files)
+
+
+def _told(text: str) -> str | None:
+    return None if text == "?" else text
+
+
+def difference(then: DataFiles, now: DataFiles) -> str | None:
+    """Return how ``now`` differs from ``then``, as a clause that names the first file that does; None if it does not.
+
+    A file whose content is not known on either side counts as the same if its size is, unless it is where it was and
+    somebody has written to it.
+    """
+    if then.reading != now.reading:
+        return "its fields, filter or limits are read in another way"
+    found, before = {file.name: file for file in now.files}, {file.name: file for file in then.files}
+    was_moved = then.places != now.places
+    for file in then.files:
+        if (clause := _difference(file, found.get(file.name), was_moved=was_moved)) is not None:
+            return clause
+    new = [file.name for file in now.files if file.name not in before]
+    if new:
+        return f"{new[0]} is new" + (f", and so are {len(new) - 1} more" if len(new) > 1 else "")
+    if [file.name for file in then.files] != [file.name for file in now.files]:
+        return "its files come in another order"
+    return None
+
+
+def _difference(then: DataFile, now: DataFile | None, *, was_moved: bool) -> str | None:
+    if now is None:
+        return f"{then.name} is missing"
+    if then.form != now.form:
+        return f"{then.name} was read as {then.form} and is read as {now.form}"
+    if then.size != now.size:
+        return f"the content of {then.name} has changed: it had {then.size:,} bytes and has {now.size:,}"
+    if then.content is None or now.content is None:
+        if then.stamp == now.stamp or was_moved:
+            return None
+        return f"{then.name} was written to before all of it had been read, so its content cannot be compared"
+    return None if then.content == now.content else f"the content of {then.name} has changed, its size has not"
+
+
+def join(parts: Mapping[str, DataFiles]) -> DataFiles:
+    """Return the files of several sources as those of one, each named ``source: file``."""
+    return DataFiles(
+        _digest([f"{name}\0{part.reading}" for name, part in parts.items()]),
+        {name: places for name, part in parts.items() for places in part.places.values()},
+        [replace(file, name=f"{name}: {file.name}") for name, part in parts.items() for file in part.files],
+    )
+
+
+def part_of(joined: DataFiles, name: str) -> DataFiles:
+    """Return what ``join`` was told of the source ``name``, but for the way of reading."""
+    start = f"{name}: "
+    files = [replace(file, name=file.name[len(start) :]) for file in joined.files if file.name.startswith(start)]
+    return DataFiles("", {"": joined.places.get(name, ())}, files)
+
+
+def _digest(lines: Sequence[str]) -> str:
+    hasher = blake2b(digest_size=16)
+    for line in lines:
+        data = line.encode("utf-8", "surrogatepass")
+        hasher.update(len(data).to_bytes(8, "little") + data)
+    return hasher.hexdigest()

@@ -1,0 +1,195 @@
+"""A run is tied to what its data contain, and neither to where they lie nor to when they were written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+from command_line import corpus, losses, run_here, tiny
+
+LENGTH = ("run.budget.steps=8", "evaluation.every=0", "state_store.every=4", "evaluation.at_start=false")
+
+
+def data_in(folder):
+    """Write a folder of two files of text; return it."""
+    folder.mkdir(parents=True)
+    for number, name in enumerate(("a", "b")):
+        corpus(folder, documents=60, seed=number).rename(folder / f"{name}.jsonl")
+    return folder
+
+
+def settings_of(path, cache, *more):
+    """Return the settings of a run on the data at ``path``."""
+    return tiny(cache / "any", f"data.path={path}", *LENGTH, *more)
+
+
+def train(cwd, path, *more, cache=None):
+    """Train in ``cwd`` on the data at ``path``."""
+    return run_here("train", *settings_of(path, cache or cwd, *more), cwd=cwd)
+
+
+def stopped_at_four(cwd, path, *more):
+    """Begin a run and end it after four steps."""
+    process = train(cwd, path, "run.budget.steps=4", *more)
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """Return the losses of a run that nothing befell, by ``data.mode``."""
+    found = {}
+
+    def of(mode):
+        if mode not in found:
+            whole = tmp_path_factory.mktemp("undisturbed")
+            process = train(whole, data_in(whole / "md"), f"data.mode={mode}")
+            assert process.returncode == 0, process.stderr
+            found[mode] = losses(whole / "runs/default")
+        return found[mode]
+
+    return of
+
+
+def touched(place):
+    for path in (place / "md").iterdir():
+        os.utime(path, (1, 1))
+    return place, "md"
+
+
+def spelled_otherwise(place):
+    return place, "./md"
+
+
+def as_absolute(place):
+    return place, place / "md"
+
+
+def as_glob(place):
+    return place, "md/*.jsonl"
+
+
+def moved(place):
+    target = place.with_name("elsewhere")
+    place.rename(target)
+    return target, "md"
+
+
+def copied_with_times(place):
+    target = place.with_name("copy")
+    shutil.copytree(place, target)
+    return target, "md"
+
+
+def copied_without_times(place):
+    target, _ = copied_with_times(place)
+    return touched(target)
+
+
+def mounted_elsewhere(place):
+    target = place.with_name("mount")
+    shutil.move(place / "md", target)
+    return place, target
+
+
+SLOWLY = [
+    pytest.param(mode, disturb, marks=pytest.mark.slow)
+    for mode, disturb in [
+        *(("cache", disturb) for disturb in (touched, as_glob, copied_with_times, mounted_elsewhere)),
+        *(("stream", disturb) for disturb in (spelled_otherwise, as_absolute, as_glob, moved, copied_with_times)),
+        ("stream", mounted_elsewhere),
+    ]
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "disturb"),
+    [
+        ("cache", spelled_otherwise),
+        ("cache", as_absolute),
+        ("cache", moved),
+        ("cache", copied_without_times),
+        ("stream", touched),
+        ("stream", copied_without_times),
+        *SLOWLY,
+    ],
+)
+def test_a_run_continues_with_the_same_data_wherever_they_lie(tmp_path, undisturbed, disturb, mode):
+    """Data of the same content continue the run bit for bit: touched, moved, copied or spelled in another way."""
+    place = tmp_path / "here"
+    data_in(place / "md")
+    stopped_at_four(place, "md", f"data.mode={mode}")
+    place, path = disturb(place)
+    process = train(place, path, f"data.mode={mode}")
+    assert process.returncode == 0, process.stderr
+    assert losses(place / "runs/default") == undisturbed(mode)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda md: swap_a_letter(md / "b.jsonl"), "the content of b.jsonl has changed, its size has not"),
+        (lambda md: (md / "b.jsonl").write_text("\n"), "the content of b.jsonl has changed: it had"),
+        (lambda md: (md / "b.jsonl").unlink(), "b.jsonl is missing"),
+        (lambda md: shutil.copy(md / "a.jsonl", md / "c.jsonl"), "c.jsonl is new"),
+    ],
+)
+def test_the_first_file_that_differs_is_named(tmp_path, change, told):
+    """Data of other content are refused with 4, in a sentence that names the first file that differs and how."""
+    md = data_in(tmp_path / "md")
+    stopped_at_four(tmp_path, "md")
+    change(md)
+    process = train(tmp_path, "md")
+    assert process.returncode == 4, process.stderr
+    assert told in process.stderr
+    assert "--accept-changed-data" in process.stderr
+
+
+def swap_a_letter(path):
+    """Change one byte of ``path``, and keep its size."""
+    text = path.read_text()
+    path.write_text(text.replace("model", "nodel", 1))
+
+
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_repaired_line_continues_the_run_on_purpose(tmp_path, mode):
+    """A bad line ends a run; repaired, it continues with --accept-changed-data, which stands in all its records."""
+    md = data_in(tmp_path / "md")
+    good = (md / "b.jsonl").read_text()
+    lines = good.splitlines(keepends=True)
+    stopped_at_four(tmp_path, "md", f"data.mode={mode}")
+    lines[-1] = "{" + lines[-1]
+    (md / "b.jsonl").write_text("".join(lines))
+    broken = train(tmp_path, "md", f"data.mode={mode}")
+    assert broken.returncode == 4, broken.stderr
+    (md / "b.jsonl").write_text(good + good.splitlines(keepends=True)[0])
+    repaired = run_here(
+        "train", "--accept-changed-data", *settings_of("md", tmp_path, f"data.mode={mode}"), cwd=tmp_path
+    )
+    assert repaired.returncode == 0, repaired.stderr
+    assert sorted(losses(tmp_path / "runs/default")) == list(range(1, 9))
+    record = json.loads((tmp_path / "runs/default/run.json").read_text())
+    assert any("b.jsonl" in entry.get("data", "") for entry in record["history"])
+    manifests = sorted((tmp_path / "runs/default/checkpoints").glob("checkpoint-*/MANIFEST.json"))
+    contracts = [json.loads(path.read_text())["contract"] for path in manifests]
+    assert contracts == ["bitwise", "numerical"]
+    again = train(tmp_path, "md", f"data.mode={mode}", "run.budget.steps=9")
+    assert again.returncode == 0, again.stderr
+
+
+def test_a_run_of_an_earlier_version_continues_and_takes_the_contents_over(tmp_path, undisturbed):
+    """A record that tells data by path, size and time alone continues where they are, and then wherever they are."""
+    data_in(tmp_path / "md")
+    stopped_at_four(tmp_path, "md")
+    path = tmp_path / "runs/default/run.json"
+    record = json.loads(path.read_text())
+    del record["data"]
+    path.write_text(json.dumps(record))
+    process = train(tmp_path, "md", "run.budget.steps=6")
+    assert process.returncode == 0, process.stderr
+    assert all(not line.startswith("?") for line in json.loads(path.read_text())["data"]["files"])
+    touched(tmp_path)
+    process = train(tmp_path, "md")
+    assert process.returncode == 0, process.stderr
+    assert losses(tmp_path / "runs/default") == undisturbed("cache")
