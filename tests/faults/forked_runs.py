@@ -100,8 +100,8 @@ def stored_steps(home: Path) -> list[int]:
     return sorted(int(path.parent.name.rpartition("-")[2]) for path in places)
 
 
-def start_forked_runs(home: Path) -> ForkedRuns:
-    """Start the process that forks; its first run, undisturbed, lies in ``home``."""
+def start_forked_runs(home: Path, preloaded: Path | None = None) -> ForkedRuns:
+    """Start the process that forks, with a library ``preloaded``; its first run, undisturbed, lies in ``home``."""
     words, chance = ["the", "model", "reads", "and", "learns", "what", "comes", "next"], random.Random(0)
     texts = (" ".join(chance.choices(words, k=chance.randrange(5, 30))) for _ in range(60))
     (home / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -110,6 +110,7 @@ def start_forked_runs(home: Path) -> ForkedRuns:
         "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",
         "COLUMNS": "200",
+        **({} if preloaded is None else {"LD_PRELOAD": str(preloaded)}),
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     }
     command = [sys.executable, str(Path(__file__).with_name("run_driver.py"))]

@@ -2,7 +2,8 @@
 
 The first line is a job to warm up with; each other is a list of jobs that run at the same time. A job is ``arguments``,
 ``cwd``, ``environment``, and perhaps ``kill_after`` seconds, ``at`` (arguments of ``phases.interrupt_at``), ``watch``
-(a folder whose openings are counted), ``then`` (jobs that run while this one, which stops itself, is stopped).
+(a folder whose openings are counted), ``then`` (jobs that run while this one, which stops itself, is stopped), ``disk``
+(what of its run folder fails: the arguments of ``disk_arm`` in ``failing_disk.c`` behind the folder).
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def train(job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     os.environ.update(job.get("environment", {}))
     if job.get("at"):
         interrupt_at(**job["at"])
+    if job.get("disk"):  # needs failing_disk.c
+        ctypes.CDLL(None).disk_arm(os.fsencode(job["cwd"] + "/runs"), *map(ctypes.c_long, job["disk"]))
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
     used = time.process_time()
     code = cli.main(job["arguments"])
@@ -49,6 +52,8 @@ def train(job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     threads = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
     left = {"threads": threads, "grown_kib": grown, "seconds": seconds, "cpu_seconds": time.process_time() - used}
+    if job.get("disk"):
+        left["operations"] = ctypes.CDLL(None).disk_count()
     return code, left | ({"modules": list(sys.modules)} if job.get("tells_modules") else {})
 
 
