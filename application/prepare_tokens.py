@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import FIRST_EXCEPTION, wait
 from dataclasses import astuple, dataclass
@@ -67,14 +66,14 @@ class PrepareTokens:
         *,
         progress: Callable[[int, int], object] = lambda _done, _total: None,
         shard_bytes: int | None = None,
-        workers: int | None = None,
+        workers: int = 1,
     ) -> None:
         self._reader = reader
         self._cache = cache
         self._rejections = rejections
         self._progress = progress
         self._shard_bytes = shard_bytes
-        self._workers = workers or os.cpu_count() or 1
+        self._workers = workers
         self._lock = Lock()
         self._cancelled = Event()
         self._done = 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from adapters.shared.processors import usable_cpus
 from application.cached_batches import CachedBatches
 from application.choose_holdout import choose_holdout
 from application.lane_reader import MOST_EXPECTING, LanePlan
@@ -156,7 +156,7 @@ def prepare(
     for reader in readers:
         cache = make_cache(cache_key(reader))
         preparation = PrepareTokens(
-            reader, cache, rejections, progress=partial(_show_tokenizing, show), workers=workers
+            reader, cache, rejections, progress=partial(_show_tokenizing, show), workers=workers or usable_cpus()
         )
         prepared = preparation.run()
         if prepared.new_tokens:
@@ -216,10 +216,11 @@ def streamed_batches(
     plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs)
     wanted = (lambda hashes: ~holdout.holds(hashes)) if holdout.fraction else None
     is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])
-    cores = os.cpu_count() or 1
     # who waits for a network needs more threads than cores, but where that is read ahead they hinder each other
     waits = is_remote and not (lanes <= MOST_EXPECTING and all(reader.source.fetches_ahead for reader in readers))
-    return StreamedBatches(readers, mixture, plan, wanted, share, workers=data.workers or max(4 if waits else 1, cores))
+    return StreamedBatches(
+        readers, mixture, plan, wanted, share, workers=data.workers or max(4 if waits else 1, usable_cpus())
+    )
 
 
 def _show_tokenizing(show: ShowPhase, done: int, total: int) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import ctypes
 import os
 
+from adapters.shared.processors import usable_cpus
+
+SPIN_COUNT = "10000000"
+
 _DEFAULTS = {
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "true",
-    # How long a thread of libgomp spins at a barrier before it sleeps. With its default a step on two cores takes
-    # several times as long while another process keeps one of them busy; on quiet cores this changes nothing.
-    "GOMP_SPINCOUNT": "10000000",
+    # How often a thread of libgomp looks at a barrier before it sleeps: on quiet cores it never has to. Its default,
+    # 300,000, is the worst while others work: it sleeps after it has spent its turn, and then waits for theirs to end.
+    # A run looks at that and has threads sleep at once (adapters/shared/openmp.py).
+    "GOMP_SPINCOUNT": SPIN_COUNT,
     # Large tensors of the CPU in pages of 2 MiB where the system leaves that to programs: what a checkpoint copies is
     # mapped sooner, and copied faster.
     "THP_MEM_ALLOC_ENABLE": "1",
@@ -34,7 +39,7 @@ def set_library_defaults() -> None:
         return
     if "MALLOC_ARENA_MAX" not in os.environ:
         # glibc gives threads eight heaps a core, each of which keeps what it once held: memory that creeps for hours
-        mallopt(_M_ARENA_MAX, max(2, os.cpu_count() or 1))
+        mallopt(_M_ARENA_MAX, max(2, usable_cpus()))
     if {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"} & os.environ.keys():
         return
     # else the tensors of a step on a CPU go back to the system, which maps and clears them again at the next; glibc

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from adapters.shared.processors import allowed_cpus, usable_cpus
+from bootstrap.environment import SPIN_COUNT
 from bootstrap.lazy import lazy
 from bootstrap.plugins import load_plugin
 from configs.sections.memory import BUDGET
@@ -13,10 +15,12 @@ from configs.sections.optimizer import TorchOptimizerSettings
 from domain.checkpoint_choice import CheckpointBudget
 from domain.memory_estimate import Engine, Training
 from domain.sizes import size_in_bytes
+from domain.spinning import Spinning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from bootstrap.container import Container
     from configs.settings import TrainSettings
 
 
@@ -67,3 +71,17 @@ def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:
         deterministic=settings.run.deterministic
     )
     return context
+
+
+@contextmanager
+def threads_of_processor(container: Container) -> Iterator[None]:
+    """Within the block a run on a processor has the threads that it may use, and they get out of others' way."""
+    with ExitStack() as stack:
+        if container.chosen().get("optimizer.device") == "cpu":
+            recorded = ""
+            if usable_cpus() < allowed_cpus() and (stored := container.state_store().list()):
+                recorded = stored[-1].conditions.get("threads", "")
+            stack.enter_context(lazy("adapters.shared.openmp:threads_of_run")(recorded))
+            if os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT) == SPIN_COUNT and "OMP_WAIT_POLICY" not in os.environ:
+                stack.enter_context(lazy("adapters.shared.openmp:spinning_by_load")(Spinning()))
+        yield

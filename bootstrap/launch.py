@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adapters.shared.processors import usable_cpus
 from adapters.shared.regular_file import read_regular
 from bootstrap.lazy import lazy
 from configs.sections.distributed import AutoDistributedSettings
@@ -110,7 +111,7 @@ def launch(
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process tells its own error
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // num_processes)))
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(grace_seconds))
     config = LaunchConfig(
         min_nodes=1,

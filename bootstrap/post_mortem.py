@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 import psutil
 
 from adapters.shared.json_lines import JsonLines
+from adapters.shared.processors import usable_cpus
 from application.handlers.write_post_mortem import WritePostMortem
 from configs.masking import mask, mask_text
 from configs.rendering import dump_settings
@@ -165,6 +166,7 @@ def _environment() -> Mapping[str, Any]:
         "platform": platform.platform(),
         "python": platform.python_version(),
         "processors": os.cpu_count(),
+        "usable_processors": usable_cpus(),
         "process": os.getpid(),
         "versions": versions,
         "variables": variables,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Self
 
+from adapters.shared.processors import usable_cpus
 from application.prepare_tokens import Prepared, PrepareTokens
 from application.rejections import Rejections
 from bootstrap.assemble import assemble
@@ -49,7 +50,7 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
                 container.token_cache(cache_key(reader)),
                 rejections,
                 progress=bar.show,
-                workers=settings.data.workers,
+                workers=settings.data.workers or usable_cpus(),
             )
             for reader in readers
         ]

@@ -19,7 +19,7 @@ from bootstrap.banner import banner
 from bootstrap.changes import told_changes
 from bootstrap.compiling import compile_model
 from bootstrap.fit import check_description, take_former_tokenizer
-from bootstrap.hardware import torch_state
+from bootstrap.hardware import threads_of_processor, torch_state
 from bootstrap.micro_batch import begin_micro_batch
 from bootstrap.monitors import build_monitors, close_monitor
 from bootstrap.post_mortem import post_mortem_reactions
@@ -183,6 +183,7 @@ class Run:
         container.mode()
         check_identity(folder, container, accepts_changes=self._accepts_changed_data)
         stack.enter_context(torch_state(self.settings))
+        stack.enter_context(threads_of_processor(container))
         folder.enter("preparing the tokens")
         prepare_data(folder, container)
         folder.enter("building the model")

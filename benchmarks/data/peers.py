@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adapters.shared.processors import usable_cpus
 from benchmarks.data.corpus import LENGTH, ROWS, texts_of
 from benchmarks.data.tokenizer import FIRST_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_CORES = os.cpu_count() or 1
+_CORES = usable_cpus()
 _GROUP_CHARACTERS = 1 << 20
 _CHUNK_BYTES = "64MB"
 _MAPPED_TOGETHER = 1000

@@ -12,6 +12,7 @@ import numpy as np
 
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.records import Limits
+from adapters.shared.processors import usable_cpus
 from adapters.token_cache.disk import DiskTokenCache
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from application.feed import Feed
@@ -68,7 +69,7 @@ def open_cache(cache: str) -> DiskTokenCache:
 def fill_cache(reader: TextReader, cache: str, shard_bytes: int | None = None) -> DiskTokenCache:
     """Return a cache with all tokens of the reader's source."""
     tokens = open_cache(cache)
-    PrepareTokens(reader, tokens, Rejections("stop"), shard_bytes=shard_bytes).run()
+    PrepareTokens(reader, tokens, Rejections("stop"), shard_bytes=shard_bytes, workers=usable_cpus()).run()
     return tokens
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from adapters.shared.processors import usable_cpus
+
 ROOT = Path(__file__).resolve().parents[2]
-CORES = max(2, os.cpu_count() or 1)
+CORES = max(2, usable_cpus())
 THREADS = CORES + 4
 CHILD = f"""
 import ctypes, re, sys, threading

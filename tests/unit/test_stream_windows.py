@@ -77,7 +77,7 @@ class Fetching(MemoryDataSource):
 )
 def test_who_waits_for_a_network_has_more_threads_than_cores(monkeypatch, place, kind, units, expected):
     """A stream from far away has at least four readers, but where its parts are fetched while others are read."""
-    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    monkeypatch.setattr("bootstrap.data.usable_cpus", lambda: 1)
     source = kind({f"{place}{number:04}": ["text"] for number in range(units)})
     data = load_settings([], ["data.mode=stream", "data.sequence_length=8"], {}).settings.data
     stream = streamed_batches(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, final
 
@@ -11,6 +10,7 @@ import numpy as np
 import tiktoken
 from tokenizers import Tokenizer
 
+from adapters.shared.processors import usable_cpus
 from adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
 from adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
 from adapters.tokenizer.surrogates import refuse_surrogates
@@ -43,7 +43,7 @@ class TiktokenEncoder:
             raise UnfitError(msg) from error
         self._ids = ranks.ids.astype(dtype)
         self._lengths = ranks.lengths
-        self._num_threads = os.cpu_count() or 1
+        self._num_threads = usable_cpus()
         self._threads = ThreadPoolExecutor(self._num_threads, thread_name_prefix="tiktoken")
 
     def encode(self, documents: Sequence[str]) -> Encoded:

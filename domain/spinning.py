@@ -1,0 +1,50 @@
+"""When threads that wait for each other are to sleep soon, as other programs want their processors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+_MUCH, _LITTLE = 0.2, 0.1
+_LEAST_CALM, _MOST_CALM, _SOON = 6, 120, 4
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Seconds for which threads ``ran``, and for which they ``waited`` for a processor, all since their beginning."""
+
+    ran: float
+    waited: float
+
+
+@final
+class Spinning:
+    """Decides look by look: a thread that spins loses the turn that it needs when the others arrive.
+
+    Waits are brief from the look on at which threads have waited for a fifth as long as they ran, until they have
+    waited for less than a tenth in ``_LEAST_CALM`` looks in a row. Each time that turns out soon to be too early, the
+    next calm must last twice as long, up to ``_MOST_CALM`` looks.
+    """
+
+    def __init__(self) -> None:
+        self._last = ThreadTimes(0.0, 0.0)
+        self._is_brief = False
+        self._calm = _MOST_CALM  # looks in a row without a wait; none was called off yet
+        self._needed = _LEAST_CALM
+
+    def is_brief(self, now: ThreadTimes) -> bool:
+        """Return whether waits are to be brief until the next look; ``now`` counts on from the look before."""
+        ran, waited = now.ran - self._last.ran, now.waited - self._last.waited
+        self._last = now
+        share = waited / ran if ran > 0.0 else 0.0
+        if not self._is_brief:
+            self._calm += 1
+            if share >= _MUCH:
+                was_early = self._calm <= _SOON * self._needed
+                self._needed = min(_MOST_CALM, 2 * self._needed) if was_early else _LEAST_CALM
+                self._is_brief, self._calm = True, 0
+        else:
+            self._calm = self._calm + 1 if share < _LITTLE else 0
+            if self._calm >= self._needed:
+                self._is_brief, self._calm = False, 0
+        return self._is_brief

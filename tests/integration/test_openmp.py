@@ -1,0 +1,117 @@
+"""The threads with which torch computes on a processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from adapters.shared import openmp
+from adapters.shared.openmp import BriefWaits, spinning_by_load, thread_times, threads_of_run
+from domain.spinning import Spinning
+
+ROOT = Path(__file__).resolve().parents[2]
+WITH_LIBGOMP = pytest.mark.skipif(not openmp._loaded(openmp._MAPS), reason="this torch has no libgomp")
+SPENT = """
+import resource, sys, time
+import torch
+from adapters.shared.openmp import BriefWaits
+torch.set_num_threads(2)
+numbers = torch.ones(1 << 20)
+waits = BriefWaits()
+def spent():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
+    while time.thread_time() - begun < 0.3:
+        pass
+    return resource.getrusage(resource.RUSAGE_SELF).ru_utime - before
+results = []
+for change in (None, waits.begin, waits.end):
+    if change:
+        change()
+    numbers.sum()  # then the other thread waits for the next one
+    begun = time.thread_time()
+    results.append(spent())
+print(*results)
+"""
+
+
+@WITH_LIBGOMP
+def test_threads_at_a_barrier_sleep_when_they_are_told_to():
+    """A thread that waits keeps a processor busy, but not while waits are brief; after that it does so again."""
+    told = {**os.environ, "PYTHONPATH": str(ROOT), "GOMP_SPINCOUNT": "1000000000"}
+    told.pop("OMP_NUM_THREADS", None)
+    child = subprocess.run([sys.executable, "-c", SPENT], env=told, capture_output=True, text=True, check=True)
+    spun, brief, again = map(float, child.stdout.split())
+
+    assert brief < 0.45
+    assert min(spun, again) > brief + 0.01
+
+
+@WITH_LIBGOMP
+def test_what_is_computed_does_not_depend_on_waits():
+    """The number of threads, and so every bit, is the same while waits are brief."""
+    numbers, waits = torch.rand(1 << 20), BriefWaits()
+    before = (torch.get_num_threads(), float(numbers.sum()))
+    waits.begin()
+    try:
+        assert (torch.get_num_threads(), float(numbers.sum())) == before
+    finally:
+        waits.end()
+
+
+def test_no_thread_is_left():
+    """Neither who looks nor who has threads sleep is there when the block ends, whatever was decided last."""
+    before = set(threading.enumerate())
+    decided = threading.Event()
+
+    with spinning_by_load(Spinning(), seconds=0.001):
+        decided.wait(0.05)
+    waits = BriefWaits()
+    waits.begin()
+    waits.begin()
+    waits.end()
+    waits.end()
+
+    assert set(threading.enumerate()) == before
+
+
+def test_another_system_has_no_such_threads(tmp_path):
+    """Where the system tells nothing of libraries or threads, nothing is waited for and nothing done."""
+    waits = BriefWaits(tmp_path / "maps")
+    waits.begin()
+    waits.end()
+
+    assert thread_times(tmp_path).ran == 0.0
+
+
+@pytest.fixture
+def quota(monkeypatch):
+    """Let eight processors be allowed, three be granted, and torch compute with as many as allowed."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(openmp, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(openmp, "allowed_cpus", lambda: 8)
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    yield monkeypatch
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("recorded", "expected"), [("", 3), ("8", 8), ("5", 5), ("2", 3), ("16", 3), ("strange", 3)])
+def test_threads_follow_the_quota_of_a_new_run(quota, recorded, expected):
+    """A run computes with as many threads as its quota grants, but keeps the number that its bits came from."""
+    with threads_of_run(recorded):
+        assert torch.get_num_threads() == expected
+
+    assert torch.get_num_threads() == 8
+
+
+def test_the_users_number_of_threads_stays(quota):
+    """Who says OMP_NUM_THREADS has chosen."""
+    quota.setenv("OMP_NUM_THREADS", "8")
+    with threads_of_run():
+        assert torch.get_num_threads() == 8
