@@ -15,20 +15,37 @@ if TYPE_CHECKING:
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer decodes the first bytes of a character to
 
 
-def generate(trainable: Trainable, tokenizer: Tokenizer, prompt: str, sampling: Sampling) -> str:
+def generate(
+    trainable: Trainable,
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: Sampling,
+    *,
+    note: Callable[[str], object] = lambda _: None,
+) -> str:
     """Return ``prompt`` and what the model writes after it; an empty prompt starts a new document.
 
-    A length that the model has no positions for is shortened, as ``fitted`` tells.
+    A length that the model has no positions for is shortened, as ``fitted`` does, and ``note`` gets the sentence.
     """
-    ids, sampling, _ = fitted(trainable, tokenizer, prompt, sampling)
+    ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
+    if shortened is not None:
+        note(shortened)
     return prompt + tokenizer.decode(trainable.generate(ids, sampling, end_of_text=tokenizer.end_of_text))
 
 
 def stream(
-    trainable: Trainable, tokenizer: Tokenizer, prompt: str, sampling: Sampling, show: Callable[[str], object]
+    trainable: Trainable,
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: Sampling,
+    show: Callable[[str], object],
+    *,
+    note: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Hand what ``generate`` returns to ``show``, piece by piece as it comes, each of whole characters."""
-    ids, sampling, _ = fitted(trainable, tokenizer, prompt, sampling)
+    ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
+    if shortened is not None:
+        note(shortened)
     pieces = TextPieces(tokenizer)
     show(prompt)
     trainable.stream(ids, sampling, end_of_text=tokenizer.end_of_text, tell=lambda token: show(pieces.after(token)))

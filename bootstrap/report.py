@@ -57,11 +57,11 @@ class Report:
             print(f"held-out: {figures.bits_per_byte:.3f} bits per byte, {figures.loss:.3f} nats/token")
         chosen = self._run.settings.sample
         sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
-        if (note := self._run.shortened(chosen.prompt, sampling)) is not None:
-            print(note)
+        notes: list[str] = []
         with phases_shown() as show:
             show("writing a sample")
-            sample = self._run.sample(chosen.prompt, sampling)
+            sample = self._run.sample(chosen.prompt, sampling, note=notes.append)
+        print("".join(f"{_fitting(note)}\n" for note in notes), end="")
         print(f"\nsample:\n{_indented(sample)}\n")
         if (checkpoint := self._run.newest_checkpoint()) is not None:
             reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from dependency_injector import providers
 
-from application.generate import fitted, generate
+from application.generate import generate
 from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
 from bootstrap.access import refuse_to_train
@@ -29,6 +29,7 @@ from bootstrap.records import open_records, open_rejections
 from bootstrap.screen import Screen, open_screen
 from bootstrap.state_stores import archive_in_use, claim_archive
 from bootstrap.watching import build_watchdog
+from bootstrap.what_fits import refuse_counted, refuse_from_settings
 from configs.rendering import dump_settings
 from domain.commands import StopRun
 from domain.errors import ConfigurationError
@@ -140,15 +141,10 @@ class Run:
                 self._is_training = False
                 self.stopped_by = train_run.stopped_by
 
-    def sample(self, prompt: str, sampling: Sampling) -> str:
-        """Return ``prompt`` continued by the model as it is after ``run``."""
+    def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
+        """Return ``prompt`` continued by the model as it is after ``run``; ``note`` gets a sentence if it is cut."""
         assert self._container is not None, "sample needs a run that has ended"
-        return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
-
-    def shortened(self, prompt: str, sampling: Sampling) -> str | None:
-        """Return a sentence about what ``sample`` leaves out for want of positions, None if that is nothing."""
-        assert self._container is not None, "sample needs a run that has ended"
-        return fitted(self._container.trainable(), self._container.tokenizer(), prompt, sampling)[2]
+        return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling, note=note)
 
     @property
     def goodput(self) -> Goodput:
@@ -182,6 +178,7 @@ class Run:
         check_description(container, is_new=not folder.knows("tokenizer"))
         container.mode()
         check_identity(folder, container, accepts_changes=self._accepts_changed_data)
+        refuse_counted(container)
         stack.enter_context(torch_state(self.settings))
         stack.enter_context(threads_of_processor(container))
         folder.enter("preparing the tokens")
@@ -208,6 +205,7 @@ class Run:
         folder.begin(dump_settings(self.settings))
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
+        refuse_from_settings(container)
         if group.rank == 0:
             claim_archive(container.state_store(), folder.run_id)
         return folder

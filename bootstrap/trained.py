@@ -7,7 +7,7 @@ import os
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
-from application.generate import fitted, generate, stream
+from application.generate import generate, stream
 from bootstrap.access import own_roles
 from bootstrap.assemble import Around, assemble
 from bootstrap.data_identity import changed_data, known_data, order_as_before
@@ -67,10 +67,7 @@ class Trained:
         self, prompt: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
     ) -> None:
         """Hand ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
-        trainable, tokenizer = self._container.trainable(), self._container.tokenizer()
-        if (shortened := fitted(trainable, tokenizer, prompt, sampling)[2]) is not None:
-            note(shortened)
-        stream(trainable, tokenizer, prompt, sampling, show)
+        stream(self._container.trainable(), self._container.tokenizer(), prompt, sampling, show, note=note)
 
     def held_out_batches(self) -> Sequence[Batch]:
         """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""

@@ -32,3 +32,8 @@ class ModelFactory(ABC, Generic[Model]):
     @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
         """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document."""
+
+    def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:
+        """Return how many parameters ``build`` would make, without the memory for them; None if nobody can tell."""
+        del vocabulary_size, end_of_text
+        return None

@@ -114,6 +114,16 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             msg = f"model {name} cannot be built: {explain(error, self._path)}"
             raise ConfigurationError(msg) from error
 
+    @override
+    def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:
+        try:
+            config = self._load_config(vocabulary_size, end_of_text)
+            with torch.device("meta"), torch.random.fork_rng(devices=[]):
+                network = self._from_scratch(config, "eager")
+        except Exception:  # noqa: BLE001  whatever is wrong with the model, ``build`` says it
+            return None
+        return sum(int(parameter.numel()) for parameter in network.parameters())
+
     def _load_config(self, vocabulary_size: int | None, end_of_text: int) -> PreTrainedConfig:
         sizes = {} if vocabulary_size is None else {"vocab_size": vocabulary_size}
         if self._path is not None:

@@ -1,0 +1,75 @@
+"""A model that cannot fit is refused before it is built, and its run has a story."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+
+import pytest
+from command_line import corpus, environment, run_here, tiny
+
+GIANT = [
+    *("model.config.hidden_size=16384", "model.config.num_hidden_layers=40", "model.config.intermediate_size=65536"),
+    *("model.config.num_attention_heads=128", "model.config.num_key_value_heads=128"),
+]
+THREE_BILLION = [
+    *("model.config.hidden_size=3072", "model.config.num_hidden_layers=28", "model.config.intermediate_size=8192"),
+    *("model.config.num_attention_heads=24", "model.config.num_key_value_heads=8"),
+]
+
+
+def test_a_giant_is_refused_within_seconds(tmp_path):
+    """170 billion parameters end with 2 and one sentence with both figures, before anything is read or built."""
+    began = time.process_time()
+    process = run_here("train", *tiny(corpus(tmp_path), *GIANT), cwd=tmp_path)
+    took = time.process_time() - began
+    assert process.returncode == 2, process.stderr
+    assert process.stderr.startswith("error: the model has at least 172 billion parameters")
+    assert "no setting makes it fit" in process.stderr
+    assert took < 5.0
+    told = run_here("explain", "runs/default", cwd=tmp_path)
+    assert told.returncode == 0
+    assert "172 billion parameters" in told.stdout
+
+
+def test_under_a_limit_of_its_address_space_a_model_is_refused(tmp_path):
+    """3 billion parameters under RLIMIT_AS of 2 GB end with 2 and a sentence that names that limit."""
+    command = [sys.executable, "-m", "application", "train", *tiny(corpus(tmp_path), *THREE_BILLION)]
+    process = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment() | {"OPENBLAS_NUM_THREADS": "1"},
+        text=True,
+        capture_output=True,
+        timeout=110,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 * 10**9, 2 * 10**9)),
+    )
+    assert process.returncode == 2, process.stderr
+    assert "RLIMIT_AS is 2.0 GB" in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "decoder"])
+def test_a_model_folder_that_is_too_large_is_refused(tmp_path, kind):
+    """The config.json of a model folder is enough to know: no weights are looked for."""
+    fields = {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 40, "intermediate_size": 65536}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps({**fields, "num_attention_heads": 128}))
+    settings = [setting for setting in tiny(corpus(tmp_path)) if not setting.startswith("model.")]
+    process = run_here("train", *settings, f"model.kind={kind}", "model.path=./model", cwd=tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "the model has at least" in process.stderr
+
+
+def test_a_family_that_only_its_own_code_can_count_is_counted_without_memory(tmp_path):
+    """A shape that the settings do not tell by themselves is counted where its tensors take no memory, then refused."""
+    config = "model.config={model_type: gpt_neox, hidden_size: 16384, num_hidden_layers: 40, intermediate_size: 65536}"
+    settings = [setting for setting in tiny(corpus(tmp_path)) if not setting.startswith("model.")]
+    process = run_here("train", *settings, config, cwd=tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "the model has at least 1" in process.stderr
+    assert "prepared" not in process.stderr
