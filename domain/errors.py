@@ -23,6 +23,10 @@ class StateError(TrainingError):
     """A checkpoint or a run folder cannot be written, read or trusted."""
 
 
+class NonFiniteState(StateError):
+    """A checkpoint verifies, but its optimizer's state holds infinities or what is no number: it trains nothing."""
+
+
 class OutOfMemory(TrainingError):
     """A step did not fit into memory; parameters and optimizer are still those of the last complete step."""
 

@@ -11,7 +11,13 @@ from typing_extensions import override
 from adapters.optimizer.wrapped import Wrapped, num_ranks, refuse_non_finite
 from adapters.shared.algorithms import allocate_state
 from adapters.shared.causal_language_model import MODEL_FILE
-from adapters.shared.optimizer_state import describe_groups, optimizer_parts, refuse_other_state, saved_optimizer
+from adapters.shared.optimizer_state import (
+    describe_groups,
+    optimizer_parts,
+    refuse_non_finite_state,
+    refuse_other_state,
+    saved_optimizer,
+)
 from adapters.shared.sharding import assign, is_first_rank, local_slice, shape_of
 from adapters.shared.tensor_slices import saved_tensors
 from domain.errors import TrainingError
@@ -135,6 +141,7 @@ class Zero(Wrapped):
         for name in saved.shapes:  # in the order in which they stand in the file
             if name in own:
                 assign(own[name][0], partial(saved.read, name), own[name][1])
+                refuse_non_finite_state(name, local_slice(*own[name]).values)
         for state in self._flat.state.values():
             if _COUNTER in state:
                 state[_COUNTER].copy_(saved.whole(f"{_COUNTER}/{next(iter(self._names.values()))}"))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from adapters.shared.file_parts import TextPart, read_whole
 from adapters.shared.joined_parts import LayoutPart, rank_file
@@ -22,7 +23,7 @@ from adapters.shared.sharding import (
 )
 from adapters.shared.state_parts import TensorsPart
 from adapters.shared.tensor_slices import Layout, SlicedTensors, TensorFile, slices_part
-from domain.errors import StateError
+from domain.errors import NonFiniteState, StateError
 from ports.state_store import open_plainly
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 OPTIMIZER_FILE = "optimizer.safetensors"
 OPTIMIZER_DESCRIPTION = "optimizer.json"
 OPTIMIZER_LAYOUT = "optimizer/layout.json"
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def capture_optimizer(
@@ -80,13 +82,14 @@ def restore_optimizer(
 ) -> None:
     """Copy what ``capture_optimizer`` wrote into the state, which is allocated; ``StateError`` if it does not fit.
 
-    Tensors are read as they stand in the file.
+    Tensors are read as they stand in the file. One that holds what is no finite number raises ``NonFiniteState``.
     """
     own = _named(optimizer, names)
     with saved_optimizer(folder, open_file) as saved:
         refuse_other_state({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
         for name in saved.shapes:
             assign(own[name], partial(saved.read, name))
+            refuse_non_finite_state(name, own[name])
 
 
 @contextmanager
@@ -109,6 +112,15 @@ def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors
         except OSError as error:
             msg = f"{folder} holds an optimizer that cannot be read: {error}; restore another checkpoint"
             raise StateError(msg) from error
+
+
+def refuse_non_finite_state(name: str, tensor: Tensor) -> None:
+    """Raise ``NonFiniteState`` if what this rank holds of the state ``tensor`` is not finite throughout."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if local.dtype not in _FLOATS or torch.isfinite(local.sum()) or torch.isfinite(local).all():  # the sum is quick
+        return
+    msg = f"the optimizer's state {name} holds infinities or what is no number: restore another checkpoint"
+    raise NonFiniteState(msg)
 
 
 def refuse_other_state(shapes: Mapping[str, torch.Size], saved: Mapping[str, torch.Size]) -> None:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from adapters.state_store.defect import Defect, Flaw
 from adapters.state_store.read_once import verify_while_read
 from adapters.state_store.verification import read_manifest, require_sound
 from domain.access import Role
-from domain.errors import StateError
+from domain.errors import NonFiniteState, StateError
 from ports.state_store import Loaded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from adapters.shared.file_operations import FileOperations
     from adapters.state_store.door import Door
-    from adapters.state_store.manifest import Manifest
+    from adapters.state_store.manifest import Manifest, StoredFile
     from adapters.state_store.sealing import Opened, Sealing
     from ports.state_store import OpenFile
 
@@ -50,10 +51,10 @@ class CheckpointReader:
         manifest = read_manifest(self._files, folder)
         if manifest.wrapped_key is None:
             require_sound(self._files, folder, manifest, hashing=False)
-            verify_while_read(self._files, folder, manifest.files, into)
+            _hand_over(self._files, folder, manifest.files, into)
             return Loaded(manifest.info(str(folder)), folder)
         opened = self._decrypted(folder, manifest)
-        verify_while_read(self._files, opened.folder, opened.files, into)
+        _hand_over(self._files, opened.folder, opened.files, into)
         return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
 
     def _decrypted(self, folder: Path, manifest: Manifest) -> Opened:
@@ -65,3 +66,12 @@ class CheckpointReader:
             msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"
             raise StateError(msg)
         return self._sealing.open(self._files, folder, manifest)
+
+
+def _hand_over(
+    files: FileOperations, folder: Path, stored: Sequence[StoredFile], into: Callable[[Path, OpenFile], object]
+) -> None:
+    try:
+        verify_while_read(files, folder, stored, into)
+    except NonFiniteState as error:
+        raise Defect(Flaw.NOT_FINITE, str(error)) from error

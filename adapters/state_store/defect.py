@@ -15,6 +15,7 @@ class Flaw(StrEnum):
     IRREGULAR_FILE = "irregular-file"
     MISSING_FILE = "missing-file"
     NOT_A_FOLDER = "not-a-folder"
+    NOT_FINITE = "not-finite"
     WRONG_HASH = "wrong-hash"
     WRONG_NAME = "wrong-name"
     WRONG_SIZE = "wrong-size"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from decoder_shapes import LLAMA
 
 from adapters.model_factory.decoder import DecoderModelFactory
@@ -95,3 +96,23 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path):
         restored(tmp_path, other)
     assert files_of(other.capture()) == before
     assert list((tmp_path / "quarantine").iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_an_optimizer_state_that_is_not_finite_is_not_trained_on(tmp_path, value, is_alone):
+    """Such a checkpoint is set aside like a damaged one though each byte is as saved, and the older one restored."""
+    trainable, store = prepare("llama"), DiskStateStore(tmp_path, keep=2)
+    take_step(trainable, packed_batch(), step=1, rate=0.01)
+    if not is_alone:
+        store.save(Snapshot(Progress(step=1), "final", trainable.capture()))
+    older = files_of(trainable.capture())
+    parts = trainable.capture()
+    state = next(part for part in parts if part.name == "optimizer.safetensors")
+    max(state.tensors.values(), key=torch.numel).view(-1)[-1] = value
+    store.save(Snapshot(Progress(step=2), "final", parts))
+    fresh = prepare("llama")
+    assert restored(tmp_path, fresh) == (None if is_alone else 1)
+    if not is_alone:
+        assert files_of(fresh.capture()) == older
+    assert [path.name for path in (tmp_path / "quarantine").iterdir()] == ["checkpoint-2.not-finite"]
