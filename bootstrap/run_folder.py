@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
-from adapters.shared.regular_file import IrregularFileError, read_regular, regular
+from adapters.shared.regular_file import IrregularFileError, read_alike, regular
 from bootstrap.run_lock import take_lock
 from domain.errors import ConfigurationError, StateError
 
@@ -167,7 +167,7 @@ def replace_record(path: Path, text: str) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """Return ``run.json`` of the run folder ``path``; raises ``StateError`` if there is none that can be read."""
     try:
-        record = json.loads(read_regular(path / RECORD))
+        record = json.loads(read_alike(path / RECORD))
         if record["schema"] > _SCHEMA:
             msg = f"{path} was written by a newer holdfast: upgrade to read it"
             raise StateError(msg)

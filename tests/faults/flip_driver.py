@@ -148,7 +148,7 @@ class Commanded:
         shutil.rmtree(self.root / "made", ignore_errors=True)
         shutil.copytree(self.root / "sound", self.root / "run")
         output, errors = io.StringIO(), io.StringIO()
-        arm(self.root / "run/checkpoints", number)
+        arm(self.root / "run", number)
         with contextlib.chdir(self.root), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             code = command_line(self.arguments)
         found = {"number": number, "rank": 0, "count": SHIM.flip_count()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -48,6 +49,47 @@ def sweep(shim, folder, way, *, large, stride, ranks=1):
     errors = [process.communicate(timeout=1500)[1] for process in started]
     assert [process.returncode for process in started] == [0] * ranks, errors
     return [[json.loads(line) for line in (folder / f"found-{rank}").read_text().splitlines()] for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Return a folder with a run of two checkpoints, as ``run``."""
+    folder = tmp_path_factory.mktemp("trained")
+    generator = random.Random(0)
+    words = ["the", "model", "reads", "text", "and", "learns", "to", "say", "what", "comes"]
+    lines = [" ".join(generator.choices(words, k=60)) for _ in range(60)]
+    (folder / "corpus.txt").write_text("\n\n".join(lines))
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    settings = [
+        *("data.kind=files", f"data.path={folder / 'corpus.txt'}", "data.sequence_length=32", "data.holdout=0.2"),
+        *("tokenizer.vocabulary_size=300", "tokenizer.backend=huggingface", f"run.cache_dir={folder / 'cache'}"),
+        *(f"model.config.{name}={value}" for name, value in shape.items()),
+        *("model.config.num_key_value_heads=2", "optimizer.batch_size=4", "optimizer.device=cpu"),
+        *("optimizer.precision=fp32", "run.budget.steps=3", "state_store.every=1", "state_store.keep=2"),
+        *("evaluation.every=3", "sample.max_new_tokens=1", "monitors=[]", f"run.dir={folder / 'run'}"),
+    ]
+    command = [sys.executable, "-m", "application", "train", *settings]
+    environment = os.environ | {"PYTHONPATH": str(HERE.parents[1]), "HF_HUB_OFFLINE": "1"}
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
+    return folder
+
+
+COMMANDS = {
+    "generate": "generate run --max-new-tokens 8 --temperature 0",
+    "evaluate": "evaluate run",
+    "export": "export run made",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("large", [1, 1 << 20], ids=["in-pieces", "in-memory"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_wrong_reading_of_a_trained_model_is_used(shim, trained, tmp_path, command, large):
+    """What a command makes of a run is the same, or that of the older checkpoint, or it ends in an error."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    (found,) = sweep(shim, tmp_path, COMMANDS[command], large=large, stride=1)
+    judge(found, older=2)
 
 
 def judge(found, *, older):

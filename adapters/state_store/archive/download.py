@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from adapters.shared.file_operations import FileOperations
     from adapters.state_store.archive.objects import Found, Objects
+    from adapters.state_store.manifest import StoredFile
 
 COMMIT_SIZE = len(commit_of(b""))
 
@@ -35,6 +36,15 @@ def read_copy(objects: Objects, step: int, found: Mapping[str, Found]) -> tuple[
 
     Raises ``Defect`` for a copy that does not count, ``StateError`` for one of another version.
     """
+    try:
+        return _read_copy(objects, step, found)
+    except Defect as defect:
+        if defect.flaw is not Flaw.BAD_COMMIT:
+            raise
+    return _read_copy(objects, step, found)  # it may have been read wrong
+
+
+def _read_copy(objects: Objects, step: int, found: Mapping[str, Found]) -> tuple[Manifest, bytes]:
     name = folder_name(step)
     data = _read(objects, f"{name}/{MANIFEST}", found, LARGEST_MANIFEST)
     if _read(objects, f"{name}/{COMMIT}", found, COMMIT_SIZE) != commit_of(data):
@@ -68,23 +78,31 @@ def check_sizes(objects: Objects, manifest: Manifest, found: Mapping[str, Found]
 def download(objects: Objects, files: FileOperations, manifest: Manifest, data: bytes, into: Path) -> None:
     """Bring the files of the manifest, whose bytes are ``data``, into the empty folder ``into``, durably.
 
-    Raises ``Defect`` at the first file whose bytes are not those that were saved.
+    What is not as saved is read once more. Raises ``Defect`` at the first file whose bytes are not so then either.
     """
     inner = {into / parent for file in manifest.files for parent in PurePosixPath(file.path).parents} - {into}
     for folder in sorted(inner):
         files.make_folder(folder)
     for file in manifest.files:
         key, path = f"{folder_name(manifest.progress.step)}/{file.path}", into / file.path
-        hashed = Hashed(objects.chunks(key, file.size))
-        files.write_chunks(path, hashed)
-        files.sync_file(path)
-        if hashed.hash != file.hash:
+        if not (_bring(objects, files, key, file, path) or _bring(objects, files, key, file, path)):
             raise Defect(Flaw.WRONG_HASH, f"{objects.name(key)} does not have the bytes that were saved")
     for path, content in ((into / MANIFEST, data), (into / COMMIT, commit_of(data))):
         files.write_file(path, content)
         files.sync_file(path)
     for folder in [*sorted(inner, reverse=True), into]:
         files.sync_folder(folder)
+
+
+def _bring(objects: Objects, files: FileOperations, key: str, file: StoredFile, path: Path) -> bool:
+    """Write the object ``key`` into ``path``, durably; return whether it is ``file`` as saved, else nothing is left."""
+    hashed = Hashed(objects.chunks(key, file.size))
+    files.write_chunks(path, hashed)
+    if hashed.hash != file.hash:
+        files.remove_file(path)
+        return False
+    files.sync_file(path)
+    return True
 
 
 def _read(objects: Objects, key: str, found: Mapping[str, Found], largest: int) -> bytes:
