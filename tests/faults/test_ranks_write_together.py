@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -115,3 +118,30 @@ def test_a_first_rank_that_does_not_wait_is_found_out(root, monkeypatch):
     problems, found = save_with_a_late_rank(threading.Event(), may_finish=later)
     assert problems == (None, None)
     assert FILES.items() <= found.items()
+
+
+def test_a_wrong_reading_of_what_is_joined_is_not_saved(root, monkeypatch):
+    """Whichever reading of the ranks' files is wrong as they are joined, it is read again: what they wrote is saved."""
+    calls = itertools.count()
+    right = os.pread
+
+    def wrong(descriptor, size, offset):
+        data = right(descriptor, size, offset)
+        if data and next(calls) == point:
+            return bytes([data[0] ^ 4]) + data[1:]
+        return data
+
+    monkeypatch.setattr(os, "pread", wrong)
+    outcomes = []
+    for point in itertools.count():
+        calls = itertools.count()
+        problem, _ = save_together(root)
+        outcomes.append(problem)
+        if problem is None:
+            found = files_under(root / "checkpoints/checkpoint-4")
+            assert FILES.items() <= found.items()
+            shutil.rmtree(root / "checkpoints/checkpoint-4")
+        if next(calls) <= point:
+            break
+    assert len(outcomes) > 4
+    assert set(outcomes) == {None}
