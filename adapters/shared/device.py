@@ -12,6 +12,7 @@ import torch
 from torch.utils import deterministic as _deterministic
 
 from adapters.shared.host_memory import give_back_freed
+from adapters.shared.peers import raise_if_peers_are_lost
 from domain.errors import ConfigurationError, OutOfMemory
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:
     """Return ``work(*arguments)``, turning every library's way of saying out-of-memory into ``OutOfMemory``.
 
     It is raised once the library's error is gone: the frames in that error's traceback hold the tensors that must be
-    freed. A context manager could not do that, as its own frame would keep the error.
+    freed. A context manager could not do that, as its own frame would keep the error. If another rank is gone, that is
+    raised as ``TrainingError``.
     """
     try:
         return work(*arguments)
@@ -128,6 +130,7 @@ def within_memory(device: str, work: Callable[..., T], *arguments: Any) -> T:
             sign in str(error) for sign in _SHORTAGES
         )
         if not is_shortage:
+            raise_if_peers_are_lost(error)
             raise
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -80,6 +80,7 @@ def test_kills_leave_no_process_and_the_same_result(tmp_path, num_kills, seed):
         if kind == "slurm" and number % 3 != 2:
             assert launcher.returncode == 1, "as docs/distributed.md says"
             assert (folder / f"checkpoints/checkpoint-{STRIDE * (number + 1)}/COMMIT").exists()
+    assert "unexpected" not in (tmp_path / "errors").read_text()
     hold.release()
     outcome = run("train", *killed, cwd=tmp_path)
     assert outcome.returncode == 0, outcome.stderr
