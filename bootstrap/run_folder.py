@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
@@ -13,6 +12,7 @@ from uuid import uuid4
 
 from adapters.shared.regular_file import IrregularFileError, read_alike, regular
 from bootstrap.run_lock import take_lock
+from configs.run_names import is_below, is_identity
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -23,17 +23,8 @@ RECORD = "run.json"
 TRAINING = "training"
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
-# What a resumed run may not change: another value here makes it another run.
-_IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.algorithm")
-_FREE = (
-    *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error"),
-    *("tokenizer.backend", "tokenizer.allow_other"),  # all backends give the same ids, and it is asked at the beginning
-    "model.compile",  # compiled layers train the same model
-)
 # What the ranks of a run must be given alike beside that.
 _EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
-# where files lie is no part of what they are
-_FREE_OF_SOURCES = re.compile(r"data\.sources\..*\.(retry\..*|path)")
 
 
 @final
@@ -72,7 +63,7 @@ class RunFolder:
         else:
             self.settings_before = self.record["settings"]
             changes = changed_settings(self.record["settings"], settings)
-            refused = [key for key in changes if _is_identity(key) and not _is_a_place(key, settings)]
+            refused = [key for key in changes if is_identity(key) and not _is_a_place(key, settings)]
             if refused:
                 # another kind has other settings, which nobody has changed by hand
                 key = min(refused, key=lambda key: not key.endswith(".kind"))
@@ -213,20 +204,12 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
 
 def is_for_all_ranks(key: str) -> bool:
     """Return whether ranks with other values of the setting ``key`` would not take the same steps together."""
-    return _is_identity(key) or _is_below(key, _EVERYONES)
-
-
-def _is_identity(key: str) -> bool:
-    return _is_below(key, _IDENTITY) and not (_is_below(key, _FREE) or _FREE_OF_SOURCES.fullmatch(key))
+    return is_identity(key) or is_below(key, _EVERYONES)
 
 
 def _is_a_place(key: str, settings: Mapping[str, Any]) -> bool:
     """Return whether ``key`` says where files lie: that they are the same is checked by their content."""
     return key == "data.path" and settings["data"]["kind"] in ("files", "tokens")
-
-
-def _is_below(key: str, names: tuple[str, ...]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

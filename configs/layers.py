@@ -18,6 +18,7 @@ from configs.masking import MASK
 from configs.plain import leaves, to_plain
 from configs.problems import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
 from configs.ready import find_file, shown_name
+from configs.run_names import names_itself, run_name
 from configs.settings import TrainSettings
 from configs.strict_yaml import MAX_DEPTH, StrictYamlError, read_scalar, read_yaml
 from configs.tree import Leaf, Tree, lay, leaves_of, merge, plant, plant_at, values_of
@@ -94,6 +95,9 @@ def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:
     if getattr(settings.tokenizer, "follows_model", False):
         followed = f"that of model.path ({origins.of(('model', 'path'))})"
         layers |= {("tokenizer", name): followed for name in ("kind", "path", "revision")}
+    if ("run", "name") not in layers and names_itself(settings):
+        name = run_name(settings, restore_settings)
+        settings = settings.model_copy(update={"run": settings.run.model_copy(update={"name": name})})
     paths = [path for path, _ in leaves(to_plain(settings))]
     return Resolved(settings, MappingProxyType({".".join(path): layers.get(path, "default") for path in paths}))
 

@@ -32,7 +32,12 @@ class BudgetSettings(Section):
 class RunSettings(Section):
     """What a run is called, where it is kept and when it is done."""
 
-    name: str = Field(default="default", max_length=128, description="Name of the run: letters, digits and . _ - only.")
+    name: str = Field(
+        default="default",
+        max_length=128,
+        description="Name of the run: letters, digits and . _ - only. Without one, without run.dir and without an "
+        "archive, the data or the model and a hash of what a resume may not change name it; the quickstart is default.",
+    )
     dir: Folder | None = Field(default=None, description="Folder of the run; null means runs/<name>.")
     seed: Seed = Field(
         default=1234, description="Seed of the weights, of the order of the data and of dropout, from 0 to 4294967295."

@@ -85,6 +85,7 @@ def corpus(folder: Path, *, documents: int = 120, seed: int = 0) -> Path:
 def tiny(path: Path, *more: str) -> list[str]:
     """Return settings of a run of a few seconds on the corpus at ``path``; ``more`` come behind."""
     return [
+        "run.name=default",
         "data.kind=files",
         f"data.path={path}",
         "data.sequence_length=64",

@@ -1,0 +1,139 @@
+"""The name that a run gets by itself, and the settings that make two runs one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ValidationError
+
+from configs.masking import mask, mask_url
+from configs.plain import leaves, to_plain
+from configs.settings import TrainSettings
+from domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+QUICKSTART = "default"
+# What a resumed run may not change: another value here makes it another run.
+_IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.algorithm")
+_FREE = (
+    *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error"),
+    *("tokenizer.backend", "tokenizer.allow_other"),  # all backends give the same ids, and it is asked at the beginning
+    "model.compile",  # compiled layers train the same model
+)
+# where files lie is no part of what they are, but what a person tells them apart by
+_FREE_OF_SOURCES = re.compile(r"data\.sources\..*\.(retry\..*|path)")
+_PATH_OF_SOURCE = re.compile(r"data\.sources\..*\.path")
+_KINDS = ("data", "tokenizer", "model", "optimizer")
+_GLOB = re.compile(r"[*?\[\]{}]")
+_LONGEST_WORD = 40
+
+
+def is_identity(key: str) -> bool:
+    """Return whether another value of the setting ``key`` makes it another run."""
+    return is_below(key, _IDENTITY) and not (is_below(key, _FREE) or _FREE_OF_SOURCES.fullmatch(key))
+
+
+def is_below(key: str, names: tuple[str, ...]) -> bool:
+    """Return whether ``key`` is one of ``names`` or within one of them."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def names_itself(settings: TrainSettings) -> bool:
+    """Return whether a run that was given no name gets one: not where its place is given, or known to an archive."""
+    return settings.run.dir is None and getattr(settings.state_store, "archive", None) is None
+
+
+def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]) -> str:
+    """Return the name of a run that was given none: of its data or model, and of what makes it this run.
+
+    The quickstart's is ``default``. A run that stands there from before names came by themselves continues there;
+    ``restore`` gives the settings out of its record.
+    """
+    name = _name_of(settings)
+    record = Path("runs", QUICKSTART, "run.json")
+    if name != QUICKSTART and not Path("runs", name).exists() and record.is_file():
+        try:
+            earlier = restore(json.loads(record.read_text(encoding="utf-8"))["settings"])
+        except (OSError, ValueError, KeyError, TypeError, ConfigurationError):
+            return name  # it is not this run's to complain of
+        if getattr(settings.tokenizer, "follows_model", False):  # the earlier run keeps the one that it began with
+            settings = settings.model_copy(update={"tokenizer": earlier.tokenizer})
+        return QUICKSTART if _identity(earlier) == _identity(settings) else name
+    return name
+
+
+def _name_of(settings: TrainSettings) -> str:
+    identity = _identity(settings)
+    if identity == _identity(TrainSettings()):
+        return QUICKSTART
+    digest = blake2b(json.dumps(identity, sort_keys=True).encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{_word(settings)}-{digest}"
+
+
+def _identity(settings: TrainSettings) -> dict[str, Any]:
+    """Return what identifies a run, by dotted key; what has its default is left out, so that new settings may come."""
+    plain = mask(_chosen(settings), mask_url)
+    found = {".".join(path): value for path, value in leaves(plain)}
+    kinds = {f"{section}.kind": getattr(settings, section).kind for section in _KINDS}
+    return {key: value for key, value in (found | kinds).items() if is_identity(key) or _PATH_OF_SOURCE.fullmatch(key)}
+
+
+def _chosen(value: Any) -> Any:
+    """Return plain data of what is not the default, with paths as they are seen from the current folder."""
+    if isinstance(value, BaseModel):
+        defaults, own = _defaults(type(value)), {name: getattr(value, name) for name in type(value).model_fields}
+        chosen = {name: item for name, item in own.items() if to_plain(item) != defaults[name]}
+        return {name: _seen_from_here(item) if name == "path" else _chosen(item) for name, item in chosen.items()}
+    if isinstance(value, dict):
+        return {str(key): _chosen(item) for key, item in value.items()}
+    return [_chosen(item) for item in value] if isinstance(value, list | tuple) else to_plain(value)
+
+
+@cache
+def _defaults(section: type[BaseModel]) -> Mapping[str, Any]:
+    """Return the plain default of each field; that of one which has to be given equals nothing."""
+    try:
+        whole: Any = section()
+    except ValidationError:
+        fields = section.model_fields.items()
+        return {name: to_plain(field.get_default(call_default_factory=True)) for name, field in fields}
+    return {name: to_plain(getattr(whole, name)) for name in section.model_fields}
+
+
+def _seen_from_here(path: Any) -> Any:
+    """Return a local path without its spelling: relative if it lies below the current folder, else from the root."""
+    if isinstance(path, list | tuple):
+        return [_seen_from_here(item) for item in path]
+    text = str(path)
+    whole = Path(os.path.abspath(os.path.expanduser(text)))  # noqa: PTH100, PTH111  a glob is no path, and ".." counts
+    before_glob = Path(_GLOB.split(str(whole))[0])
+    if "://" in text or not (before_glob.exists() or (before_glob.parent.exists() and _GLOB.search(text))):
+        return text  # a place on the network, or a name on the hub
+    return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else str(whole)
+
+
+def _word(settings: TrainSettings) -> str:
+    """Return a word for the data of a run, or for its model if the data are the default."""
+    data: Any = settings.data
+    model: Any = settings.model
+    if data.kind != "python_library":
+        path = _seen_from_here(getattr(data, "path", None) or "")
+        word = _last_part(path[0] if isinstance(path, list) else path) or data.kind
+    else:
+        config: Mapping[str, Any] = getattr(model, "config", None) or {}
+        path = _seen_from_here(getattr(model, "path", None) or "")
+        word = _last_part(path) or str(config.get("model_type") or model.kind)
+    return re.sub(r"[^A-Za-z0-9_]+", "-", word).strip("-_")[:_LONGEST_WORD] or "run"
+
+
+def _last_part(path: str) -> str:
+    parts = [part for part in path.split("/") if part not in ("", ".", "..") and not _GLOB.search(part)]
+    return parts[-1].split(".")[0] if parts else ""

@@ -1,0 +1,143 @@
+"""The names that runs get by themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from configs.layers import load_settings
+from configs.rendering import dump_settings
+
+DATA = ("data.kind=files", "data.path=texts")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """Return the current folder, which holds two folders of texts."""
+    home = tmp_path / "home"
+    for name in ("texts", "others"):
+        (home / name).mkdir(parents=True)
+    monkeypatch.chdir(home)
+    return home
+
+
+def settings_of(*overrides):
+    return load_settings([], overrides, {}).settings
+
+
+def name_of(*overrides):
+    return settings_of(*overrides).run.name
+
+
+def test_the_quickstart_is_default():
+    """A run without settings is called default, as is one that only learns or lasts otherwise."""
+    assert name_of() == name_of("optimizer.learning_rate=1e-4", "run.budget.steps=7", "model.compile=none") == "default"
+
+
+def test_a_name_that_is_given_is_kept():
+    """Whatever the run is, run.name names it, and run.dir places it."""
+    assert name_of("run.name=default", *DATA) == "default"
+    assert settings_of("run.dir=here", *DATA).run.directory == Path("here")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data.path=others",
+        "data.sequence_length=64",
+        "data.holdout=0.5",
+        "tokenizer.vocabulary_size=999",
+        "model.config.hidden_size=32",
+        "model.kind=decoder",
+        "run.seed=1",
+        "optimizer.algorithm=lion",
+    ],
+)
+def test_what_a_resume_may_not_change_names_another_run(change):
+    """Each setting which a resume with another value refuses gives the run another folder."""
+    assert name_of(*DATA, change) != name_of(*DATA)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "run.budget.tokens=1e9",
+        "optimizer.learning_rate=1",
+        "optimizer.batch_size=8",
+        "data.workers=1",
+        "data.cache.budget=1000000000",
+        "state_store.keep=9",
+        "tokenizer.backend=huggingface",
+        "monitors=[jsonl]",
+    ],
+)
+def test_what_a_resume_may_change_continues_the_run(change):
+    """The same command with a longer budget, another rate or other care finds the run that it began."""
+    assert name_of(*DATA, change) == name_of(*DATA)
+
+
+@pytest.mark.parametrize("spelling", ["./texts", "texts/", "others/../texts", "{home}/texts", "[texts]"])
+def test_the_spelling_of_a_path_does_not_matter(home, spelling):
+    """The same place is the same run, however it is written."""
+    assert name_of("data.kind=files", f"data.path={spelling.format(home=home)}") == name_of(*DATA)
+
+
+def test_a_project_that_was_moved_keeps_its_names(home, monkeypatch):
+    """What lies below the current folder is named as seen from there, so the run is found after a move."""
+    before = name_of(*DATA)
+    moved = home.with_name("moved")
+    home.rename(moved)
+    monkeypatch.chdir(moved)
+    assert name_of(*DATA) == before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "word"),
+    [
+        (DATA, "texts"),
+        (("data.kind=files", "data.path=texts/**/*.jsonl.gz"), "texts"),
+        (("data.kind=files", "data.path=s3://bucket/some dir/wörter.v2.jsonl.gz"), "w-rter"),
+        (("data.kind=files", "data.path=[texts,others]"), "texts"),
+        (("data.kind=huggingface", "data.path=Salesforce/wikitext"), "wikitext"),
+        (("model.path=openai/gpt2",), "gpt2"),
+        (("model.config.hidden_size=32",), "llama"),
+        (("model.kind=decoder",), "decoder"),
+    ],
+)
+def test_a_name_tells_what_the_run_is_of(overrides, word):
+    """The data, or the model where the data are the default, and eight digits of the hash."""
+    name, _, digest = name_of(*overrides).rpartition("-")
+    assert (name, len(digest)) == (word, 8)
+
+
+def test_a_run_that_was_begun_as_default_continues_there(home):
+    """A folder from before names came by themselves is the run's as long as it is of these very settings."""
+    earlier = settings_of("run.name=default", *DATA)
+    record = home / "runs/default/run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"settings": dump_settings(earlier)}))
+    assert name_of(*DATA) == name_of(*DATA, "run.budget.steps=7") == "default"
+    assert name_of("data.kind=files", "data.path=others") != "default"
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"settings": {"run": {"name": 7}}}'])
+def test_a_folder_called_default_that_cannot_be_read_is_left_alone(home, content):
+    """What stands in runs/default and is no record of such a run changes no name."""
+    record = home / "runs/default/run.json"
+    record.parent.mkdir(parents=True)
+    name = name_of(*DATA)
+    record.write_text(content)
+    assert name_of(*DATA) == name != "default"
+
+
+def test_a_secret_in_a_url_is_no_part_of_a_name():
+    """A run is found again with a new password for the same data."""
+    first, second = (name_of("data.kind=files", f"data.path=https://me:{word}@host/a.txt") for word in ("old", "new"))
+    assert first == second
+
+
+def test_a_run_with_an_archive_keeps_the_name_under_which_its_copies_lie():
+    """Copies of a run are found by its name on an empty disk, so no name comes by itself there."""
+    assert name_of(*DATA, "state_store.archive.url=./archive") == "default"
