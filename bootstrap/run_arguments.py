@@ -27,9 +27,9 @@ The same command continues an unfinished run from its newest valid checkpoint.
 
 examples:
   python -m application train
-  python -m application train run.name=mine data.kind=files data.path='text/**/*.jsonl.gz'
+  python -m application train data.kind=files data.path='text/**/*.jsonl.gz'
   python -m application train --config configs/quickstart.yaml optimizer.learning_rate=1e-3
-  python -m application train run.name=gpt2 model.path=./gpt2 tokenizer.kind=huggingface tokenizer.path=./gpt2
+  python -m application train run.name=gpt2 model.path=./gpt2
   python -m application train --supervise run.name=long run.budget.steps=100000
   python -m application train --from-step 300 optimizer.learning_rate=1e-4   # again from there, another way
 

@@ -30,6 +30,7 @@ class ForkedRuns:
         """Return the arguments of a run of 12 steps with a checkpoint at each fourth; ``more`` come behind."""
         return [
             "train",
+            "run.name=default",
             "data.kind=files",
             f"data.path={self.home / 'corpus.jsonl'}",
             "data.sequence_length=16",
