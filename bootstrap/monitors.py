@@ -9,9 +9,22 @@ from bootstrap.plugins import check_options, load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from contextlib import ExitStack
     from pathlib import Path
 
+    from bootstrap.screen import Screen
+    from configs.settings import TrainSettings
     from ports.monitor import Monitor
+
+
+def open_monitors(
+    overrides: Mapping[str, Any], settings: TrainSettings, screen: Screen, stack: ExitStack
+) -> list[Monitor]:
+    """Return the monitors of a run, which are closed when ``stack`` ends; the console is that of ``screen``."""
+    monitors = build_monitors(overrides, settings.monitors, settings.run.directory, screen.console)
+    for monitor in monitors:
+        stack.callback(close_monitor, monitor, screen.say)
+    return monitors
 
 
 def build_monitors(

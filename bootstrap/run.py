@@ -21,7 +21,7 @@ from bootstrap.compiling import compile_model
 from bootstrap.fit import check_description, take_former_tokenizer
 from bootstrap.hardware import threads_of_processor, torch_state
 from bootstrap.micro_batch import begin_micro_batch
-from bootstrap.monitors import build_monitors, close_monitor
+from bootstrap.monitors import open_monitors
 from bootstrap.post_mortem import post_mortem_reactions
 from bootstrap.ranks import SharedRunFolder, check_identity, prepare_data
 from bootstrap.reactions import reactions, reactions_of_each_rank, subscribe_outside_handlers
@@ -170,7 +170,7 @@ class Run:
         folder = self._open_folder(container, stack)
         group = container.process_group()
         folder.give_to(container)
-        monitors = self._open_monitors(stack) if group.rank == 0 else []
+        monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, say=self._tell)
         container.rejections.override(providers.Object(rejections))
@@ -212,12 +212,6 @@ class Run:
 
     def _tell(self, line: str) -> None:
         self._screen.say(line)
-
-    def _open_monitors(self, stack: ExitStack) -> list[Monitor]:
-        monitors = build_monitors(self._overrides, self.settings.monitors, self.directory, self._screen.console)
-        for monitor in monitors:
-            stack.callback(close_monitor, monitor, self._tell)
-        return monitors
 
     def _subscribe(
         self, container: Container, folder: SharedRunFolder, monitors: Sequence[Monitor], stack: ExitStack
