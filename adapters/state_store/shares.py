@@ -52,7 +52,7 @@ def announced(files: FileOperations, folder: Path, share: StateShare) -> Wrapped
     deadline = time.monotonic() + share.patience
     while (record := _read(files, folder / RANKS / _OPEN)) is None:
         if share.is_over() or time.monotonic() > deadline:
-            msg = f"rank 0 did not begin {folder} within {share.patience:.0f} s: look there for its error"
+            msg = f"rank 0 did not begin {folder} within {share.patience:.0f} s, or has left: look there for its error"
             raise StateError(msg)
         time.sleep(_POLL_SECONDS)
     return key_from_record(record.get("encryption"))
@@ -83,7 +83,10 @@ def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence
                 found[rank] = _files_in(record, rank)
         if missing[0] not in found:
             if share.is_over() or time.monotonic() > deadline:
-                msg = f"rank {missing[0]} of {share.num_ranks} did not come to write its part: look there for its error"
+                msg = (
+                    f"rank {missing[0]} of {share.num_ranks} did not write its part within {share.patience:.0f} s, "
+                    "or has left: look there for its error"
+                )
                 raise StateError(msg)
             time.sleep(_POLL_SECONDS)
     return [file for rank in sorted(found) for file in found[rank]]
