@@ -33,7 +33,7 @@ def _facts(container: Container, decided: Mapping[str, Mapping[str, str]]) -> It
     optimizer, length = settings.optimizer, settings.data.sequence_length
     yield "run", str(container.directory())
     yield "model", f"{_kind(settings)}, {counted(hardware.num_parameters, 'parameter')}{_trained(container)}"
-    processes = "" if size == 1 else f", {counted(size, 'process')}es"
+    processes = "" if size == 1 else f", {size} processes"
     yield "device", f"{hardware.device}, {hardware.precision}{processes}"
     tokens = optimizer.batch_size * length
     rows = counted(container.micro_batch(), "row")
