@@ -57,7 +57,8 @@ def _data(container: Container, tokens_a_step: int) -> Iterator[tuple[str, str]]
     if isinstance(stream, CachedBatches):
         there = stream.num_rows * settings.data.sequence_length
         yield "data", f"{there:,} tokens in {counted(stream.num_rows, 'row')}, without what is held out"
-        words += f" = {min(spent) / max(there, 1):,.1f} epochs"
+        epochs = min(spent) / max(there, 1)
+        words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"
     else:
         yield "data", "streamed: how many tokens there are is not known ahead"
     yield "budget", words

@@ -47,13 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def guarded(command: Callable[[], int]) -> int:
     """Return the exit code of ``command``, or that of the error that it raised, which is told."""
+    from bootstrap.printing import as_error
     from configs.masking import mask_text
     from domain.errors import ConfigurationError, DataError, RestartNeeded, StateError, TokensLost, TrainingError
 
     try:
         return command()
     except TrainingError as error:
-        print(f"error: {mask_text(str(error))}", file=sys.stderr)
+        print(as_error(f"error: {mask_text(str(error))}"), file=sys.stderr)
         codes = {ConfigurationError: 2, TokensLost: 75, DataError: 3, StateError: 4, RestartNeeded: 75}
         return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
     except BrokenPipeError:

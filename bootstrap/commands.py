@@ -16,6 +16,7 @@ from bootstrap.launcher_watch import ending_with_launcher
 from bootstrap.logging import configure_logging
 from bootstrap.micro_batch import FILE as SIZES
 from bootstrap.named_checkpoint import Choice, folder_of
+from bootstrap.printing import fitting, short
 from bootstrap.program import called_as
 from bootstrap.report import Report
 from bootstrap.run import build
@@ -80,11 +81,12 @@ def train(options: argparse.Namespace) -> int:
                 report.show(progress)
                 return 0
     except StoppedAtOnce as stop:
-        print(f"{stop}: the same command continues from the newest checkpoint, if there is one", file=sys.stderr)
+        told = f"{stop}: the same command continues from the newest checkpoint, if there is one"
+        print(fitting(told, sys.stderr), file=sys.stderr)
         return 128 + stop.number
     where = run.newest_checkpoint()
-    saved = f"at step {progress.step} with a checkpoint in {where}" if where else "before there was anything to save"
-    print(f"stopped {saved}; the same command continues")
+    saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
+    print(fitting(f"stopped {saved}; the same command continues"))
     return 128 + run.stopped_by.signal
 
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import shlex
-import shutil
-import sys
-import textwrap
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from bootstrap.accounting import sentence_of
+from bootstrap.printing import fitting, short
 from bootstrap.program import called_as
 from bootstrap.screen import phases_shown
 from domain.counting import counted
@@ -45,13 +42,15 @@ class Report:
         folder = self._run.directory
         if progress.step == self._first_step and self._run.stopped_by is None:
             print(f"{folder} is finished at step {progress.step}: nothing was left to train")
-            print("another one: add --fresh or run.name=NAME; more of it: a larger run.budget.steps or .tokens")
+            print(
+                fitting("another one: add --fresh or run.name=NAME; more of it: a larger run.budget.steps or .tokens")
+            )
         else:
             minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
             spent = f"{progress.tokens:,} tokens, {minutes}:{seconds:02d} in all"
-            print(f"{self._ending(progress)}, {spent}")
+            print(fitting(f"{self._ending(progress)}, {spent}"))
             if (goodput := self._run.goodput).starts:  # which the first rank alone knows
-                print(_fitting(sentence_of(goodput)))
+                print(fitting(sentence_of(goodput)))
         if self._evaluation is not None:
             figures = self._evaluation.evaluation
             print(f"held-out: {figures.bits_per_byte:.3f} bits per byte, {figures.loss:.3f} nats/token")
@@ -61,11 +60,11 @@ class Report:
         with phases_shown() as show:
             show("writing a sample")
             sample = self._run.sample(chosen.prompt, sampling, note=notes.append)
-        print("".join(f"{_fitting(note)}\n" for note in notes), end="")
+        print("".join(f"{fitting(note)}\n" for note in notes), end="")
         print(f"\nsample:\n{_indented(sample)}\n")
         if (checkpoint := self._run.newest_checkpoint()) is not None:
             reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
-            print(_fitting(f"checkpoint: {_short(checkpoint)}  (for {reader})"))
+            print(fitting(f"checkpoint: {short(checkpoint)}  (for {reader})"))
         program = called_as()
         prompt = [f"--prompt={chosen.prompt}"] if chosen.prompt.startswith("-") else ["--prompt", chosen.prompt]
         print(f"try next:   {shlex.join([*program, 'generate', str(folder), *prompt])}")
@@ -79,20 +78,6 @@ class Report:
         budget = self._run.settings.run.budget.steps
         whole = f" of {budget:,}" if budget is not None else ""
         return f"stopped after step {progress.step:,}{whole} ({stop.reason})"
-
-
-def _fitting(text: str) -> str:
-    """Return ``text`` in lines of a terminal's width, as it is where nobody looks at a terminal."""
-    if not sys.stdout.isatty():
-        return text
-    width = shutil.get_terminal_size().columns
-    return textwrap.fill(text, max(width, 40), break_long_words=False, break_on_hyphens=False)
-
-
-def _short(location: str) -> str:
-    """Return a path as seen from the current folder, if it lies there."""
-    path = Path(location)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
 
 
 def _indented(text: str) -> str:

@@ -1,0 +1,36 @@
+"""Lines for a person on a standard stream."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_NARROWEST = 40
+
+
+def fitting(text: str, stream: TextIO | None = None) -> str:
+    """Return ``text`` in lines of a terminal's width, as it is where ``stream`` is none; standard output if None."""
+    if not (stream or sys.stdout).isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns, _NARROWEST)
+    return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines())
+
+
+def as_error(text: str) -> str:
+    """Return an error for standard error: red in a terminal, unless NO_COLOR is set."""
+    told = fitting(text, sys.stderr)
+    is_plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return told if is_plain else f"\x1b[31m{told}\x1b[0m"
+
+
+def short(location: str) -> str:
+    """Return a path as seen from the current folder, if it lies there."""
+    path = Path(location)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else location
