@@ -22,6 +22,7 @@ from bootstrap import data, disk, sources, training
 from bootstrap.access import door_of
 from bootstrap.audit import audit_of
 from bootstrap.conditions import conditions
+from bootstrap.datasets import datasets_in
 from bootstrap.eviction import first_uses, load_eviction
 from bootstrap.hardware import choose_hardware
 from bootstrap.host_memory import MemoryPressure
@@ -150,32 +151,35 @@ class Container(containers.DeclarativeContainer):
         process_group.provided.size,
     )
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
+    datasets = providers.Singleton(datasets_in, cache_folder, settings.provided.data.cache)
     token_cache = providers.Factory(
         lazy("adapters.token_cache.disk:DiskTokenCache"),
         cache_folder,
         budget=providers.Callable(data.cache_budget, settings.provided.data, cache_folder),
         eviction=providers.Singleton(
-            load_eviction, settings.provided.data.cache, providers.Callable(first_uses, readers, mixture)
+            load_eviction, settings.provided.data.cache, providers.Callable(first_uses, readers, mixture, datasets)
         ),
         max_open=providers.Callable(disk.open_shards, settings.provided.data),
         sealing=providers.Singleton(shard_sealing, settings.provided.data.cache.encryption),
     )
     token_files = providers.Singleton(
         lazy("adapters.token_source.files:FilesTokenSource"),
-        settings.provided.data.path,
+        providers.Callable(sources.placed, settings.provided.data.path, places),
         folder=cache_folder,
         end_of_text=tokenizer.provided.end_of_text,
         vocabulary_size=tokenizer.provided.vocabulary_size,
         dtype=settings.provided.data.dtype,
         column=settings.provided.data.column,
     )
+    form = providers.Callable(data.form_of, settings.provided.data)
     tokens = providers.Selector(
-        providers.Callable(data.form_of, settings.provided.data),
+        form,
         text=providers.Singleton(
             data.prepare,
             readers,
             token_cache.provider,
             rejections,
+            datasets,
             workers=settings.provided.data.workers,
             say=say,
             show=show,
@@ -192,9 +196,7 @@ class Container(containers.DeclarativeContainer):
             data.streamed_batches, readers, mixture, packing, holdout, share, data=settings.provided.data
         ),
     )
-    identified = providers.Selector(
-        providers.Callable(data.form_of, settings.provided.data), text=data_source, tokens=token_files
-    )
+    identified = providers.Selector(form, text=data_source, tokens=token_files)
     data_fingerprint = providers.Callable(lambda data: data.fingerprint(), identified)
     data_changes: providers.Object[int] = providers.Object(0)
     feed = providers.Singleton(
@@ -204,7 +206,7 @@ class Container(containers.DeclarativeContainer):
     held_out = providers.Singleton(
         HeldOut,
         providers.Selector(
-            providers.Callable(data.form_of, settings.provided.data),
+            form,
             text=providers.Singleton(TextGroups, readers, holdout, settings.provided.run.seed),
             tokens=providers.Singleton(ShardGroups, token_files),
         ),

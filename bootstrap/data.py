@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from application.feed import BatchStream
     from application.rejections import Rejections
+    from bootstrap.datasets import Datasets
     from configs.sections.data import FeedSettings
     from configs.sections.run import RunSettings
     from domain.order import Share
@@ -146,6 +147,7 @@ def prepare(
     readers: Sequence[TextReader],
     make_cache: Callable[[str], TokenCache],
     rejections: Rejections,
+    datasets: Datasets,
     *,
     workers: int | None,
     say: Callable[[str], object],
@@ -154,7 +156,7 @@ def prepare(
     """Return the tokens of each source, tokenizing what is missing."""
     caches, preparations = [], []
     for reader in readers:
-        cache = make_cache(cache_key(reader))
+        cache = make_cache(datasets.name_of(reader))
         preparation = PrepareTokens(
             reader, cache, rejections, progress=partial(_show_tokenizing, show), workers=workers or usable_cpus()
         )
@@ -168,8 +170,9 @@ def prepare(
             )
         caches.append(cache)
         preparations.append(preparation)
-    for preparation in preparations:
+    for reader, preparation in zip(readers, preparations, strict=True):
         preparation.check()  # what came later may have driven out what was there
+        datasets.keep(reader)
     return caches
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bootstrap.data import cache_key
 from bootstrap.plugins import load_plugin, make_plugin
 from domain.eviction import FarthestNextUse, LeastRecentlyUsed, OwnLast
 
@@ -12,17 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from application.tokenize import TextReader
+    from bootstrap.datasets import Datasets
     from configs.sections.data import CacheSettings
     from domain.eviction import CachedShard, EvictionPolicy
     from domain.mixture import Mixture
 
 
-def first_uses(readers: Sequence[TextReader], mixture: Mixture) -> dict[str, int]:
+def first_uses(readers: Sequence[TextReader], mixture: Mixture, datasets: Datasets) -> dict[str, int]:
     """Return by fingerprint the datasets that a run of ``readers`` needs, and from which of its samples on."""
     uses: dict[str, int] = {}
     for number, reader in enumerate(readers):
         first = next(stage.start for stage in mixture.stages if stage.weights[number])
-        key = cache_key(reader)
+        key = datasets.name_of(reader)
         uses[key] = min(first, uses.get(key, first))  # two sources may be the same documents
     return uses
 

@@ -9,7 +9,7 @@ from adapters.shared.processors import usable_cpus
 from application.prepare_tokens import Prepared, PrepareTokens
 from application.rejections import Rejections
 from bootstrap.assemble import assemble
-from bootstrap.data import cache_key, form_of
+from bootstrap.data import form_of
 from bootstrap.fit import check_description, check_tokenizer
 from bootstrap.run_folder import RECORD
 from configs.masking import mask, mask_text
@@ -42,12 +42,12 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     is_new = not (settings.run.directory / RECORD).exists()
     check_description(container, is_new=is_new)
     check_tokenizer(container, is_new=is_new)
-    readers = container.readers()
+    readers, datasets = container.readers(), container.datasets()
     with _Bar() as bar:
         preparations = [
             PrepareTokens(
                 reader,
-                container.token_cache(cache_key(reader)),
+                container.token_cache(datasets.name_of(reader)),
                 rejections,
                 progress=bar.show,
                 workers=settings.data.workers or usable_cpus(),
@@ -55,8 +55,9 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
             for reader in readers
         ]
         prepared = [preparation.run() for preparation in preparations]
-        for preparation in preparations:
+        for reader, preparation in zip(readers, preparations, strict=True):
             preparation.check()  # what came later may have driven out what was there
+            datasets.keep(reader)
     return container.cache_folder(), Prepared.total(prepared), rejected
 
 

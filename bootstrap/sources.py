@@ -63,10 +63,8 @@ def _source_of(
 
 def open_files(section: FilesSource, places: Mapping[str, Sequence[str]] = MappingProxyType({})) -> DataSource:
     """Return the files that the settings name, in the order that they had in ``places``, where a run of them began."""
-    before = places.get("", ())
-    is_known = len(before) == len(section.path) == len(set(section.path))
     source: DataSource = lazy("adapters.data_source.files:FilesDataSource")(
-        dict(zip(section.path, before, strict=True)) if is_known else section.path,
+        placed(section.path, places),
         format=section.format,
         compression=section.compression,
         text_field=section.text_field,
@@ -76,6 +74,13 @@ def open_files(section: FilesSource, places: Mapping[str, Sequence[str]] = Mappi
         ),
     )
     return source
+
+
+def placed(paths: Sequence[str], places: Mapping[str, Sequence[str]]) -> Sequence[str] | Mapping[str, str]:
+    """Return ``paths``, each with the place where it lay when the order of the files was chosen, if that is known."""
+    before = places.get("", ())
+    is_known = len(before) == len(paths) == len(set(paths))
+    return dict(zip(paths, before, strict=True)) if is_known else paths
 
 
 def open_dataset(section: HuggingFaceSource) -> DataSource:

@@ -39,7 +39,7 @@ def column_pieces(file: TokenFile, reading: Reading, kept: KeptArrays, folder: P
         fingerprint = fingerprint_of(arrays["content"].tobytes().hex(), reading.end_of_text)
         name = piece_name(file, number)
         shard = TokenShard(name, len(arrays["ids"]), len(arrays["hashes"]), fingerprint)
-        yield Piece(shard, partial(_open, file, reading, kept, folder, number))
+        yield Piece(shard, partial(_open, file, reading, kept, folder, number), file.name, file.place)
 
 
 def _open(file: TokenFile, reading: Reading, kept: KeptArrays, folder: Path, number: int) -> Tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, final
@@ -17,11 +18,12 @@ from adapters.token_source.flat import flat_pieces
 from adapters.token_source.location import find_files
 from adapters.token_source.pieces import Reading, fingerprint_of
 from adapters.token_source.stored import is_stored, stored_pieces
+from domain.data_files import DataFile, DataFiles
 from domain.errors import DataError
 from ports.token_source import TokenSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from adapters.shared.token_folder.kept import Arrays
     from adapters.token_source.pieces import Piece, TokenFile
@@ -41,6 +43,7 @@ class FilesTokenSource(TokenSource):
     - ``.parquet``, ``.arrow``: ``column`` holds lists of integers; a document ends with its row and behind each
       ``end_of_text``, which is added to a row that lacks it. They are converted once.
     - A token cache, or the folder of a dataset in it, as it is.
+    Shards come in the order of their names; a mapping says for each of ``paths`` where it lay when that was chosen.
 
     The first call of ``shards`` reads all that is new, finds the documents and checks that all ids are below
     ``vocabulary_size``. What it found, conversions and copies of distant files are kept in ``folder``, which must be
@@ -49,7 +52,7 @@ class FilesTokenSource(TokenSource):
 
     def __init__(
         self,
-        paths: Sequence[str],
+        paths: Sequence[str] | Mapping[str, str],
         *,
         folder: Path,
         end_of_text: int,
@@ -59,7 +62,8 @@ class FilesTokenSource(TokenSource):
         shard_tokens: int = 1 << 25,
         verify: bool = True,
     ) -> None:
-        self._paths = paths
+        self._paths = list(paths)
+        self._places = list(paths.values()) if isinstance(paths, Mapping) else []
         self._reading = Reading(end_of_text, vocabulary_size, dtype, column, shard_tokens)
         self._verify = verify
         self._folder = TokenFolder(folder.absolute(), TokenFileOperations())
@@ -67,6 +71,7 @@ class FilesTokenSource(TokenSource):
         self._recent: Recent[str, Tokens] = Recent(_MAX_OPEN)
         self._lock = Lock()
         self._pieces: Mapping[str, Piece] | None = None
+        self._numbers: Mapping[str, int] = {}
 
     @override
     def shards(self) -> Sequence[TokenShard]:
@@ -90,6 +95,27 @@ class FilesTokenSource(TokenSource):
     def fingerprint(self) -> str:
         return fingerprint_of([(shard.name, shard.fingerprint) for shard in self.shards()])
 
+    @override
+    def files(self) -> DataFiles:
+        found: dict[tuple[int, str], list[TokenShard]] = {}
+        places = dict(enumerate(self._places or self._paths))
+        for name, piece in self._found().items():
+            number = self._numbers[name]
+            found.setdefault((number, piece.file.removeprefix(piece.place)), []).append(piece.shard)
+            places[number] = self._places[number] if self._places else piece.place
+        files = [
+            DataFile(
+                below.lstrip("/") if len(places) == 1 else f"data.path[{number}]{below}",
+                sum(shard.num_tokens for shard in shards),
+                "tokens",
+                "known",
+                fingerprint_of([shard.fingerprint for shard in shards]),
+            )
+            for (number, below), shards in found.items()
+        ]
+        reading = fingerprint_of(self._reading.end_of_text, self._reading.shard_tokens)
+        return DataFiles(reading, {"": [places[number] for number in sorted(places)]}, files)
+
     def _piece(self, shard: TokenShard) -> Piece:
         piece = self._found().get(shard.name)
         if piece is None or piece.shard != shard:
@@ -100,12 +126,22 @@ class FilesTokenSource(TokenSource):
     def _found(self) -> Mapping[str, Piece]:
         with self._lock:
             if self._pieces is None:
-                found = {piece.shard.name: piece for path in self._paths for piece in self._pieces_at(path)}
-                if not found:
+                numbered = [
+                    (number, piece) for number, path in enumerate(self._paths) for piece in self._pieces_at(path)
+                ]
+                if not numbered:
                     msg = f"there are no tokens at {', '.join(self._paths)}: check the paths"
                     raise DataError(msg)
-                self._pieces = dict(sorted(found.items()))
+                self._numbers = {piece.shard.name: number for number, piece in numbered}
+                found = {piece.shard.name: (number, piece) for number, piece in numbered}
+                self._pieces = {
+                    name: piece for name, (_, piece) in sorted(found.items(), key=lambda entry: self._rank(*entry[1]))
+                }
             return self._pieces
+
+    def _rank(self, number: int, piece: Piece) -> str:
+        place = self._places[number] if self._places else piece.place
+        return f"{place}{piece.shard.name.removeprefix(piece.place)}"
 
     def _pieces_at(self, path: str) -> Iterator[Piece]:
         if "://" not in path and is_stored(Path(path)):

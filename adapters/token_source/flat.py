@@ -42,7 +42,7 @@ def flat_pieces(file: TokenFile, reading: Reading, kept: KeptArrays, folder: Pat
         begin, end = int(offsets[first]), int(offsets[last])
         fingerprint = fingerprint_of(content, reading.end_of_text, begin, end)
         shard = TokenShard(piece_name(file, number), end - begin, last - first, fingerprint)
-        yield Piece(shard, partial(_open, file, reading, kept, folder, (first, last)))
+        yield Piece(shard, partial(_open, file, reading, kept, folder, (first, last)), file.name, file.place)
 
 
 def open_flat(file: TokenFile, dtype: str) -> NDArray[np.integer[Any]]:

@@ -47,17 +47,19 @@ def _local(path: str) -> Iterator[TokenFile]:
         names = [path]
     else:
         names = sorted(glob.glob(path, recursive=True))  # noqa: PTH207 - Path.glob takes no absolute pattern
+    place = os.path.abspath(path if Path(path).exists() else _fixed_part(path))  # noqa: PTH100 - as below
     for name in names:
         absolute = Path(os.path.abspath(name))  # noqa: PTH100 - resolve() would follow links
         if absolute.is_file():
             _check_suffix(str(absolute))
             stamp = stamp_of(absolute)
-            yield TokenFile(str(absolute), absolute, etag=stamp, stamp=stamp)
+            yield TokenFile(str(absolute), absolute, etag=stamp, stamp=stamp, place=place)
 
 
 def _fetch(url: str, folder: TokenFolder) -> Iterator[TokenFile]:
     try:
         file_system, root = url_to_fs(url)
+        place = _plain(file_system.unstrip_protocol(_fixed_part(root)))
         for remote in sorted(_listed(file_system, root)):
             info = file_system.info(remote)  # listings of some places lack what tells versions apart
             name = _plain(file_system.unstrip_protocol(remote))
@@ -65,7 +67,7 @@ def _fetch(url: str, folder: TokenFolder) -> Iterator[TokenFile]:
             version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
             etag = f"{info.get('size')}-{version}"
             path = _download(file_system, remote, f"{name} {etag}", folder)
-            yield TokenFile(name, path, etag, stamp_of(path))
+            yield TokenFile(name, path, etag, stamp_of(path), place)
     except ImportError as error:
         msg = f"{_plain(url)} needs a package that is not installed ({error}): install it"
         raise ConfigurationError(msg) from error
@@ -100,6 +102,11 @@ def _download(file_system: Any, remote: str, key: str, folder: TokenFolder) -> P
                 folder.files.replace_file(draft / target.name, target)
                 folder.files.sync_folder(place)
     return target
+
+
+def _fixed_part(path: str) -> str:
+    magic = _MAGIC.search(path)
+    return path[: magic.start()].rpartition("/")[0] if magic else path.rstrip("/")
 
 
 def _check_suffix(name: str) -> None:

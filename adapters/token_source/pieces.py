@@ -18,12 +18,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A local file; ``name`` is what a person calls it, ``etag`` and, of the local copy, ``stamp`` change with it."""
+    """A local file; ``name`` is what a person calls it, ``etag`` and, of the local copy, ``stamp`` change with it.
+
+    ``place`` is where the path that led to it begins: a folder, that of a glob, or the file itself.
+    """
 
     name: str
     path: Path
     etag: str
     stamp: str
+    place: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +43,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A shard and how to open it."""
+    """A shard and how to open it; ``file`` is what it is a part of, and ``place`` where the path to that begins."""
 
     shard: TokenShard
     open: PieceOpener
+    file: str
+    place: str
 
 
 def stamp_of(path: Path) -> str:

@@ -35,7 +35,9 @@ def stored_pieces(path: Path, reading: Reading, *, verify: bool, max_open: int) 
     for name, manifest in stored.scan().items():
         shard = manifest.shard
         named = TokenShard(f"{place}/{name}", shard.num_tokens, shard.num_documents, shard.fingerprint)
-        yield Piece(named, partial(_open, stored, shard, reading.vocabulary_size if verify else None))
+        yield Piece(
+            named, partial(_open, stored, shard, reading.vocabulary_size if verify else None), named.name, str(place)
+        )
 
 
 def _only_dataset(path: Path) -> Path:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 from command_line import corpus, losses, run_here, tiny
 
@@ -193,3 +194,106 @@ def test_a_run_of_an_earlier_version_continues_and_takes_the_contents_over(tmp_p
     process = train(tmp_path, "md")
     assert process.returncode == 0, process.stderr
     assert losses(tmp_path / "runs/default") == undisturbed("cache")
+
+
+def test_tokens_of_moved_files_are_found_in_the_cache(tmp_path):
+    """Files that were moved and written anew are not tokenized again, and neither is a new run on them."""
+    place = tmp_path / "here"
+    data_in(place / "md")
+    first = train(place, "md", cache=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "prepared" in first.stdout + first.stderr
+    place, _ = moved(place)
+    touched(place)
+    tokens = sorted((tmp_path / "cache/tokens").glob("*/*"))
+    for more in ("run.budget.steps=10", "run.name=another"):
+        again = train(place, "md", more, cache=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert "prepared" not in again.stdout + again.stderr
+    assert sorted((tmp_path / "cache/tokens").glob("*/*")) == tokens
+
+
+def test_a_changed_byte_is_tokenized(tmp_path):
+    """Files of the same names and sizes with another byte are others: they get tokens of their own."""
+    md = data_in(tmp_path / "md")
+    assert train(tmp_path, "md", "tokenizer.max_bytes=9000").returncode == 0
+    swap_a_letter(md / "b.jsonl")
+    again = train(tmp_path, "md", "run.name=another", "tokenizer.max_bytes=9000")
+    assert "prepared" in again.stdout + again.stderr
+
+
+def test_token_files_continue_the_run_wherever_they_lie(tmp_path):
+    """A run on token files continues bit for bit where they were moved to and touched, and names one that changed."""
+    place = tmp_path / "here"
+    for name in ("a", "b"):
+        write_ids(place / "ids" / f"{name}.npy", seed=len(name))
+    told = ["data.kind=tokens", "tokenizer.kind=huggingface", f"tokenizer.path={trained_tokenizer(tmp_path)}"]
+    base = [
+        each for each in settings_of("?", tmp_path) if not each.startswith(("data.kind", "data.path", "tokenizer."))
+    ]
+    settings = ["train", *base, *told]
+    whole = run_here(*settings, "data.path=ids", "run.name=whole", cwd=place)
+    assert whole.returncode == 0, whole.stderr
+    assert run_here(*settings, "data.path=ids", "run.budget.steps=4", cwd=place).returncode == 0
+    place, _ = moved(place)
+    for file in (place / "ids").iterdir():
+        os.utime(file, (1, 1))
+    again = run_here(*settings, "data.path=./ids", cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert losses(place / "runs/default") == losses(place / "runs/whole")
+    write_ids(place / "ids/b.npy", seed=7)
+    changed = run_here(*settings, "data.path=ids", "run.budget.steps=9", cwd=place)
+    assert changed.returncode == 4, changed.stderr
+    assert "the content of b.npy has changed" in changed.stderr
+
+
+def write_ids(path, *, seed):
+    """Write documents of token ids, end-of-text 0 behind each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ids = np.random.default_rng(seed).integers(1, 280, 6000)
+    ids[99::100] = 0
+    np.save(path, ids.astype(np.uint16))
+
+
+def trained_tokenizer(folder):
+    """Return a file with a tokenizer of 300 ids."""
+    whole = folder / "text"
+    process = train(whole, data_in(whole / "md"), "run.budget.steps=1")
+    assert process.returncode == 0, process.stderr
+    return next((whole / "runs/default/checkpoints").glob("checkpoint-*")) / "tokenizer.json"
+
+
+def test_sources_of_a_mixture_keep_their_order_and_their_names(tmp_path):
+    """A mixture of files that were moved apart continues bit for bit, and a changed file is named with its source."""
+    data_in(tmp_path / "x")
+    data_in(tmp_path / "y")
+    whole = ["data.kind=mixture", *mixed(tmp_path / "x", tmp_path / "y")]
+    base = [each for each in settings_of("?", tmp_path) if not each.startswith(("data.kind", "data.path"))]
+    assert run_here("train", *base, *whole, "run.name=whole", cwd=tmp_path).returncode == 0
+    assert run_here("train", *base, *whole, "run.budget.steps=4", cwd=tmp_path).returncode == 0
+    shutil.move(tmp_path / "x", tmp_path / "z")
+    apart = ["data.kind=mixture", *mixed(tmp_path / "z", tmp_path / "y")]
+    process = run_here("train", *base, *apart, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert losses(tmp_path / "runs/default") == losses(tmp_path / "runs/whole")
+    swap_a_letter(tmp_path / "z/b.jsonl")
+    changed = run_here("train", *base, *apart, "run.budget.steps=9", cwd=tmp_path)
+    assert changed.returncode == 4, changed.stderr
+    assert "the content of one: b.jsonl has changed" in changed.stderr
+
+
+def mixed(one, two):
+    """Return the settings of a mixture of two folders."""
+    return [f"data.sources={{one: {{kind: files, path: {one}}}, two: {{kind: files, path: {two}}}}}"]
+
+
+def test_files_of_several_paths_keep_their_order(tmp_path):
+    """Folders that are given together keep the order of their files when they are moved to places of other names."""
+    for name in ("x", "y"):
+        data_in(tmp_path / name)
+    assert train(tmp_path, "[x, y]", "run.name=whole").returncode == 0
+    assert train(tmp_path, "[x, y]", "run.budget.steps=4").returncode == 0
+    (tmp_path / "x").rename(tmp_path / "z")
+    process = train(tmp_path, "[z, y]")
+    assert process.returncode == 0, process.stderr
+    assert losses(tmp_path / "runs/default") == losses(tmp_path / "runs/whole")
