@@ -109,7 +109,7 @@ class Container(containers.DeclarativeContainer):
         lazy("adapters.resource_probe.host:HostResourceProbe"), directory, gpu=providers.Callable(gpu_of, chosen)
     )
     model_factory = model_factories(settings, chosen)
-    optimizer = optimizers(settings, chosen)
+    optimizer = optimizers(settings, chosen, say)
     inbox = providers.Singleton(Inbox)
     record = providers.List()
     _length = settings.provided.run.budget

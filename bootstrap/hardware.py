@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adapters.shared.processors import allowed_cpus, usable_cpus
 from bootstrap.environment import SPIN_COUNT
 from bootstrap.lazy import lazy
 from bootstrap.plugins import load_plugin
+from configs.ready import find_file
 from configs.sections.memory import BUDGET
 from configs.sections.optimizer import TorchOptimizerSettings
 from domain.checkpoint_choice import CheckpointBudget
@@ -35,6 +37,10 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
         return {}
     device, _ = lazy("adapters.shared.device:choose_device")(optimizer.device)
     precision, reason = lazy("adapters.shared.device:choose_precision")(optimizer.precision, device)
+    if optimizer.precision == "auto" and (file := getattr(optimizer, "config", None)) is not None:
+        path = str(find_file(Path(file)))
+        if lazy("adapters.optimizer.deepspeed_config:asks_for_bf16")(path):
+            precision, reason = "bf16", f"{file} turns it on"
     if optimizer.precision == "auto":
         precision = decide("optimizer.precision", precision, reason)
     from adapters.shared.attention import BUILT_IN_ATTENTION, choose_attention, register_attention

@@ -45,7 +45,9 @@ def model_factories(settings: providers.Dependency[Any], chosen: providers.Provi
     )
 
 
-def optimizers(settings: providers.Dependency[Any], chosen: providers.Provider[Any]) -> providers.Selector[Any]:
+def optimizers(
+    settings: providers.Dependency[Any], chosen: providers.Provider[Any], say: providers.Dependency[Any]
+) -> providers.Selector[Any]:
     """Return the choice of optimizers."""
     algorithm = providers.Singleton(
         lazy("adapters.optimizer.algorithm:Algorithm"),
@@ -73,7 +75,7 @@ def optimizers(settings: providers.Dependency[Any], chosen: providers.Provider[A
             device=chosen.provided["optimizer.device"],
             precision=chosen.provided["optimizer.precision"],
             own=providers.Callable(training.deepspeed_values, settings.provided.optimizer),
-            config=settings.provided.optimizer.config,
+            config=providers.Callable(training.deepspeed_file, settings.provided.optimizer, say),
             algorithm=algorithm,
             seed=settings.provided.run.seed,
             sequence_length=settings.provided.data.sequence_length,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
 from bootstrap.plugins import load_plugin
+from configs.ready import find_file
 from configs.sections.decoder import DecoderModelSettings
 from configs.sections.model import HuggingFaceModelSettings
 from domain.errors import ConfigurationError
@@ -102,6 +104,16 @@ def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:
         "optimizer.params.eps": optimizer.epsilon,
         "optimizer.params.weight_decay": optimizer.weight_decay,
     }
+
+
+def deepspeed_file(optimizer: DeepspeedOptimizerSettings, say: Callable[[str], object]) -> str | None:
+    """Return the path of the DeepSpeed file, if there is one, and say what of it is not used."""
+    if optimizer.config is None:
+        return None
+    path = str(find_file(Path(optimizer.config)))
+    if (note := lazy("adapters.optimizer.deepspeed_config:unused_parts")(path)) is not None:
+        say(note)
+    return path
 
 
 def _shares_rows(packing: Packing) -> bool:

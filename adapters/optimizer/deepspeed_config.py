@@ -26,13 +26,28 @@ def read_config(path: str) -> dict[str, Any]:
     return config
 
 
+def unused_parts(path: str) -> str | None:
+    """Return what of the file a run does not use, in a sentence for a person."""
+    scheduler = read_config(path).get("scheduler")
+    if not scheduler:
+        return None
+    kind = scheduler.get("type") if isinstance(scheduler, dict) else scheduler
+    return f"{path} names a scheduler, {kind}, which is not used: optimizer.schedule sets the learning rate"
+
+
+def asks_for_bf16(path: str) -> bool:
+    """Return whether the file turns bf16 on."""
+    config = read_config(path)
+    return any(_value_at(config, f"{name}.enabled") is True for name in ("bf16", "bfloat16"))
+
+
 def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ranks: int) -> dict[str, Any]:
     """Return ``config`` for the engine of a run whose values are ``own``, by dotted key of DeepSpeed.
 
     A value that is "auto" or absent is the run's, or else DeepSpeed's default; one that the run leaves open (None) is
     the file's; one that contradicts the run raises ``ConfigurationError``. Keys that Holdfast knows nothing of go
     through as they are. Batches are cut by Holdfast, so the engine is told of one sample at a time; optimizer and
-    schedule are Holdfast's.
+    schedule are Holdfast's, so a ``scheduler`` is left out (``unused_parts`` says so).
     """
     for name in _SECTIONS:
         if not isinstance(config.get(name, {}), dict):
@@ -42,8 +57,6 @@ def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ra
     _refuse_other_precision(config, own)
     _refuse_other_batch(config, own, num_ranks)
     _refuse_other_algorithm(config, own)
-    if config.get("scheduler"):
-        _refuse("scheduler stands beside optimizer.schedule, which sets the learning rate: leave scheduler out")
     kept = _without_auto({name: value for name, value in config.items() if name not in _OURS})
     zero = _with_run(kept.get("zero_optimization", {}), own)
     _refuse_impossible(zero)

@@ -114,7 +114,7 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
     )
     config: Text | None = Field(
         default=None,
-        description="A DeepSpeed JSON file, taken as it is: a value that the run sets otherwise is refused.",
+        description="A DeepSpeed JSON file, taken as it is: a value that the run sets otherwise is refused, its scheduler not used.",
     )
 
     @field_validator("precision")

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.optimizer.deepspeed_config import complete_config, read_config
+from adapters.optimizer.deepspeed_config import complete_config, read_config, unused_parts
+from adapters.shared.device import choose_precision
+from bootstrap.hardware import choose_hardware
+from configs.settings import TrainSettings
 from domain.errors import ConfigurationError
 
 OWN = {
@@ -105,7 +108,6 @@ def test_keys_that_holdfast_knows_nothing_of_go_through(strange):
             {"train_micro_batch_size_per_gpu": None},
             ["_per_gpu is 1", "16 sequences at once", "optimizer.micro_batch=1"],
         ),
-        ({"scheduler": {"type": "WarmupLR"}}, {}, ["scheduler", "optimizer.schedule"]),
         ({"optimizer": {"type": "Lamb"}}, {}, ["Lamb", "optimizer.algorithm is adamw"]),
         ({"optimizer": {"type": "AdamW"}}, {"optimizer.algorithm": "lion"}, ["AdamW", "lion"]),
         ({"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}, {}, ["Adam", "adamw"]),
@@ -140,6 +142,43 @@ def test_a_contradiction_is_refused_in_one_sentence(config, own, words):
     assert [word for word in words if word not in message] == []
     assert "\n" not in message
     assert not message.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "auto", [{"type": "WarmupDecayLR", "params": {"total_num_steps": "auto"}}, {"type": "WarmupLR"}]
+)
+def test_a_scheduler_is_told_and_left_out(auto, tmp_path):
+    """The file of other trainers is taken as it is: its schedule is not the run's, which is said in one sentence."""
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({"scheduler": auto}))
+    assert "scheduler" not in complete(read_config(str(path)))
+    note = unused_parts(str(path))
+    assert note is not None
+    assert auto["type"] in note
+    assert "optimizer.schedule" in note
+    path.write_text(json.dumps(FULL))
+    assert unused_parts(str(path)) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "precision"), [({"bf16": {"enabled": True}}, "bf16"), ({"bf16": {"enabled": "auto"}}, None), ({}, None)]
+)
+def test_bf16_in_the_file_is_what_auto_means(file, precision, tmp_path):
+    """A file that turns bf16 on decides optimizer.precision=auto, with that as the reason."""
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(file))
+    optimizer = {"kind": "deepspeed", "config": str(path), "device": "cpu"}
+    decided = {}
+
+    def decide(name, value, reason):
+        decided[name] = (value, reason)
+        return value
+
+    chosen = choose_hardware(TrainSettings(optimizer=optimizer), decide)
+    _, usual = choose_precision("auto", "cpu")
+    assert decided["optimizer.precision"][1] == (usual if precision is None else f"{path} turns it on")
+    if precision is not None:
+        assert chosen["optimizer.precision"] == precision
 
 
 @pytest.mark.parametrize("harmless", [{"fp16": {"enabled": False}}, {"fp16": {"enabled": "auto"}}, {"scheduler": None}])
