@@ -65,4 +65,7 @@ def main(folder: str, *overrides: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) <= 1:
+        print(f"usage: python {sys.argv[0]} FOLDER [key.path=value ...]", file=sys.stderr)
+        sys.exit(2)
     main(*sys.argv[1:])

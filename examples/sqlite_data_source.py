@@ -83,4 +83,7 @@ def main(database: str, folder: str, *overrides: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) <= 2:
+        print(f"usage: python {sys.argv[0]} DATABASE FOLDER [key.path=value ...]", file=sys.stderr)
+        sys.exit(2)
     main(*sys.argv[1:])

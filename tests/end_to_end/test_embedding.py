@@ -76,6 +76,15 @@ def test_the_service_example_trains_and_stops(home):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["embedded_service.py", "sqlite_data_source.py"])
+def test_an_example_without_arguments_says_what_it_takes(name):
+    """A line of usage and the exit code of a wrong command line, and no traceback."""
+    process = example(name)
+    assert process.returncode == 2
+    assert process.stderr.startswith(f"usage: python {ROOT / 'examples' / name} ")
+    assert len(process.stderr.splitlines()) == 1
+
+
 def test_the_service_example_ends_with_a_run_that_is_short(home):
     """The embedding example does not wait for steps that its budget does not hold."""
     process = example("embedded_service.py", str(home / "run"), *tiny(home / "corpus.jsonl", "run.budget.steps=1"))
