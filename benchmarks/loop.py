@@ -47,7 +47,7 @@ class BareLoop:
     def __init__(self, settings: TrainSettings, *, vocabulary_size: int, precision: str) -> None:
         assert isinstance(settings.model, HuggingFaceModelSettings)
         assert isinstance(settings.optimizer, TorchOptimizerSettings)
-        factory = HuggingfaceModelFactory(config=settings.model.config, sequence_length=settings.data.sequence_length)
+        factory = HuggingfaceModelFactory(config=settings.model.config, sequence_length=settings.data.row_length)
         model = factory.build(vocabulary_size=vocabulary_size, end_of_text=0, seed=settings.run.seed)
         self.model = model.network
         chosen = settings.optimizer
@@ -181,7 +181,7 @@ def _cpu_seconds(name: str) -> float:
 def _precisions() -> str:
     settings = load_settings([], ["optimizer.device=cpu"], {}).settings
     loops = {kind: BareLoop(settings, vocabulary_size=4096, precision=kind) for kind in ("fp32", "bf16")}
-    rows, length = settings.optimizer.batch_size, settings.data.sequence_length
+    rows, length = settings.optimizer.num_rows, settings.data.row_length
     document = np.random.default_rng(0).integers(0, 4096, rows * length).astype(np.uint16)
     batch = read_rows(place_rows([document], ConcatPacking(length)), length)
     ratios = []

@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from application.cached_batches import CachedBatches
+from bootstrap.step_sizes import LENGTH, ROWS
 from configs.problems import one_line
 from configs.rendering import dump_settings
 from domain.counting import counted
@@ -30,19 +31,26 @@ def banner(container: Container, decided: Mapping[str, Mapping[str, str]]) -> li
 def _facts(container: Container, decided: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
     settings: TrainSettings = container.settings()
     hardware, size = container.trainable().hardware, container.process_group().size
-    optimizer, length = settings.optimizer, settings.data.sequence_length
+    rows_a_step, length = settings.optimizer.num_rows, settings.data.row_length
     yield "run", str(container.directory())
     yield "model", f"{_kind(settings)}, {counted(hardware.num_parameters, 'parameter')}{_trained(container)}"
     processes = "" if size == 1 else f", {size} processes"
     yield "device", f"{hardware.device}, {hardware.precision}{processes}"
-    tokens = optimizer.batch_size * length
+    tokens = rows_a_step * length
     rows = counted(container.micro_batch(), "row")
-    yield "step", f"{optimizer.batch_size} x {length} = {tokens:,} tokens, micro-batches of {rows}"
+    yield "step", f"{rows_a_step} x {length} = {tokens:,} tokens, micro-batches of {rows}"
     yield from _data(container, tokens)
     chosen = {name: entry["value"] for name, entry in decided.items()} | container.chosen()
     plain = dump_settings(settings)
-    if automatic := [f"{name}={value}" for name, value in chosen.items() if _at(plain, name) in ("auto", None)]:
+    if automatic := [
+        f"{name}={value}" for name, value in chosen.items() if _at(plain, name) in ("auto", None, *_size(name, value))
+    ]:
         yield "auto", ", ".join(sorted(automatic))
+
+
+def _size(name: str, value: str) -> list[int]:
+    """Return a size that was decided as the container's settings have it, in place of auto."""
+    return [int(value)] if name in (LENGTH, ROWS) else []
 
 
 def _data(container: Container, tokens_a_step: int) -> Iterator[tuple[str, str]]:
@@ -55,7 +63,7 @@ def _data(container: Container, tokens_a_step: int) -> Iterator[tuple[str, str]]
     steps = -(-min(spent) // tokens_a_step)
     words = f"{counted(steps, 'step')} = {min(spent):,} tokens"
     if isinstance(stream, CachedBatches):
-        there = stream.num_rows * settings.data.sequence_length
+        there = stream.num_rows * settings.data.row_length
         yield "data", f"{there:,} tokens in {counted(stream.num_rows, 'row')}, without what is held out"
         epochs = min(spent) / max(there, 1)
         words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"

@@ -102,7 +102,7 @@ def _parameters(model: Any) -> int:
 
 def _tokens(settings: TrainSettings) -> float:
     budget = settings.run.budget
-    a_step = settings.optimizer.batch_size * settings.data.sequence_length
+    a_step = settings.optimizer.num_rows * settings.data.row_length
     limits = [budget.tokens or math.inf, (budget.steps or math.inf) * a_step]
     return min(limits)
 

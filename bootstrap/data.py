@@ -88,11 +88,11 @@ def choose_packing(data: FeedSettings) -> Packing:
     """Return how documents become rows, by the settings."""
     match data.packing.kind:
         case "concat":
-            return ConcatPacking(data.sequence_length, data.packing.overflow)
+            return ConcatPacking(data.row_length, data.packing.overflow)
         case "best_fit":
-            return BestFitPacking(data.sequence_length, data.packing.overflow)
+            return BestFitPacking(data.row_length, data.packing.overflow)
         case "sliding":
-            return SlidingPacking(data.sequence_length, data.packing.stride or data.sequence_length // 2)
+            return SlidingPacking(data.row_length, data.packing.stride or data.row_length // 2)
 
 
 def choose_mode(source: DataSource, data: FeedSettings, folder: Path, decide: Callable[[str, str, str], str]) -> str:
@@ -182,7 +182,7 @@ def mixture_of(data: FeedSettings, seed: int) -> Mixture:
         return Mixture(seed, (Stage(0, (1,)),))
     stages = [Stage(0, tuple(source.weight for source in data.giving.values()))]
     for stage in data.stages:
-        start = -(-stage.after_tokens // (data.sequence_length * MIXTURE_BLOCK)) * MIXTURE_BLOCK
+        start = -(-stage.after_tokens // (data.row_length * MIXTURE_BLOCK)) * MIXTURE_BLOCK
         stages.append(Stage(start, tuple(stage.weights.get(name, 0) for name in data.giving)))
     return Mixture(seed, tuple(stages), MIXTURE_BLOCK, tuple(data.giving))
 

@@ -58,13 +58,13 @@ def checkpointing(settings: TrainSettings, precision: str) -> str | CheckpointBu
     if not policy.startswith(BUDGET):
         return policy
     optimizer, packing = settings.optimizer, settings.data.packing
-    whole = -(-optimizer.batch_size // int(os.environ.get("WORLD_SIZE", "1")))
+    whole = -(-optimizer.num_rows // int(os.environ.get("WORLD_SIZE", "1")))
     training = Training(
         rows=min(optimizer.fixed_micro_batch or whole, whole),
-        length=settings.data.sequence_length,
+        length=settings.data.row_length,
         engine=Engine("zero" if optimizer.kind == "deepspeed" else "single"),
         precision="fp32" if precision == "fp32" else "bf16",  # others keep as many bytes
-        is_masked=packing.kind != "sliding" or packing.stride != settings.data.sequence_length,
+        is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
     )
     return CheckpointBudget(size_in_bytes(policy.removeprefix(BUDGET)), training)
 

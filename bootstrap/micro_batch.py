@@ -33,7 +33,7 @@ _OF_NO_WEIGHT = ("deterministic", _SETTING, "processor", "threads", "torch")
 
 def largest_size(settings: TrainSettings, ranks: int) -> int:
     """Return how many rows a rank takes at once at most: as many as is configured, or all that are its."""
-    whole = max(1, settings.optimizer.batch_size // ranks)
+    whole = max(1, settings.optimizer.num_rows // ranks)
     return min(settings.optimizer.fixed_micro_batch or whole, whole)
 
 
@@ -55,7 +55,7 @@ def begin_micro_batch(
     known = _agreed(of_run, group)
     policy = MicroBatchPolicy(
         most,
-        max(1, settings.optimizer.batch_size // group.size),
+        max(1, settings.optimizer.num_rows // group.size),
         grow_after=settings.resources.grow_after if group.size == 1 else 0,  # one rank's shortage restarts all
     )
     reason = "more did not fit into memory before"
@@ -117,7 +117,7 @@ def _key(container: Container) -> str:
     return ", ".join(
         [
             f"{hardware.num_parameters} parameters (model {model})",
-            f"{settings.data.sequence_length} tokens",
+            f"{settings.data.row_length} tokens",
             *(f"{name} {value}" for name, value in found.items() if value and name not in _OF_NO_WEIGHT),
             f"algorithm {plain['optimizer'].get('algorithm')}",
             *([memory] if memory else []),

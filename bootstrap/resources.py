@@ -87,7 +87,7 @@ def knobs_of(container: Container) -> Knobs:
         most = feed.threads if settings.data.workers else max(feed.threads, feed.most_threads)
         knobs[Knob.THREADS] = Setting(feed.threads, feed.threads, 1, most)
     if container.chosen().get("optimizer.device") == "cpu":  # where activations lie in the host's memory
-        whole = -(-settings.optimizer.batch_size // container.process_group().size)
+        whole = -(-settings.optimizer.num_rows // container.process_group().size)
         rows = min(container.engine().micro_batch, whole)
         knobs[Knob.MICRO_BATCH] = Setting(rows, rows, 1, rows)
     return knobs

@@ -45,7 +45,7 @@ def choose_size(container: Container, sizes: Sequence[int], *, is_compiled: bool
         return SizeChoice(sizes[-1], f"all rows: the formula takes {_shown(needs(sizes[-1]))} of {_shown(room)}")
     if not container.trainable().is_retry_safe or container.process_group().size > 1 or is_compiled:
         return _by_formula(sizes, needs, room)
-    peaks = try_sizes(container.trainable(), sizes, settings.data.sequence_length, gauge)
+    peaks = try_sizes(container.trainable(), sizes, settings.data.row_length, gauge)
     rows = max(peaks)
     return SizeChoice(rows, f"by trial: a peak of {_shown(peaks[rows])} of {_shown(gauge.most())}")
 
@@ -69,12 +69,12 @@ def _formula(container: Container) -> Callable[[int], float] | None:
     def needs(rows: int) -> float:
         training = Training(
             rows=rows,
-            length=settings.data.sequence_length,
+            length=settings.data.row_length,
             engine=_engine(settings.optimizer, ranks),
             precision="fp32" if container.chosen()["optimizer.precision"] == "fp32" else "bf16",
             is_loss_chunked=getattr(settings.model, "loss", "auto") != "plain",
             accumulates=True,
-            is_masked=packing.kind != "sliding" or packing.stride != settings.data.sequence_length,
+            is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
         )
         estimate = estimate_memory(shape, training)
         there = estimate.weights + estimate.optimizer + (estimate.buffers if training.engine.kind == "zero" else 0)

@@ -13,6 +13,7 @@ from bootstrap.assemble import Around, assemble
 from bootstrap.data_identity import changed_data, known_data, order_as_before
 from bootstrap.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from bootstrap.run_folder import read_record
+from bootstrap.step_sizes import with_sizes
 from bootstrap.trust import refuse_untrusted
 from bootstrap.verified_copy import VerifiedCopy
 from configs.layers import restore_settings
@@ -98,13 +99,14 @@ def open_trained(
     """
     place = place_of(path, choice)
     record = read_record(place.path)
-    settings = _on_any_device(restore_settings(record["settings"]), device)
-    refuse_untrusted(place.path, settings, trusted)
+    recorded = _on_any_device(restore_settings(record["settings"]), device)
+    refuse_untrusted(place.path, recorded, trusted)
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
 
     def decide(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
+    settings = with_sizes(recorded, {}, decide, decided.get, 1)
     opened: list[tuple[Container, VerifiedCopy]] = []
 
     def take_over(folder: Path, open_file: OpenFile) -> None:

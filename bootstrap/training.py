@@ -97,7 +97,7 @@ def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:
         "zero_optimization.offload_optimizer.device": optimizer.offload,
         "zero_optimization.offload_param.device": optimizer.offload_parameters,
         "gradient_clipping": optimizer.clip,
-        "train_batch_size": optimizer.batch_size,
+        "train_batch_size": optimizer.num_rows,
         "train_micro_batch_size_per_gpu": optimizer.fixed_micro_batch,
         "optimizer.params.lr": optimizer.learning_rate,
         "optimizer.params.betas": optimizer.betas,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from configs.catalog import kinds_of
+from configs.catalog import kinds_of, settings_by_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +28,7 @@ def spoken(error: ErrorDetails, values: Mapping[str, Any]) -> Location:
             below = below[str(key)]
         elif isinstance(key, int):
             below = below[key] if isinstance(below, Sequence) and key < len(below) else None
-        elif below is not None:
+        elif below is not None and ".".join(map(str, (*path, key))) not in settings_by_name():
             continue
         path.append(key)
     return (*path, place[-1]) if error["type"] == "missing" else tuple(path)

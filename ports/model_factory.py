@@ -29,6 +29,10 @@ class ModelFactory(ABC, Generic[Model]):
         """
         return
 
+    def longest_row(self) -> int | None:
+        """Return how many positions the model has, as far as its description tells; None if it knows no limit."""
+        return None
+
     @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
         """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document."""

@@ -104,6 +104,10 @@ class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
         shape, _ = self._described(vocabulary_size or 1)
         self._check(shape, vocabulary_size or 0)
 
+    @override
+    def longest_row(self) -> int | None:
+        return self._described(1)[0].positions.longest
+
     def _described(self, vocabulary_size: int) -> tuple[DecoderShape, Dropout]:
         if self._path is None:
             named = self._config.get("vocab_size")

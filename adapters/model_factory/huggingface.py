@@ -103,6 +103,11 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         if vocabulary_size is not None:
             check_vocabulary(config, vocabulary_size)
 
+    @override
+    def longest_row(self) -> int | None:
+        with self._refusing():
+            return longest_row(self._load_config(None, end_of_text=0))
+
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         try:

@@ -79,7 +79,7 @@ def train_trainer(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     precision = container.chosen()["optimizer.precision"]
     collate = None
     if plan["documents"]:
-        examples, collate = _documents(container, settings, settings.optimizer.batch_size * plan["steps"])
+        examples, collate = _documents(container, settings, settings.optimizer.num_rows * plan["steps"])
     else:
         ids = [torch.from_numpy(row) for batch in _batches(container, plan["steps"]) for row in batch.input_ids]
         examples = [{"input_ids": row, "labels": row} for row in ids]
@@ -95,7 +95,7 @@ def _documents(container: Container, settings: TrainSettings, count: int) -> tup
     source = container.data_source()
     units = np.random.default_rng(0).permutation(np.asarray(source.units(), object))
     texts = (part.text for unit in units for part in source.read(unit) if isinstance(part, Document))
-    length = settings.data.sequence_length
+    length = settings.data.row_length
     encoded = tokenizer([text + end for text in islice(texts, count)], truncation=True, max_length=length)
     examples = [{"input_ids": ids} for ids in encoded["input_ids"]]
     return examples, DataCollatorForLanguageModeling(tokenizer, mlm=False)

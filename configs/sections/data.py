@@ -101,8 +101,10 @@ class FeedSettings(Section):
     """What every data source shares: how its documents are split, ordered and packed."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
-    sequence_length: Annotated[Positive, Field(ge=8)] = Field(
-        default=512, description="Tokens in a row of a batch, at least 8."
+    sequence_length: Annotated[Positive, Field(ge=8)] | Literal["auto"] = Field(
+        default=512,
+        description="Tokens in a row of a batch, at least 8; auto means as many as nine in ten documents need, up to "
+        "the model's positions and 4096, decided when the run begins.",
     )
     packing: PackingSettings = Field(default_factory=PackingSettings, description="How documents become rows.")
     mode: Literal["auto", "cache", "stream"] = Field(
@@ -141,6 +143,12 @@ class FeedSettings(Section):
     transforms: tuple[TransformSettings, ...] = Field(
         default=(), description="What is done to each text before it is tokenized: a list of kinds, in order."
     )
+
+    @property
+    def row_length(self) -> int:
+        """Return the tokens in a row, of settings in which that has been decided."""
+        assert isinstance(self.sequence_length, int)
+        return self.sequence_length
 
     @field_validator("fold")
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from configs.sections.base import PLUGIN, Flag, Number, Positive, Section, Text, by_kind
 from configs.sections.schedule import ScheduleSettings
@@ -19,21 +20,53 @@ class StepSettings(Section):
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     learning_rate: Annotated[Number, Field(gt=0)] = Field(default=3e-3, description="Peak learning rate, above 0.")
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, description="The learning rate over the run.")
-    batch_size: Positive = Field(default=8, description="Sequences in an optimizer step, over all processes.")
+    batch_size: Positive | Literal["auto"] | None = Field(
+        default=8,
+        description="Sequences in an optimizer step, over all processes; auto means as many as the Step Law says for "
+        "the run's budget, decided when it begins; null where batch_tokens says it.",
+    )
+    batch_tokens: Positive | None = Field(
+        default=None,
+        validate_default=True,
+        description="Tokens in an optimizer step, in place of batch_size: as many whole rows of data.sequence_length.",
+    )
     micro_batch: Positive | Literal["auto"] | None = Field(
         default="auto",
         description="Sequences that go through the model at once on each process; auto means as many as fitted before "
         "or as there is memory for; null as many as fitted before, or all that are its.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_default_rows(cls, section: Any) -> Any:
+        is_in_tokens = isinstance(section, Mapping) and section.get("batch_tokens") is not None
+        return {"batch_size": None, **section} if is_in_tokens else section
+
+    @field_validator("batch_tokens")
+    @classmethod
+    def _is_the_only_size(cls, tokens: int | None, info: ValidationInfo) -> int | None:
+        if tokens is not None and info.data.get("batch_size") is not None:
+            msg = f"stands beside optimizer.batch_size, which is {info.data['batch_size']}: set one of the two to null"
+            raise ValueError(msg)
+        if tokens is None and "batch_size" in info.data and info.data["batch_size"] is None:
+            msg = "is null, and so is optimizer.batch_size: set one of the two"
+            raise ValueError(msg)
+        return tokens
+
     @field_validator("micro_batch")
     @classmethod
     def _fits_the_batch(cls, micro_batch: int | str | None, info: ValidationInfo) -> int | str | None:
         batch_size = info.data.get("batch_size")
-        if isinstance(micro_batch, int) and batch_size is not None and micro_batch > batch_size:
+        if isinstance(micro_batch, int) and isinstance(batch_size, int) and micro_batch > batch_size:
             msg = f"must be at most optimizer.batch_size, which is {batch_size}"
             raise ValueError(msg)
         return micro_batch
+
+    @property
+    def num_rows(self) -> int:
+        """Return the sequences in an optimizer step, of settings in which that has been decided."""
+        assert isinstance(self.batch_size, int)
+        return self.batch_size
 
     @property
     def fixed_micro_batch(self) -> int | None:
@@ -114,7 +147,7 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
     )
     config: Text | None = Field(
         default=None,
-        description="A DeepSpeed JSON file, taken as it is: a value that the run sets otherwise is refused, its scheduler not used.",
+        description="A DeepSpeed JSON file, as it is: what the run sets otherwise is refused, a scheduler unused.",
     )
 
     @field_validator("precision")

@@ -136,6 +136,11 @@ class ModelFactoryContract(ABC):
         with pytest.raises(ConfigurationError, match=str(VOCABULARY_SIZE)):
             factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=1)
 
+    def test_the_longest_row_is_told_before_anything_is_built(self) -> None:
+        """``longest_row`` is a number of positions, or None where there is no limit."""
+        longest = self.make_factory().longest_row()
+        assert longest is None or longest >= 1
+
     def test_what_can_be_built_passes_the_check(self) -> None:
         """``check`` raises nothing for what ``build`` accepts, with and without a vocabulary, and draws nothing."""
         before = self.random_states()
