@@ -12,7 +12,7 @@ from bootstrap.assemble import assemble
 from bootstrap.data import form_of
 from bootstrap.fit import check_description, check_tokenizer
 from bootstrap.run_folder import RECORD
-from bootstrap.step_sizes import give_sizes, with_sizes
+from bootstrap.step_sizes import give_sizes
 from configs.masking import mask, mask_text
 from domain.errors import ConfigurationError
 
@@ -40,8 +40,7 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
         say=_say,
         decide=lambda _name, value, _reason: value,
     )
-    sized = with_sizes(settings, {}, lambda _name, value, _reason: value, lambda _: None, 1)
-    give_sizes(container, sized)
+    give_sizes(container, {}, lambda _name, value, _reason: value)
     is_new = not (settings.run.directory / RECORD).exists()
     check_description(container, is_new=is_new)
     check_tokenizer(container, is_new=is_new)

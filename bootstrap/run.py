@@ -28,7 +28,7 @@ from bootstrap.reactions import reactions, reactions_of_each_rank, subscribe_out
 from bootstrap.records import open_records, open_rejections
 from bootstrap.screen import Screen, open_screen
 from bootstrap.state_stores import archive_in_use, claim_archive
-from bootstrap.step_sizes import give_sizes, with_sizes
+from bootstrap.step_sizes import give_sizes
 from bootstrap.watching import build_watchdog
 from bootstrap.what_fits import refuse_counted, refuse_from_settings
 from configs.rendering import dump_settings
@@ -175,8 +175,7 @@ class Run:
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
         rejections = open_rejections(self.settings, group.rank, stack, say=self._tell)
         container.rejections.override(providers.Object(rejections))
-        self.settings = with_sizes(self.settings, parts, folder.decide, folder.decided, group.size)
-        give_sizes(container, self.settings)
+        self.settings = give_sizes(container, parts, folder.decide, folder.decided, group.size)
         container.chosen()  # decided together, so not within anybody's turn
         check_description(container, is_new=not folder.knows("tokenizer"))
         container.mode()

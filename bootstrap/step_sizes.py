@@ -55,9 +55,17 @@ def with_sizes(
     return _sized(settings, length, rows)
 
 
-def give_sizes(container: Container, settings: TrainSettings) -> None:
-    """Have ``container`` build its parts of ``settings``, in which sizes are numbers."""
+def give_sizes(
+    container: Container,
+    overrides: Mapping[str, Any],
+    decide: Decide,
+    known: Callable[[str], str | None] = lambda _: None,
+    ranks: int = 1,
+) -> TrainSettings:
+    """Have ``container`` build its parts of settings ``with_sizes``; return these."""
+    settings = with_sizes(container.settings(), overrides, decide, known, ranks)
     container.settings.override(providers.Object(settings))
+    return settings
 
 
 def _sized(settings: TrainSettings, length: int, rows: int) -> TrainSettings:
