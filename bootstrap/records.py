@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
+from dependency_injector import providers
+
 from adapters.shared.json_lines import JsonLines
 from application.handlers.record_audit import RecordAudit
 from application.rejections import Rejections
@@ -21,10 +23,9 @@ if TYPE_CHECKING:
     from configs.settings import TrainSettings
 
 
-def open_rejections(
-    settings: TrainSettings, rank: int, stack: ExitStack, *, say: Callable[[str], object]
-) -> Rejections:
-    """Return what becomes of records that cannot be used, written to a file of this ``rank`` until ``stack`` ends."""
+def open_rejections(container: Container, rank: int, stack: ExitStack, *, say: Callable[[str], object]) -> None:
+    """Have records that cannot be used written to a file of this ``rank`` until ``stack`` ends."""
+    settings: TrainSettings = container.settings()
     name = f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl"
     rejected = stack.enter_context(closing(JsonLines(settings.run.directory / name)))
 
@@ -34,7 +35,8 @@ def open_rejections(
         except StateError as error:  # it is kept, and no reason for the data to end
             say(str(error))
 
-    return Rejections(settings.data.on_error, write, known=rejected.read())
+    rejections = Rejections(settings.data.on_error, write, known=rejected.read())
+    container.rejections.override(providers.Object(rejections))
 
 
 def open_records(

@@ -7,8 +7,6 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from dependency_injector import providers
-
 from application.generate import generate
 from application.handlers.record_metrics import RecordMetrics
 from application.inbox import Inbox
@@ -173,8 +171,7 @@ class Run:
         folder.give_to(container)
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
-        rejections = open_rejections(self.settings, group.rank, stack, say=self._tell)
-        container.rejections.override(providers.Object(rejections))
+        open_rejections(container, group.rank, stack, say=self._tell)
         self.settings = give_sizes(container, parts, folder.decide, folder.decided, group.size)
         container.chosen()  # decided together, so not within anybody's turn
         check_description(container, is_new=not folder.knows("tokenizer"))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "lion": 4, "adamw_8bit": 2}
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 _LARGEST_CONFIG = 1 << 20
+_SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decided
 
 
 def refuse_from_settings(container: Container) -> None:
@@ -75,9 +76,8 @@ def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | 
         only_built=is_shared_out,
     )
     host: Room = lazy("adapters.shared.memory_room:host_room")(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
-    if (
-        sentence := refusal(replace(model, length=settings.data.sequence_length), plan, host, _gpu(device, plan))
-    ) is not None:
+    length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
+    if (sentence := refusal(replace(model, length=length), plan, host, _gpu(device, plan))) is not None:
         raise ConfigurationError(sentence)
 
 
