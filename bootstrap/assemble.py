@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from dependency_injector import providers
 
 from bootstrap.container import Container
-from bootstrap.plugins import check_options, load_plugin
+from bootstrap.plugins import build_plugin, check_options, load_plugin
 from domain.phase import show_nothing
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def assemble(
             adapter = load_plugin(port, section.kind, built_in=selector.providers)
             options = {"keep": section.keep, **section.options} if port == "state_store" else section.options
             check_options(port, section.kind, adapter, **options)
-            selector.set_providers(**selector.providers, **{section.kind: providers.Singleton(adapter, **options)})
+            new = partial(build_plugin, port, section.kind, adapter)
+            selector.set_providers(**selector.providers, **{section.kind: providers.Singleton(new, **options)})
     for name, replacement in overrides.items():
         provider = getattr(container, name)
         if isinstance(replacement, Around):

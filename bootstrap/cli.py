@@ -49,12 +49,21 @@ def guarded(command: Callable[[], int]) -> int:
     """Return the exit code of ``command``, or that of the error that it raised, which is told."""
     from bootstrap.printing import as_error
     from configs.masking import mask_text
-    from domain.errors import ConfigurationError, DataError, RestartNeeded, StateError, TokensLost, TrainingError
+    from domain.errors import (
+        ConfigurationError,
+        DataError,
+        PluginFailed,
+        RestartNeeded,
+        StateError,
+        TokensLost,
+        TrainingError,
+    )
 
     try:
         return command()
     except TrainingError as error:
-        print(as_error(f"error: {mask_text(str(error))}"), file=sys.stderr)
+        where = _where(error) if isinstance(error, PluginFailed) else ""
+        print(as_error(f"error: {mask_text(str(error))}{where}"), file=sys.stderr)
         codes = {ConfigurationError: 2, TokensLost: 75, DataError: 3, StateError: 4, RestartNeeded: 75}
         return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
     except BrokenPipeError:
@@ -62,10 +71,23 @@ def guarded(command: Callable[[], int]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except Exception as error:  # noqa: BLE001  the last line of defence
+    except (Exception, SystemExit) as error:  # the last line of defence
+        from bootstrap.plugins import blame
+
+        if (sentence := blame(error)) is not None:
+            print(as_error(f"error: {mask_text(sentence)}{_where(error)}"), file=sys.stderr)
+            return 1
+        if isinstance(error, SystemExit):
+            raise
         print(mask_text(traceback.format_exc()), file=sys.stderr, end="")
         print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
         return 1
+
+
+def _where(error: BaseException) -> str:
+    """Return where the traceback of what another package raised is, as the end of a sentence."""
+    folder = next(iter(getattr(error, "__notes__", ())), "")
+    return f"; its traceback is in {folder}" if folder else ""
 
 
 def end_with(command: Callable[[], int]) -> NoReturn:

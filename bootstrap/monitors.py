@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
-from bootstrap.plugins import check_options, load_plugin
+from bootstrap.plugins import build_plugin, check_options, load_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +46,7 @@ def build_monitors(
         else:
             plugin = load_plugin("monitor", section.kind, built_in=built_in)
             check_options("monitor", section.kind, plugin, **section.options)
-            monitor = plugin(**section.options)
+            monitor = build_plugin("monitor", section.kind, plugin, **section.options)
         monitors.append(monitor)
     return monitors
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
-from domain.errors import ConfigurationError
+from configs.problems import one_line
+from domain.errors import ConfigurationError, LeaveAtOnce, PluginFailed, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+
+
+_GROUP = "holdfast."
 
 
 def check_options(port: str, kind: str, plugin: Any, *arguments: Any, **options: Any) -> None:
@@ -32,8 +37,11 @@ def make_plugin(
     """
     check_options(port, kind, plugin, **options)
     try:
-        made = plugin(**options)
-    except (TypeError, ValueError) as error:
+        made = build_plugin(port, kind, plugin, **options)
+    except (TypeError, ValueError, PluginFailed) as failed:
+        error = failed.__cause__ if isinstance(failed, PluginFailed) else failed
+        if not isinstance(error, TypeError | ValueError):
+            raise
         msg = f"the options of {port} '{kind}' do not fit: {error}"
         raise ConfigurationError(msg) from error
     if not is_one(made):
@@ -42,20 +50,61 @@ def make_plugin(
     return made
 
 
+def build_plugin(port: str, kind: str, plugin: Any, /, *arguments: Any, **options: Any) -> Any:
+    """Return what ``plugin`` makes of ``arguments`` and ``options``.
+
+    Raises ``PluginFailed`` for whatever one from an entry point raises, but errors that are Holdfast's own.
+    """
+    try:
+        return plugin(*arguments, **options)
+    except (TrainingError, KeyboardInterrupt, LeaveAtOnce):
+        raise
+    except BaseException as error:
+        if (point := _points(port).get(kind)) is None:
+            raise
+        raise PluginFailed(_told(point, error, "when it was made")) from error
+
+
+def blame(error: BaseException) -> str | None:
+    """Return a sentence on the entry point whose code raised ``error`` when it was used, None if it was none's."""
+    installed = entry_points()
+    ours = (point for group in installed.groups if group.startswith(_GROUP) for point in installed.select(group=group))
+    points = {point.module.partition(".")[0]: point for point in ours}
+    roots = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+    found = next((points[root] for root in reversed(roots) if root in points), None)
+    return None if found is None else _told(found, error, "in use")
+
+
 def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
     """Return what the entry point ``kind`` of the group ``holdfast.<port>`` names; only this one is imported.
 
-    Raises ``ConfigurationError`` if there is none, or if it bears the name of a built-in one; its own import errors
-    come through as they are.
+    Raises ``ConfigurationError`` if there is none, or if it bears the name of a built-in one, and ``PluginFailed`` for
+    whatever its import raises.
     """
-    found: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=f"holdfast.{port}")}
+    found = _points(port)
     if shadowed := sorted(found.keys() & set(built_in)):
         msg = f"an installed package offers {port} '{shadowed[0]}', which is built in: it must choose another name"
         raise ConfigurationError(msg)
     if kind in found:
-        return found[kind].load()
+        try:
+            return found[kind].load()
+        except (KeyboardInterrupt, LeaveAtOnce):
+            raise
+        except BaseException as error:
+            raise PluginFailed(_told(found[kind], error, "when it was imported")) from error
     names = sorted({*built_in, *found})
     near = get_close_matches(kind, names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
     msg = f"no {port} is called '{kind}' here, built in or under the entry points holdfast.{port}: {hint}"
     raise ConfigurationError(msg)
+
+
+def _points(port: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"{_GROUP}{port}")}
+
+
+def _told(point: EntryPoint, error: BaseException, when: str) -> str:
+    package = "no installed package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
+    text = one_line(str(error))
+    raised = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"the entry point '{point.name}' of {point.group}, which is of {package}, raised {raised} {when}"

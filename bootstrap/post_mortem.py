@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import traceback
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +23,7 @@ from application.handlers.write_post_mortem import WritePostMortem
 from configs.masking import mask, mask_text
 from configs.rendering import dump_settings
 from domain.advice import advice_for
+from domain.errors import LeaveAtOnce, PluginFailed, TrainingError
 from domain.events import Event, RunFailed
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ class PostMortem:
         """Write what is known of ``failure``: what says most comes first, should the disk be full."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_json("cause.json", self._cause(failure))
-        text = _cut("".join(traceback.format_exception(failure.error)), _LONGEST_TEXT)
-        masked = "\n".join(map(mask_text, text.split("\n")))
-        (self.folder / "traceback.txt").write_text(masked, encoding="utf-8", errors="replace")
+        _write_traceback(self.folder, failure.error)
         with closing(JsonLines(self.folder / "events.jsonl")) as lines:
             for event in failure.events:
                 lines.append(_masked({key: _cut(value, _LONGEST_VALUE) for key, value in event.items()}))
@@ -118,6 +117,24 @@ def post_mortem_reactions(
     folder = PostMortem(run, attempt, group.rank, group.size, settings, keep)
     handler = WritePostMortem(lambda: resources(run), folder.write)
     return [(Event, handler.on_event)], [(RunFailed, handler.on_failure)]
+
+
+def write_before_training(run: Path, error: BaseException) -> None:
+    """Write the traceback of what ended a start of ``run`` before it trained, unless it is a user's own mistake."""
+    is_told = isinstance(error, TrainingError) and not isinstance(error, PluginFailed)
+    if is_told or isinstance(error, KeyboardInterrupt | LeaveAtOnce):
+        return
+    folder = run / FOLDER / datetime.now(UTC).strftime(STAMP) / "rank0"
+    with suppress(OSError):  # the error itself is told all the same
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_traceback(folder, error)
+
+
+def _write_traceback(folder: Path, error: BaseException) -> None:
+    text = _cut("".join(traceback.format_exception(error)), _LONGEST_TEXT)
+    masked = "\n".join(map(mask_text, text.split("\n")))
+    (folder / "traceback.txt").write_text(masked, encoding="utf-8", errors="replace")
+    error.add_note(str(folder))  # for whoever tells the error
 
 
 def resources(run: Path) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from bootstrap.data_identity import check_data, keep_data, keep_tokenizer, known_data, order_as_before
 from bootstrap.fit import check_tokenizer
+from bootstrap.post_mortem import write_before_training
 from bootstrap.run_folder import RECORD, RunFolder, changed_settings, is_for_all_ranks
 from configs.masking import mask_text
 from domain.errors import ConfigurationError, StateError
@@ -59,8 +60,10 @@ class SharedRunFolder:
 
     def note_failure(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Tell in ``run.json`` what ended this start before it trained: an ``ExitStack`` calls this at its end."""
-        if self._own is not None and kind is not None:
-            self._own.fail(mask_text(f"{kind.__name__}: {error}" if str(error) else kind.__name__))
+        if self._own is None or kind is None or error is None:
+            return
+        if self._own.fail(mask_text(f"{kind.__name__}: {error}" if str(error) else kind.__name__)):
+            write_before_training(self._own.path, error)
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what the first rank has decided for the ``auto`` setting ``name``."""

@@ -16,7 +16,7 @@ from application.handlers.scrub_checkpoints import ScrubCheckpoints
 from application.handlers.show_saves import ShowSaves
 from application.handlers.watch_compilation import WatchCompilation
 from bootstrap.lazy import lazy
-from bootstrap.plugins import check_options, load_plugin
+from bootstrap.plugins import build_plugin, check_options, load_plugin
 from bootstrap.resources import resource_reactions
 from domain.cadence import Every
 from domain.events import (
@@ -170,4 +170,4 @@ def subscribe_outside_handlers(container: Container) -> None:
     for section in container.settings().handlers:
         plugin = load_plugin("handler", section.kind)
         check_options("handler", section.kind, plugin, container.event_bus(), container.inbox(), **section.options)
-        plugin(container.event_bus(), container.inbox(), **section.options)
+        build_plugin("handler", section.kind, plugin, container.event_bus(), container.inbox(), **section.options)

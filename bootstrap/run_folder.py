@@ -92,12 +92,14 @@ class RunFolder:
         self._kept = self._kept | {"history": history}
         replace_record(self.path, json.dumps(self._kept, indent=1))
 
-    def fail(self, error: str) -> None:
-        """Have ``run.json`` tell what ended this start before ``write``, if the disk takes it."""
-        if self.record["start"].get("phase") not in (None, TRAINING):
-            self.record["start"]["error"] = error
-            with suppress(StateError):
-                self.enter(self.record["start"]["phase"])
+    def fail(self, error: str) -> bool:
+        """Have ``run.json`` tell what ended this start, if that was before ``write``; return whether it was."""
+        if self.record["start"].get("phase") in (None, TRAINING):
+            return False
+        self.record["start"]["error"] = error
+        with suppress(StateError):
+            self.enter(self.record["start"]["phase"])
+        return True
 
     def decide(self, name: str, value: str, reason: str) -> str:
         """Return what was once decided for the ``auto`` setting ``name``, or decide it now and record why."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bootstrap.lazy import lazy
-from bootstrap.plugins import check_options, load_plugin
+from bootstrap.plugins import build_plugin, check_options, load_plugin
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def key_provider(settings: KeySettings, section: str) -> KeyProvider:
         else:
             plugin = load_plugin("key_provider", kinds[0], built_in=("env", "file"))
             check_options("key_provider", kinds[0], plugin, first, old=old)
-            provider = plugin(first, old=old)
+            provider = build_plugin("key_provider", kinds[0], plugin, first, old=old)
     except ImportError as error:
         msg = f'{section} needs another package: pip install "holdfast[encryption]"'
         raise ConfigurationError(msg) from error

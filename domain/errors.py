@@ -11,6 +11,10 @@ class ConfigurationError(TrainingError):
     """The settings cannot be obeyed."""
 
 
+class PluginFailed(ConfigurationError):
+    """What an entry point of another package names cannot be imported or made."""
+
+
 class DataError(TrainingError):
     """A data source or a document cannot be used."""
 
