@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "lion": 4, "adamw_8bit": 2}
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 _LARGEST_CONFIG = 1 << 20
+_ID_BYTES = 8  # of a token in a batch
 _SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decided
 
 
@@ -36,6 +37,7 @@ def refuse_from_settings(container: Container) -> None:
     Building it takes host memory on any device; what training takes beside is known here where there is only the CPU.
     """
     settings = container.settings()
+    _refuse_batch(settings, container.process_group().size)
     model = _described(settings)
     if model is None or _is_from_outside(container):
         return
@@ -79,6 +81,22 @@ def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | 
     length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
     if (sentence := refusal(replace(model, length=length), plan, host, _gpu(device, plan))) is not None:
         raise ConfigurationError(sentence)
+
+
+def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
+    """Raise ``ConfigurationError`` if the ids of a step alone are more than the memory of a rank."""
+    rows = settings.optimizer.batch_size
+    if not isinstance(rows, int):  # still to be decided, by the memory that there is
+        return
+    room: Room = lazy("adapters.shared.memory_room:host_room")(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+    length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
+    most = int(room.num_bytes // (length * _ID_BYTES)) * num_ranks
+    if rows > most:
+        msg = (
+            f"optimizer.batch_size is {rows:,}, but the ids of at most {most:,} rows fit into memory, as {room.words}: "
+            "lower it"
+        )
+        raise ConfigurationError(msg)
 
 
 def _is_from_outside(container: Container) -> bool:

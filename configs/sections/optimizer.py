@@ -13,6 +13,8 @@ from configs.sections.schedule import ScheduleSettings
 EPSILON = 1e-8
 Share = Annotated[Number, Field(ge=0, lt=1)]
 
+_LARGEST_RATE = 1e19
+
 
 class StepSettings(Section):
     """What every optimizer shares: how large a step is and how many sequences it sees."""
@@ -52,6 +54,17 @@ class StepSettings(Section):
             msg = "is null, and so is optimizer.batch_size: set one of the two"
             raise ValueError(msg)
         return tokens
+
+    @field_validator("learning_rate")
+    @classmethod
+    def _has_a_finite_result(cls, learning_rate: float) -> float:
+        if learning_rate > _LARGEST_RATE:
+            msg = (
+                f"is {learning_rate:g}, but an update of that size has no finite square in fp32: it must be at most "
+                f"{_LARGEST_RATE:g}, and is useful far below 1"
+            )
+            raise ValueError(msg)
+        return learning_rate
 
     @field_validator("micro_batch")
     @classmethod

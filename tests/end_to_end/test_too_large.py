@@ -73,3 +73,19 @@ def test_a_family_that_only_its_own_code_can_count_is_counted_without_memory(tmp
     assert process.returncode == 2, process.stderr
     assert "the model has at least 1" in process.stderr
     assert "prepared" not in process.stderr
+
+
+def test_a_batch_whose_ids_alone_are_too_many_is_refused(tmp_path):
+    """A batch of 10^12 rows ends with 2 and one sentence before its memory is asked for."""
+    process = run_here("train", *tiny(corpus(tmp_path), "optimizer.batch_size=1000000000000"), cwd=tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "optimizer.batch_size is 1,000,000,000,000, but the ids of at most " in process.stderr
+
+
+def test_a_learning_rate_whose_update_has_no_finite_square_is_refused(tmp_path):
+    """A learning rate of 1e38 ends with 2 and one sentence, not with steps that are no numbers."""
+    process = run_here("train", *tiny(corpus(tmp_path), "optimizer.learning_rate=1e38"), cwd=tmp_path)
+    assert process.returncode == 2, process.stderr
+    assert "optimizer.learning_rate" in process.stderr
+    assert "1e+38" in process.stderr
+    assert not (tmp_path / "runs").exists()
