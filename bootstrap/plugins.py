@@ -9,7 +9,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from configs.problems import one_line
-from domain.errors import ConfigurationError, LeaveAtOnce, PluginFailed, TrainingError
+from domain.errors import ConfigurationError, PluginFailed, TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -57,9 +57,9 @@ def build_plugin(port: str, kind: str, plugin: Any, /, *arguments: Any, **option
     """
     try:
         return plugin(*arguments, **options)
-    except (TrainingError, KeyboardInterrupt, LeaveAtOnce):
+    except TrainingError:
         raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:
         if (point := _points(port).get(kind)) is None:
             raise
         raise PluginFailed(_told(point, error, "when it was made")) from error
@@ -88,9 +88,7 @@ def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
     if kind in found:
         try:
             return found[kind].load()
-        except (KeyboardInterrupt, LeaveAtOnce):
-            raise
-        except BaseException as error:
+        except (Exception, SystemExit) as error:
             raise PluginFailed(_told(found[kind], error, "when it was imported")) from error
     names = sorted({*built_in, *found})
     near = get_close_matches(kind, names, n=1)
