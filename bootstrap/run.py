@@ -174,8 +174,8 @@ class Run:
         open_rejections(container, group.rank, stack, say=self._tell)
         self.settings = give_sizes(container, parts, folder.decide, folder.decided, group.size)
         container.chosen()  # decided together, so not within anybody's turn
-        check_description(container, is_new=not folder.knows("tokenizer"))
         container.mode()
+        check_description(container, is_new=not folder.knows("tokenizer"))
         check_identity(folder, container, accepts_changes=self._accepts_changed_data)
         refuse_counted(container)
         stack.enter_context(torch_state(self.settings))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, NoReturn
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from adapters.tokenizer.backends.pieces import pieces
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from domain.errors import ConfigurationError, DataError
 from domain.no_text import no_text
 from ports.data_source import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ports.data_source import DataSource, Unit
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCABULARY = 257
 
+_LONGEST_WORD, _SHORT_WORD = 1 << 20, 32
 _TRAINING = 1  # raise it when the same documents become another tokenizer
 
 
@@ -128,10 +131,22 @@ def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], o
         special_tokens=[END_OF_TEXT],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    core.train_from_iterator(documents, trainer)
+    core.train_from_iterator(_in_pieces(documents), trainer)
     if core.get_vocab_size() < vocabulary_size:
         report(f"the documents hold no more than {core.get_vocab_size():,} entries, so the vocabulary is that small")
     return str(core.to_str())
+
+
+def _in_pieces(documents: Iterable[str]) -> Iterator[str]:
+    """Yield ``documents`` in pieces with the same words, whose number is all that training looks at.
+
+    Of a word that fills many pieces each merge would take a second, so it counts as many short ones.
+    """
+    for piece in chain.from_iterable(map(pieces, documents)):
+        if len(piece) <= _LONGEST_WORD:
+            yield piece
+        else:
+            yield from (piece[begin : begin + _SHORT_WORD] for begin in range(0, len(piece), _SHORT_WORD))
 
 
 def _load(file: Path, report: Callable[[str], object]) -> str | None:

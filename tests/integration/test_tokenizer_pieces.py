@@ -10,7 +10,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from adapters.tokenizer.backends.choose import ChosenEncoder
 from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
-from adapters.tokenizer.backends.pieces import can_be_cut, encode_in_pieces, pieces
+from adapters.tokenizer.backends.long_words import LongWords
+from adapters.tokenizer.backends.pieces import Pieces, can_be_cut, pieces
 from domain.errors import DataError
 
 UINT16 = np.dtype(np.uint16)
@@ -30,6 +31,8 @@ ATOMS = [
     " the",
     "über",
 ]
+
+LETTERS = ["a", "aaaaaaaa", "ab", "ba", "the", "THE", "theory", "x", "ü", "7", "'re"]
 
 
 def tokenizer(name):
@@ -55,10 +58,25 @@ def test_pieces_have_the_ids_of_the_whole(name, texts, size):
     core = CORES[name]
     assert can_be_cut(core)
     encoder = HuggingfaceEncoder(core, UINT16)
-    whole, cut = encoder.encode(texts), encode_in_pieces(encoder.encode, texts, size)
+    whole, cut = encoder.encode(texts), Pieces(core, size).encode(encoder.encode, texts)
     assert cut.ids.tolist() == whole.ids.tolist()
     assert cut.offsets.tolist() == whole.offsets.tolist()
     assert all("".join(pieces(text, size)) == text for text in texts)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+@settings(deadline=None, max_examples=300)
+@given(
+    atoms=st.lists(st.sampled_from(LETTERS), max_size=60),
+    prefix=st.sampled_from(["", " ", "'", '"', "'r", "\n"]),
+    size=st.integers(1, 8),
+)
+def test_a_long_word_has_the_ids_of_the_whole(name, atoms, prefix, size):
+    """A word longer than a piece is cut between two tokens, and the ids are those of the uncut word."""
+    text = prefix + "".join(atoms)
+    encoder = HuggingfaceEncoder(CORES[name], UINT16)
+    whole = encoder.encode([text]).ids.tolist()
+    assert LongWords(CORES[name]).encode(encoder.encode, text, size).tolist() == whole
 
 
 CORES = {name: tokenizer(name) for name in SPLITS}
@@ -88,6 +106,14 @@ def test_what_is_no_unicode_is_named_by_its_document():
     encoder = ChosenEncoder(CORES["gpt2"], UINT16, backend="huggingface")
     with pytest.raises(DataError, match="document 1 "):
         encoder.encode(["good", "the theory " * 20_000 + "\ud800"])
+
+
+@pytest.mark.parametrize("text", ["a", "theory", "TheOryXx"])
+def test_a_word_of_megabytes_is_encoded_in_parts(text):
+    """A single word of 4 MB never reaches an encoder as a whole."""
+    text *= 4_000_000 // len(text)
+    encoder = ChosenEncoder(CORES["gpt2"], UINT16, backend="narrow", builders={"narrow": Narrow})
+    assert CORES["gpt2"].decode(encoder.encode([text]).ids.tolist()) == text
 
 
 @pytest.mark.parametrize("change", ["normalizer", "pattern", "added"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from functools import partial
@@ -223,3 +224,18 @@ def test_the_default_corpus_trains_in_seconds(train):
     text = next(source.read(next(unit for unit in source.units() if unit.name == "json/decoder.py"))).text
     assert tokenizer.vocabulary_size == 2048
     assert len(text.encode()) / len(tokenizer.encode([text]).ids) > 3
+
+
+def test_a_document_is_trained_on_in_pieces_with_the_same_result(train):
+    """A long document gives the tokenizer that its lines give, each of them a document."""
+    line = "the theory's words, don't they (123 of them) end here? "
+    whole = train(MemoryDataSource({"a": [line * 4000]}))
+    lines = train(MemoryDataSource({"a": [line.strip() + " "] * 4000}))
+    assert whole.fingerprint() == lines.fingerprint()
+
+
+def test_a_word_of_a_megabyte_is_trained_on(train):
+    """A document that is a single word of a megabyte gives a vocabulary, in seconds."""
+    letters = random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=(1 << 20) + 9)
+    tokenizer = train(MemoryDataSource({"a": ["".join(letters)]}), max_bytes=1 << 22, vocabulary_size=400)
+    assert tokenizer.vocabulary_size == 400

@@ -9,7 +9,7 @@ from adapters.tokenizer.backends.encoder import UnfitError
 from adapters.tokenizer.backends.guard import GuardedEncoder
 from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from adapters.tokenizer.backends.parity import find_difference, sample_documents
-from adapters.tokenizer.backends.pieces import PIECE_CHARACTERS, can_be_cut, encode_in_pieces
+from adapters.tokenizer.backends.pieces import Pieces
 from adapters.tokenizer.surrogates import refuse_surrogates
 from domain.errors import ConfigurationError, DataError
 
@@ -71,7 +71,7 @@ class ChosenEncoder:
         self._untried = list(builders) if self._is_auto else [name for name in builders if name == backend]
         self._missing: list[str] = []
         self._refusal: str | None = None
-        self._can_be_cut = can_be_cut(core)
+        self._pieces = Pieces(core)
         self._reference = HuggingfaceEncoder(core, dtype)
         self._encoder: Encoder | None = None
         self._name = "huggingface"
@@ -89,10 +89,10 @@ class ChosenEncoder:
         if not self._is_proven:
             self._prove(documents)
         encode = (self._encoder or self._reference).encode
-        if max(map(len, documents), default=0) <= PIECE_CHARACTERS or not self._can_be_cut:
+        if not self._pieces.fit(documents):
             return encode(documents)
         try:
-            return encode_in_pieces(encode, documents)
+            return self._pieces.encode(encode, documents)
         except DataError:
             refuse_surrogates(documents)  # so that the error counts documents, not pieces
             raise

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from adapters.tokenizer.backends.byte_level import GPT2_PATTERN, split_pattern
 from adapters.tokenizer.backends.encoder import UnfitError, join
+from adapters.tokenizer.backends.long_words import LongWords
 from ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tokenizers import Tokenizer
 
+    from adapters.tokenizer.backends.long_words import Encode
+
 PIECE_CHARACTERS = 1 << 16
-_AT_ONCE = 1 << 20  # characters: Hugging Face takes some hundred bytes for each
+_AT_ONCE = 16  # pieces: Hugging Face takes some hundred bytes for each character
+_LONG = 4  # pieces that a word may fill before it is cut itself
 
 _WORDS, _REST = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|",
@@ -62,23 +67,45 @@ def pieces(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
     yield text[start:]
 
 
-def encode_in_pieces(
-    encode: Callable[[Sequence[str]], Encoded], documents: Sequence[str], size: int = PIECE_CHARACTERS
-) -> Encoded:
-    """Return the ids of ``documents``, which ``encode`` gets in pieces of about ``size`` characters, some at once."""
-    cut = [list(pieces(document, size)) for document in documents]
-    encoded = join([encode(group) for group in _groups([piece for of_one in cut for piece in of_one])])
-    ends = list(accumulate(map(len, cut), initial=0))
-    return Encoded(encoded.ids, encoded.offsets[np.array(ends)])
+@final
+class Pieces:
+    """Encodes documents of ``core`` in pieces of about ``size`` characters, some at once."""
 
+    def __init__(self, core: Tokenizer, size: int = PIECE_CHARACTERS) -> None:
+        self._core = core
+        self._size = size
+        self._long_words = LongWords(core)
 
-def _groups(parts: Sequence[str]) -> Iterator[Sequence[str]]:
-    group: list[str] = []
-    size = 0
-    for part in parts:
-        if group and size + len(part) > _AT_ONCE:
-            yield group
-            group, size = [], 0
-        group.append(part)
-        size += len(part)
-    yield group
+    def fit(self, documents: Sequence[str]) -> bool:
+        """Return whether any of ``documents`` is so long that it is to be cut, and can be."""
+        return max(map(len, documents), default=0) > self._size and self._can_be_cut
+
+    def encode(self, encode: Encode, documents: Sequence[str]) -> Encoded:
+        """Return the ids of ``documents``, of which ``encode`` gets some pieces at once."""
+        cut = [list(pieces(document, self._size)) for document in documents]
+        encoded = join(
+            [self._encode(encode, group) for group in self._groups([piece for each in cut for piece in each])]
+        )
+        ends = list(accumulate(map(len, cut), initial=0))
+        return Encoded(encoded.ids, encoded.offsets[np.array(ends)])
+
+    @cached_property
+    def _can_be_cut(self) -> bool:
+        return can_be_cut(self._core)
+
+    def _encode(self, encode: Encode, group: Sequence[str]) -> Encoded:
+        if len(group) != 1 or len(group[0]) <= _LONG * self._size:
+            return encode(group)
+        ids = self._long_words.encode(encode, group[0], self._size)
+        return Encoded(ids, np.array([0, len(ids)]))
+
+    def _groups(self, parts: Sequence[str]) -> Iterator[Sequence[str]]:
+        group: list[str] = []
+        held = 0
+        for part in parts:
+            if group and held + len(part) > _AT_ONCE * self._size:
+                yield group
+                group, held = [], 0
+            group.append(part)
+            held += len(part)
+        yield group
