@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCABULARY = 257
 
-_LONGEST_WORD, _SHORT_WORD = 1 << 20, 32
+_LONGEST_WORD, _BEGINNING, _SHORT_WORD = 1 << 20, 1 << 16, 32  # characters
 _TRAINING = 1  # raise it when the same documents become another tokenizer
 
 
@@ -140,13 +140,13 @@ def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], o
 def _in_pieces(documents: Iterable[str]) -> Iterator[str]:
     """Yield ``documents`` in pieces with the same words, whose number is all that training looks at.
 
-    Of a word that fills many pieces each merge would take a second, so it counts as many short ones.
+    Of a word that fills many pieces each merge would take seconds, so only its beginning counts, as many short ones.
     """
     for piece in chain.from_iterable(map(pieces, documents)):
         if len(piece) <= _LONGEST_WORD:
             yield piece
         else:
-            yield from (piece[begin : begin + _SHORT_WORD] for begin in range(0, len(piece), _SHORT_WORD))
+            yield from (piece[begin : begin + _SHORT_WORD] for begin in range(0, _BEGINNING, _SHORT_WORD))
 
 
 def _load(file: Path, report: Callable[[str], object]) -> str | None:
