@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bootstrap.lazy import lazy
-from bootstrap.plugins import load_plugin
+from bootstrap.plugins import load_plugin, make_plugin
 from configs.ready import find_file
 from configs.sections.decoder import DecoderModelSettings
 from configs.sections.model import HuggingFaceModelSettings
+from configs.sections.schedule import SCHEDULES
 from domain.errors import ConfigurationError
 from domain.packing import ConcatPacking, SlidingPacking
 from domain.schedule import (
@@ -23,7 +24,7 @@ from domain.schedule import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from configs.sections.optimizer import DeepspeedOptimizerSettings
     from configs.sections.schedule import ScheduleSettings
@@ -134,8 +135,22 @@ def schedule(peak: float, settings: ScheduleSettings, budget: Budget) -> Schedul
         case "wsd":
             _check_end(warmup, decay, budget)
             return WarmupStableDecay(peak, warmup, floor, _SHAPES[settings.decay_shape], budget, decay)
+        case kind if kind not in SCHEDULES:
+            return _outside_schedule(kind, peak, budget, settings.options or {})
         case kind:
             return WarmupDecay(peak, warmup, floor, _SHAPES[kind], decay or budget)
+
+
+def _outside_schedule(kind: str, peak: float, budget: Budget, options: Mapping[str, Any]) -> Schedule:
+    made: Schedule = make_plugin(
+        "schedule",
+        kind,
+        load_plugin("schedule", kind, built_in=SCHEDULES),
+        {"peak": peak, "budget": budget, **options},
+        is_one=lambda made: callable(getattr(made, "at", None)),
+        otherwise=" without at",
+    )
+    return made
 
 
 def _span(steps: int | None, tokens: int | None) -> Span | None:

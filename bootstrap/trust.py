@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from bootstrap.run_folder import read_record
 from bootstrap.transforms import TRANSFORMS
 from configs.layers import load_settings, restore_settings
+from configs.sections.schedule import SCHEDULES
 from domain.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ def _asked(settings: TrainSettings) -> Iterator[tuple[str, str]]:
     names["model.attention"] = _outside(getattr(model, "attention", "auto"), BUILT_IN_ATTENTION)
     names["model.loss"] = _outside(getattr(model, "loss", "auto"), BUILT_IN_LOSSES) if has_base else None
     names["data.transforms"] = ",".join(each.kind for each in data.transforms if each.kind not in TRANSFORMS) or None
+    schedule = getattr(settings.optimizer, "schedule", None)
+    names["optimizer.schedule.kind"] = _outside(getattr(schedule, "kind", "cosine"), SCHEDULES)
     cache = getattr(data, "cache", None)
     names["data.cache.eviction"] = _outside(getattr(cache, "eviction", "lru"), EVICTIONS)
     for place, section in (("state_store", settings.state_store), ("data.cache", cache)):

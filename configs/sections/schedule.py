@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from configs.sections.base import Natural, Number, Positive, Section
+from configs.sections.base import Natural, Number, Positive, Section, Text, nearest_kind
 
 Shape = Literal["linear", "1-sqrt"]
 
+SCHEDULES = ("cosine", "linear", "constant", "wsd")
 FLOOR = 0.1
 SHAPE: Shape = "1-sqrt"
+
+
+def _known(kind: str) -> str:
+    if (nearest := nearest_kind(kind, SCHEDULES)) is not None:
+        msg = f"is {kind}, which is not known; did you mean {nearest}?"
+        raise ValueError(msg)
+    return kind
 
 
 class ScheduleSettings(Section):
     """The learning rate over a run: linear warm-up, then what ``kind`` says."""
 
-    kind: Literal["cosine", "linear", "constant", "wsd"] = Field(
+    kind: Annotated[Text, AfterValidator(_known)] = Field(
         default="cosine",
         description="What follows warm-up: cosine and linear decay at once; constant stays at the peak; wsd stays "
-        "there until the last stretch of the run, in which it decays.",
+        "there until the last stretch of the run, in which it decays; any other is an outside schedule.",
+    )
+    options: dict[str, Any] | None = Field(
+        default=None, description="What an outside schedule is to be given; null gives it nothing."
     )
     warmup_steps: Natural | None = Field(
         default=20,
@@ -48,6 +59,20 @@ class ScheduleSettings(Section):
     def _without_default_steps(cls, schedule: Any) -> Any:
         is_in_tokens = isinstance(schedule, Mapping) and schedule.get("warmup_tokens") is not None
         return {"warmup_steps": None, **schedule} if is_in_tokens else schedule
+
+    @model_validator(mode="after")
+    def _is_said_where_it_counts(self) -> Self:
+        if self.kind in SCHEDULES:
+            if self.options is not None:
+                msg = f"has options, which are for an outside schedule, but kind is {self.kind}: leave options out"
+                raise ValueError(msg)
+            return self
+        fields = type(self).model_fields
+        own = [name for name in fields if name not in ("kind", "options")]
+        if said := [name for name in own if getattr(self, name) != fields[name].default]:
+            msg = f"has {said[0]}, which an outside schedule such as {self.kind} does not read: set it in options"
+            raise ValueError(msg)
+        return self
 
     @field_validator("warmup_tokens", "decay_tokens")
     @classmethod
