@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dependency_injector import providers
 
 from bootstrap.lazy import lazy
+from bootstrap.verified_copy import VerifiedCopy, scratch_of
 from configs.sections.tokenizer import TrainTokenizerSettings
 from domain.data_files import DataFiles, difference
 from domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from bootstrap.container import Container
     from bootstrap.ranks import SharedRunFolder
+    from ports.state_store import OpenFile
 
 _AT_ONCE_BYTES = 1 << 28  # of a stream that are hashed before it begins, in a tenth of a second; more as it is read
 _FACT = "data"
@@ -75,18 +77,19 @@ def keep_tokenizer(folder: SharedRunFolder, container: Container) -> None:
     settings = container.settings()
     if not container.data_changes() or not isinstance(settings.tokenizer, TrainTokenizerSettings):
         return
-    store = container.state_store()
-    newest = [Path(info.location) for info in store.list()[-1:]]
-    is_plain = getattr(settings.state_store, "encryption", None) is None
-    place = newest[0] if newest and is_plain and newest[0].is_dir() else store.load().folder if newest else None
-    if place is None:
+    copies: list[VerifiedCopy] = []
+
+    def take(checkpoint: Path, open_file: OpenFile) -> None:
+        copies[:] = [VerifiedCopy(checkpoint, open_file, scratch_of(settings))]
+
+    if container.state_store().restore(take).info is None:
         if (record := folder.record) is not None:
             record["facts"].pop("tokenizer", None)
         return
     made = lazy("adapters.tokenizer.huggingface:HuggingfaceTokenizer.load")
     backend, report = settings.tokenizer.backend, container.say()
-    tokenizer = providers.Singleton(made, str(place / "tokenizer.json"), backend=backend, report=report)
-    container.tokenizer.override(tokenizer)
+    tokenizer = made(str(copies[0].folder / "tokenizer.json"), backend=backend, report=report)
+    container.tokenizer.override(providers.Object(tokenizer))
 
 
 def keep_data(folder: SharedRunFolder, container: Container) -> None:

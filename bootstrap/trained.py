@@ -15,7 +15,7 @@ from bootstrap.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from bootstrap.run_folder import read_record
 from bootstrap.step_sizes import with_sizes
 from bootstrap.trust import refuse_untrusted
-from bootstrap.verified_copy import VerifiedCopy
+from bootstrap.verified_copy import VerifiedCopy, scratch_of
 from configs.layers import restore_settings
 from configs.rendering import dump_settings
 from configs.sections.decoder import DecoderModelSettings
@@ -111,7 +111,7 @@ def open_trained(
 
     def take_over(folder: Path, open_file: OpenFile) -> None:
         opened.clear()
-        copy = VerifiedCopy(folder, open_file, _scratch_of(settings))
+        copy = VerifiedCopy(folder, open_file, scratch_of(settings))
         chosen = _on_checkpoint(settings, copy.folder)
         has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
         parts = {"model_factory": Around(_awaiting_weights)} if has_all else {}
@@ -127,11 +127,6 @@ def open_trained(
         store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
         info = restore(store, place, take_over)
     return Trained(*opened[0], info.location, record)
-
-
-def _scratch_of(settings: TrainSettings) -> Path | None:
-    encryption = getattr(settings.state_store, "encryption", None)
-    return None if encryption is None else encryption.scratch
 
 
 def _awaiting_weights(factory: Any) -> Any:

@@ -13,6 +13,7 @@ from adapters.shared.file_parts import read_whole
 from domain.errors import StateError
 
 if TYPE_CHECKING:
+    from configs.settings import TrainSettings
     from ports.state_store import OpenFile
 
 _TENSORS = ".safetensors"
@@ -38,3 +39,9 @@ class VerifiedCopy:
         except OSError as error:
             msg = f"the description of the model in {checkpoint} cannot be copied to {scratch}, {explain(error)}"
             raise StateError(msg) from error
+
+
+def scratch_of(settings: TrainSettings) -> Path | None:
+    """Return where what was encrypted may lie for a while, None for anywhere."""
+    encryption = getattr(settings.state_store, "encryption", None)
+    return None if encryption is None else encryption.scratch
