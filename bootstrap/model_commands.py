@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bootstrap.environment import set_library_defaults
 from bootstrap.logging import configure_logging
 from bootstrap.named_checkpoint import Choice
+from bootstrap.screen import phases_shown
 from bootstrap.trust import stated_trust
 from domain.sampling import Sampling
 
@@ -23,7 +24,8 @@ def generate(options: argparse.Namespace) -> int:
     from bootstrap.trained import open_trained
 
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
-    trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options))
+    with phases_shown() as show:
+        trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options), show=show)
     trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
     print()
     return 0
@@ -48,8 +50,9 @@ def evaluate(options: argparse.Namespace) -> int:
     set_library_defaults()
     from bootstrap.trained import open_trained
 
-    trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options))
-    evaluation = trained.evaluate()
+    with phases_shown() as show:
+        trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options), show=show)
+        evaluation = trained.evaluate()
     print(
         f"{trained.location} · {evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
         f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"

@@ -12,6 +12,7 @@ from bootstrap.assemble import assemble
 from bootstrap.data import form_of
 from bootstrap.fit import check_description, check_tokenizer
 from bootstrap.run_folder import RECORD
+from bootstrap.screen import phases_shown
 from bootstrap.step_sizes import give_sizes
 from configs.masking import mask, mask_text
 from domain.errors import ConfigurationError
@@ -42,9 +43,11 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     )
     give_sizes(container, {}, lambda _name, value, _reason: value)
     is_new = not (settings.run.directory / RECORD).exists()
-    check_description(container, is_new=is_new)
-    check_tokenizer(container, is_new=is_new)
-    readers, datasets = container.readers(), container.datasets()
+    with phases_shown() as show:
+        show("preparing the tokenizer")
+        check_description(container, is_new=is_new)
+        check_tokenizer(container, is_new=is_new)
+        readers, datasets = container.readers(), container.datasets()
     with _Bar() as bar:
         preparations = [
             PrepareTokens(

@@ -73,7 +73,7 @@ def open_screen(overrides: Mapping[str, Any], settings: TrainSettings, say: Call
 @contextmanager
 def phases_shown() -> Iterator[ShowPhase]:
     """Give what shows phases on standard error within the block, for commands that train nothing."""
-    console: Any = lazy("adapters.monitor.console:ConsoleMonitor")(None, None)
+    console: Any = lazy("adapters.monitor.console:ConsoleMonitor")(None, None, shortest_phase=_SECONDS_BETWEEN_LINES)
     try:
         yield console.show
     finally:

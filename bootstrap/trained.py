@@ -22,6 +22,7 @@ from configs.sections.decoder import DecoderModelSettings
 from configs.sections.model import HuggingFaceModelSettings
 from configs.sections.optimizer import TorchOptimizerSettings
 from domain.errors import StateError
+from domain.phase import show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from configs.settings import TrainSettings
     from domain.batch import Batch
     from domain.outcome import Evaluation
+    from domain.phase import ShowPhase
     from domain.sampling import Sampling
     from ports.state_store import OpenFile
     from ports.tokenizer import Tokenizer
@@ -90,13 +92,20 @@ class Trained:
 
 
 def open_trained(
-    path: Path, *, device: str = "auto", choice: Choice = NEWEST, trusted: Mapping[str, str] = MappingProxyType({})
+    path: Path,
+    *,
+    device: str = "auto",
+    choice: Choice = NEWEST,
+    trusted: Mapping[str, str] = MappingProxyType({}),
+    show: ShowPhase = show_nothing,
 ) -> Trained:
     """Return the checkpoint that ``choice`` names of the run folder ``path``, or the one that lies in ``path`` itself.
 
     No code runs that the folder names but what ``trusted`` repeats, by its setting and value. Raises ``StateError`` if
     there is no checkpoint that verifies, and ``ConfigurationError`` if both name one or code would run.
+    ``show`` is told what takes time, now and later.
     """
+    show("opening the checkpoint")
     place = place_of(path, choice)
     record = read_record(place.path)
     recorded = _on_any_device(restore_settings(record["settings"]), device)
@@ -115,7 +124,7 @@ def open_trained(
         chosen = _on_checkpoint(settings, copy.folder)
         has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
         parts = {"model_factory": Around(_awaiting_weights)} if has_all else {}
-        container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide)
+        container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide, show=show)
         if (known := known_data(record)) is not None:
             order_as_before(known.places, container)
         opened.append((container, copy))

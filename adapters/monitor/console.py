@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _REFRESH_SECONDS = 0.25
 _PLAIN_LINE_SECONDS = 10.0
-_SHORTEST_PHASE_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
 _WAITING_LINES = 1000
 _SHORTEST_BAR, _LONGEST_BAR = 4, 24
@@ -59,7 +58,8 @@ class ConsoleMonitor(Monitor):
 
     In a terminal one line is redrawn four times a second, with as many figures as fit; elsewhere (a file, a pipe, a
     terminal without cursor) a line with the time of the day is printed at most every ten seconds, without control
-    characters. ``file`` is standard error unless given. Either budget may be None. The figures are read from the
+    characters, and one of a phase that takes ``shortest_phase`` seconds. ``file`` is standard error unless given.
+    Either budget may be None. The figures are read from the
     metrics ``loss`` and ``tokens_per_second`` (both smoothed over some ten steps), ``lr``, ``tokens`` (since the run's
     start), ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss`` and ``eval_bits_per_byte``; others are not
     shown.
@@ -77,10 +77,12 @@ class ConsoleMonitor(Monitor):
         file: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         stamp: Callable[[], str] = lambda: time.strftime("%H:%M:%S "),
+        shortest_phase: float = 1.0,
     ) -> None:
         self._file = file or sys.stderr
         self._clock = clock
         self._stamp = stamp
+        self._shortest_phase = shortest_phase
         self._figures = Figures(total_steps, total_tokens)
         self._phase: _Phase | None = None
         self._live: Live | None = None
@@ -130,7 +132,7 @@ class ConsoleMonitor(Monitor):
         is_new = before is None or before.name != phase
         self._phase = _Phase(phase, share, now if is_new or before is None else before.began) if phase else None
         if is_new:
-            self._next_phase_line = now + _SHORTEST_PHASE_SECONDS if phase else math.inf
+            self._next_phase_line = now + self._shortest_phase if phase else math.inf
         if not self._closing.is_set():
             self._start()
 

@@ -120,10 +120,19 @@ def test_an_evaluation_shows_its_share(tmp_path, columns):
     with Terminal("train", *settings, cwd=tmp_path, columns=columns) as terminal:
         assert terminal.end() == 0, terminal.text
     before = terminal.text[: terminal.text.index("step 0 · evaluation")]
-    shares = [int(share) for share in re.findall(r"evaluating · (\d+)%", before)]
-    assert shares == sorted(shares)
-    assert len(set(shares)) > 1
+    assert_rising(re.findall(r"evaluating · (\d+)%", before))
     assert max(map(len, terminal.lines)) <= columns, max(terminal.lines, key=len)
+    with Terminal("evaluate", "runs/default", cwd=tmp_path, columns=columns) as terminal:
+        assert terminal.end() == 0, terminal.text
+    assert_rising(re.findall(r"evaluating · (\d+)%", terminal.text))
+    assert terminal.lines[-1].endswith("bytes")
+
+
+def assert_rising(shares):
+    """Check that a share was shown which rose."""
+    numbers = [int(share) for share in shares]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) > 1
 
 
 @WIDTHS
