@@ -108,14 +108,7 @@ def open_trained(
     show("opening the checkpoint")
     place = place_of(path, choice)
     record = read_record(place.path)
-    recorded = _on_any_device(restore_settings(record["settings"]), device)
-    refuse_untrusted(place.path, recorded, trusted)
-    decided = {name: entry["value"] for name, entry in record["auto"].items()}
-
-    def decide(name: str, value: str, _: str) -> str:
-        return str(decided.get(name, value))
-
-    settings = with_sizes(recorded, {}, decide, decided.get, 1)
+    settings, decide = _as_begun(place.path, record, device, trusted)
     opened: list[tuple[Container, VerifiedCopy]] = []
 
     def take_over(folder: Path, open_file: OpenFile) -> None:
@@ -136,6 +129,20 @@ def open_trained(
         store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
         info = restore(store, place, take_over)
     return Trained(*opened[0], info.location, record)
+
+
+def _as_begun(
+    path: Path, record: Mapping[str, Any], device: str, trusted: Mapping[str, str]
+) -> tuple[TrainSettings, Callable[[str, str, str], str]]:
+    """Return the settings that ``record`` tells of, and what gives each ``auto`` the value that was decided on."""
+    recorded = _on_any_device(restore_settings(record["settings"]), device)
+    refuse_untrusted(path, recorded, trusted)
+    decided = {name: entry["value"] for name, entry in record["auto"].items()}
+
+    def decide(name: str, value: str, _: str) -> str:
+        return str(decided.get(name, value))
+
+    return with_sizes(recorded, {}, decide, decided.get, 1), decide
 
 
 def _awaiting_weights(factory: Any) -> Any:
