@@ -101,8 +101,15 @@ def keep_data(folder: SharedRunFolder, container: Container) -> None:
     if files is not None and (container.mode() == "cache" or files.num_unknown_bytes <= _AT_ONCE_BYTES):
         files = source.identify()
     record["facts"][_FACT] = container.data_fingerprint()
-    if files is not None:
-        record[_FACT] = files.to_json()
+    if files is None:
+        return
+    record[_FACT] = files.to_json()
+    if files.num_unknown_bytes:
+
+        def refresh() -> None:
+            record[_FACT] = source.files().to_json()
+
+        folder.refresh_at_saves(refresh)
 
 
 def _check_ranks(folder: SharedRunFolder, container: Container) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from dependency_injector import providers
@@ -38,6 +39,7 @@ class SharedRunFolder:
         self.path = path
         self._group = group
         self._own = RunFolder(path) if group.rank == 0 else None
+        self._refresh: Callable[[], None] | None = None
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Take ``settings``, as ``RunFolder.begin`` does.
@@ -109,6 +111,18 @@ class SharedRunFolder:
         """Return how often the run has continued on purpose with other data."""
         return int(self._group.gather("" if self._own is None else str(self._own.num_data_changes))[0])
 
+    def refresh_at_saves(self, refresh: Callable[[], None]) -> None:
+        """Have ``refresh`` bring the record up to date whenever a checkpoint is written, and write it then."""
+        self._refresh = refresh
+
+    def as_saved(self) -> str:
+        """Return what a checkpoint holds as ``run.json``, on the first rank."""
+        if self._refresh is not None:
+            self._refresh()
+            with suppress(StateError):  # the checkpoint has it
+                self.write()
+        return self.as_json()
+
     def give_to(self, container: Container) -> None:
         """Have checkpoints hold ``run.json``, and files of several places come in the order that the run began with."""
         container.record.override(providers.List(providers.Object(self.part)))
@@ -162,7 +176,7 @@ class _RecordPart(StatePart):
 
     @override
     def chunks(self) -> Iterator[bytes]:
-        yield self._folder.as_json().encode()
+        yield self._folder.as_saved().encode()
 
 
 def in_turns(group: ProcessGroup, make: Callable[[], T]) -> T:

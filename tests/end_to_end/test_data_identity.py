@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from command_line import corpus, losses, run_here, tiny
+from command_line import corpus, losses, run, run_here, tiny
 
 LENGTH = ("run.budget.steps=8", "evaluation.every=0", "state_store.every=4", "evaluation.at_start=false")
 
@@ -297,3 +297,35 @@ def test_files_of_several_paths_keep_their_order(tmp_path):
     process = train(tmp_path, "[z, y]")
     assert process.returncode == 0, process.stderr
     assert losses(tmp_path / "runs/default") == losses(tmp_path / "runs/whole")
+
+
+def test_contents_of_a_stream_become_known_as_it_is_read(tmp_path, monkeypatch):
+    """What a stream reads is hashed on the way, and stands in run.json as if it had been hashed before."""
+    data_in(tmp_path / "md")
+    limit = ("data.mode=stream", "state_store.every=100", "run.budget.steps=2")
+    assert train(tmp_path, "md", *limit, "run.name=before").returncode == 0
+    monkeypatch.setattr("bootstrap.data_identity._AT_ONCE_BYTES", 0)
+    assert train(tmp_path, "md", *limit).returncode == 0
+    before, read = (json.loads((tmp_path / f"runs/{name}/run.json").read_text()) for name in ("before", "default"))
+    assert read["data"] == before["data"]
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_archived_run_continues_at_another_place(tmp_path, undisturbed, processes):
+    """A run whose disk was lost continues from its archive where its data lie elsewhere, also on more processes."""
+    archive = f"state_store.archive.url={tmp_path / 'archive'}"
+    (tmp_path / "archive").mkdir()
+    data_in(tmp_path / "here/md")
+    stopped_at_four(tmp_path / "here", "md", archive)
+    other = tmp_path / "another/machine"
+    shutil.copytree(tmp_path / "here/md", other / "corpus")
+    shutil.rmtree(tmp_path / "here")
+    for path in (other / "corpus").iterdir():
+        os.utime(path, (1, 1))
+    settings = settings_of("corpus", other, archive, f"distributed.processes={processes}")
+    process = run("train", *settings, cwd=other)
+    assert process.returncode == 0, process.stderr
+    found = losses(other / "runs/default")
+    assert sorted(found) == [5, 6, 7, 8]
+    if processes == 1:
+        assert found == {step: loss for step, loss in undisturbed("cache").items() if step > 4}

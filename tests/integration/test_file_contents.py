@@ -1,0 +1,90 @@
+"""What identifies the bytes of a file is found while it is read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from adapters.data_source.files import FilesDataSource
+from domain.data_files import DataFiles, difference
+
+LINES = 120_000
+
+
+def write(folder):
+    """Write a file of each kind that is read from front to back, the first two of more than one block."""
+    folder.mkdir()
+    lines = [json.dumps({"text": f"document {number} " + "of many words " * 6}) for number in range(LINES)]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    (folder / "b.txt").write_text("a line of a plain text that is long\n" * 300_000)
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress("\n".join(lines[:5000]).encode(), 1))
+    (folder / "d.csv").write_text("text,id\n" + "a text,1\n" * 5000)
+    (folder / "e.txt").write_text("")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder of files, which no test changes."""
+    return write(tmp_path_factory.mktemp("contents") / "md")
+
+
+def contents(files):
+    return {file.name: file.content for file in files.files}
+
+
+def read_all(source, names=("a", "b", "c", "d", "e")):
+    for unit in reversed(source.units()):  # in any order
+        if Path(unit.name).name[0] in names:
+            for _ in source.read(unit):
+                pass
+
+
+def test_reading_finds_what_hashing_finds(folder):
+    """Units that were read in any order give the contents that reading for nothing else gives; none stays unknown."""
+    read, hashed = FilesDataSource([str(folder)]), FilesDataSource([str(folder)])
+    read_all(read)
+    assert contents(read.files()) == contents(hashed.identify())
+    assert len(set(contents(read.files()).values())) == 5
+
+
+def test_a_file_that_was_not_read_to_its_end_is_not_known(folder):
+    """A part that was left early, or never begun, leaves its file unknown, and ``identify`` reads the rest."""
+    source = FilesDataSource([str(folder)])
+    read_all(source, names=("b",))
+    first = next(unit for unit in source.units() if unit.name.endswith("a.jsonl"))
+    next(iter(source.read(first)))
+    known = contents(source.files())
+    assert known["b.txt"] is not None
+    assert known["a.jsonl"] is None
+    assert None not in contents(source.identify()).values()
+
+
+def test_any_byte_counts(folder, tmp_path):
+    """Another byte in any block, the last one too, is other content, whatever the times say."""
+    before = FilesDataSource([str(folder)]).identify()
+    other = write(tmp_path / "other")
+    path = other / "b.txt"
+    data = bytearray(path.read_bytes())
+    data[-2] ^= 1
+    path.write_bytes(data)
+    status = (folder / "b.txt").stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert difference(before, FilesDataSource([str(other)]).identify(before)) == (
+        "the content of b.txt has changed, its size has not"
+    )
+
+
+def test_what_is_known_is_not_read_again(folder):
+    """A file with the stamp that it had is taken for what its record says, without a look at its bytes."""
+    known = FilesDataSource([str(folder)]).identify()
+    record = DataFiles.from_json(json.loads(json.dumps(known.to_json())))
+    assert record == known
+    told = [replace(file, content="told") for file in record.files]
+    again = FilesDataSource([str(folder)]).identify(replace(record, files=told))
+    assert set(contents(again).values()) == {"told"}
