@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import getpass
 import json
+import logging
+import os
+import platform
 import sys
 from contextlib import contextmanager
 from threading import Lock
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 AUDIT = "audit.jsonl"
 _STATE = 4
+_log = logging.getLogger(__name__)
 
 
 @final
@@ -46,7 +51,7 @@ class Audit:
         with self._lock:
             log = self._log or AuditLog(self._path)
             try:
-                log.append(event, mask(dict(details)))
+                log.append(event, mask({**details, "by": who()}))
             finally:
                 if self._log is None:
                     log.close()
@@ -64,6 +69,28 @@ class Audit:
                 self._log = None
                 if log is not None:
                     log.close()
+
+
+def who() -> Mapping[str, str]:
+    """Return the user and the host of this process, as the system knows them."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = str(os.getuid())
+    return {"user": user, "host": platform.node()}
+
+
+def record_use(run: Path, event: str, details: Mapping[str, Any]) -> None:
+    """Record in the audit of ``run``, if it has one, what a command did with a checkpoint; where that fails, say so.
+
+    The command itself is no less done: a run that trains is its audit's only writer, and a folder may be read-only.
+    """
+    if not (run / AUDIT).is_file():
+        return
+    try:
+        Audit(run).record(event, details)
+    except StateError as error:
+        _log.warning("the audit does not tell of this: %s", error)
 
 
 def audit_of(directory: Path, section: RetentionSettings) -> Audit:

@@ -6,9 +6,10 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
+from bootstrap.audit import record_use
 from bootstrap.environment import set_library_defaults
 from bootstrap.logging import configure_logging
-from bootstrap.named_checkpoint import Choice
+from bootstrap.named_checkpoint import Choice, place_of
 from bootstrap.screen import phases_shown
 from bootstrap.trust import stated_trust
 from domain.sampling import Sampling
@@ -26,6 +27,7 @@ def generate(options: argparse.Namespace) -> int:
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
     with phases_shown() as show:
         trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options), show=show)
+    _record_use(options, "TextGenerated", trained.location)
     trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
     print()
     return 0
@@ -40,6 +42,7 @@ def export(options: argparse.Namespace) -> int:
     location, is_new = write_model(
         options.run, options.folder, merged=options.merged, choice=_choice(options), trusted=stated_trust(options)
     )
+    _record_use(options, "CheckpointExported", location, to=str(options.folder.absolute()))
     print(f"{location} is in {options.folder}{'' if is_new else ' already'}, as transformers loads it")
     return 0
 
@@ -58,6 +61,10 @@ def evaluate(options: argparse.Namespace) -> int:
         f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
     )
     return 0
+
+
+def _record_use(options: argparse.Namespace, event: str, location: str, **more: str) -> None:
+    record_use(place_of(options.run, _choice(options)).path, event, {"location": location, **more})
 
 
 def _choice(options: argparse.Namespace) -> Choice:

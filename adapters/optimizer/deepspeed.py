@@ -84,6 +84,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
 
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  of an earlier run
         whole = complete_config(config, self._own, num_ranks=int(os.environ.get("WORLD_SIZE", "1")))
+        _check_async_io(whole["zero_optimization"])
         self._announce_builds(whole["zero_optimization"])
         return Accelerator(
             deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=whole, gradient_accumulation_steps=1),
@@ -91,13 +92,31 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         )
 
     def _announce_builds(self, zero: Mapping[str, Any]) -> None:
-        devices = {(zero.get(part) or {}).get("device") for part in ("offload_optimizer", "offload_param")}
+        devices = _devices(zero)
         needed = ["deepspeed_shm_comm"] if self._device == "cpu" else []
         needed += ["async_io"] if "nvme" in devices else []
         announce_builds(needed if os.environ.get("LOCAL_RANK", "0") == "0" else ())
 
 
 _WORLD = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _devices(zero: Mapping[str, Any]) -> set[str | None]:
+    return {(zero.get(part) or {}).get("device") for part in ("offload_optimizer", "offload_param")}
+
+
+def _check_async_io(zero: Mapping[str, Any]) -> None:
+    """Raise ``ConfigurationError`` if something is to lie on NVMe, which DeepSpeed cannot read and write here."""
+    if "nvme" not in _devices(zero):
+        return
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    if not AsyncIOBuilder().is_compatible(verbose=False):
+        msg = (
+            "optimizer.offload is nvme, for which DeepSpeed builds its extension async_io, and that cannot be built "
+            "here: install libaio with its headers (libaio-dev or libaio-devel), or set optimizer.offload=cpu"
+        )
+        raise ConfigurationError(msg)
 
 
 def _make_world_of_one() -> None:
