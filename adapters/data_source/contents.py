@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, final
 
-from blake3 import blake3
+from xxhash import xxh3_128
 
 from adapters.data_source.listing import describe
 from domain.errors import DataError
@@ -28,8 +28,9 @@ _THREADS = 16
 class Contents:
     """The hashes of files of this machine; any thread may add to them.
 
-    That of a file is the BLAKE3 of those of its blocks of 8 MiB, 16 bytes each, so that blocks may be read in any
-    order. What lies elsewhere is identified by what its place calls the version, and is not hashed.
+    That of a file is the XXH3 of those of its blocks of 8 MiB, 16 bytes each, so that blocks may be read in any order;
+    it tells what has changed, and is no proof against who wants two files to look alike. What lies elsewhere is
+    identified by what its place calls the version, and is not hashed.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Contents:
             blocks[number] = digest
             total = max(1, -(-file.unit.size // _BLOCK_BYTES))
             if len(blocks) == total:
-                self._known[_key(file)] = blake3(b"".join(blocks[each] for each in range(total))).hexdigest(length=16)
+                self._known[_key(file)] = xxh3_128(b"".join(blocks[each] for each in range(total))).hexdigest()
                 del self._blocks[_key(file)]
 
     def read(self, files: Sequence[StoredFile]) -> None:
@@ -109,10 +110,10 @@ class Tap:
         self._file = file
         self._start = start
         self._until = file.unit.size if until is None else min(until, file.unit.size)
-        self._hasher = blake3()
+        self._hasher = xxh3_128()
         self._next = -1  # the position that the block under way goes on at
         if file.unit.size == 0:
-            contents.add(file, 0, blake3().digest(length=16))
+            contents.add(file, 0, xxh3_128().digest())
 
     def feed(self, position: int, data: Buffer) -> None:
         """Take ``data``, read at ``position``."""
@@ -125,12 +126,12 @@ class Tap:
                 and self._start <= position < self._until
                 and not self._contents.is_known(self._file, number)
             ):
-                self._hasher, self._next = blake3(), position
+                self._hasher, self._next = xxh3_128(), position
             if position == self._next:
                 self._hasher.update(view[:size])
                 self._next += size
                 if self._next in (self._file.unit.size, (number + 1) * _BLOCK_BYTES):
-                    self._contents.add(self._file, number, self._hasher.digest(length=16))
+                    self._contents.add(self._file, number, self._hasher.digest())
                     self._next = -1
             position += size
             view = view[size:]
