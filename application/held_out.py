@@ -76,6 +76,7 @@ class HeldOut:
         self._packing = packing
         self._rows = rows
         self._max_tokens = max_tokens
+        self._is_cut = False
 
     @cached_property
     def batches(self) -> Sequence[Batch]:
@@ -83,17 +84,28 @@ class HeldOut:
         documents = list(self._documents())
         if not documents:
             msg = f"no document was held out to evaluate on: raise data.holdout, now {self._holdout.fraction}"
+            if self._holdout.fraction >= 1:
+                msg = "none of the documents holds any text to evaluate on: name other data"
             raise DataError(msg)
         places = place_rows(documents, self._packing)
         batches = [places[first : first + self._rows] for first in range(0, len(places), self._rows)]
         return [read_rows(batch, self._packing.length) for batch in batches]
 
+    @property
+    def is_cut(self) -> bool:
+        """Return whether there were more than ``max_tokens`` tokens, so that the rest was left out."""
+        return bool(self.batches) and self._is_cut
+
     def _documents(self) -> Iterator[NDArray[np.unsignedinteger]]:
         room = self._max_tokens
         for tokens in self._groups:
             for number in np.flatnonzero(self._holdout.holds(tokens.hashes)).tolist():
+                if room == 0:
+                    self._is_cut = True
+                    return
                 first, last = tokens.offsets[number : number + 2].tolist()
                 yield tokens.ids[first : min(last, first + room)]
                 room -= last - first
-                if room <= 0:
+                if room < 0:
+                    self._is_cut = True
                     return

@@ -10,6 +10,7 @@ from bootstrap.audit import record_use
 from bootstrap.environment import set_library_defaults
 from bootstrap.logging import configure_logging
 from bootstrap.named_checkpoint import Choice, place_of
+from bootstrap.other_data import OtherData
 from bootstrap.screen import phases_shown
 from bootstrap.trust import stated_trust
 from domain.sampling import Sampling
@@ -48,18 +49,22 @@ def export(options: argparse.Namespace) -> int:
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Print a trained model's figures on its held-out documents."""
+    """Print a trained model's figures on its held-out documents, or on other data."""
     configure_logging()
     set_library_defaults()
     from bootstrap.trained import open_trained
 
+    data, trusted = OtherData(options.data, options.settings), stated_trust(options)
     with phases_shown() as show:
-        trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options), show=show)
+        trained = open_trained(options.run, choice=_choice(options), trusted=trusted, show=show, data=data)
         evaluation = trained.evaluate()
     print(
         f"{trained.location} · {evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
         f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
     )
+    if data.is_named and trained.is_cut:
+        text = "these are the first tokens of the data, not all: evaluation.max_tokens=N measures more"
+        print(text, file=sys.stderr)
     return 0
 
 

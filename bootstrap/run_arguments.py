@@ -72,11 +72,15 @@ examples:
 
 _EVALUATE_HELP = """\
 Takes the newest valid checkpoint unless --step, --best or the folder of a checkpoint names another, and measures it on
-the documents that its run held out, as the run itself does.
+the documents that its run held out, as the run itself does, or on all documents of other data: --data names files, and
+settings of data any other source. Row length, transforms and data.text_field are then the run's unless they are set.
+evaluation.max_tokens is how many tokens are measured at most.
 
 examples:
   %(prog)s runs/default
   %(prog)s runs/default --step 300
+  %(prog)s runs/default --best --data test.jsonl data.text_field=body evaluation.max_tokens=1000000
+  %(prog)s runs/default data.kind=huggingface data.path=roneneldan/TinyStories data.split=validation
 """
 
 _EXPORT_HELP = """\
@@ -159,6 +163,10 @@ def _add_evaluate(commands: Commands) -> None:
     evaluate = add_command(commands, "evaluate", summary, _EVALUATE_HELP, module=_MODEL)
     add_checkpoint(evaluate)
     add_trust(evaluate)
+    text = "a file, folder or pattern to measure on in place of what the run held out; repeat it"
+    evaluate.add_argument("--data", action="append", default=[], metavar="PATH", help=text)
+    text = "a setting of data or evaluation, such as data.text_field=body"
+    evaluate.add_argument("settings", nargs="*", metavar="key.path=value", help=text)
 
 
 def _add_export(commands: Commands) -> None:

@@ -12,6 +12,7 @@ from bootstrap.access import own_roles
 from bootstrap.assemble import Around, assemble
 from bootstrap.data_identity import changed_data, known_data, order_as_before
 from bootstrap.named_checkpoint import NEWEST, place_of, restore, restore_alone
+from bootstrap.other_data import OtherData
 from bootstrap.run_folder import read_record
 from bootstrap.step_sizes import with_sizes
 from bootstrap.trust import refuse_untrusted
@@ -22,6 +23,7 @@ from configs.sections.decoder import DecoderModelSettings
 from configs.sections.model import HuggingFaceModelSettings
 from configs.sections.optimizer import TorchOptimizerSettings
 from domain.errors import StateError
+from domain.holdout import Holdout
 from domain.phase import show_nothing
 
 if TYPE_CHECKING:
@@ -72,6 +74,12 @@ class Trained:
         """Hand ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
         stream(self._container.trainable(), self._container.tokenizer(), prompt, sampling, show, note=note)
 
+    @property
+    def is_cut(self) -> bool:
+        """Return whether ``evaluate`` left out documents behind the first ``evaluation.max_tokens``."""
+        is_cut: bool = self._container.held_out().is_cut
+        return is_cut
+
     def held_out_batches(self) -> Sequence[Batch]:
         """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
         if (clause := changed_data(self._record, self._container)) is not None:
@@ -81,7 +89,7 @@ class Trained:
         return batches
 
     def evaluate(self) -> Evaluation:
-        """Measure the model on the documents that its run held out.
+        """Measure the model on the documents that its run held out, or on all of other data that were named.
 
         Raises ``DataError`` if there are none, ``StateError`` if the data are others by now.
         """
@@ -98,9 +106,11 @@ def open_trained(
     choice: Choice = NEWEST,
     trusted: Mapping[str, str] = MappingProxyType({}),
     show: ShowPhase = show_nothing,
+    data: OtherData = OtherData(),  # noqa: B008  a value
 ) -> Trained:
     """Return the checkpoint that ``choice`` names of the run folder ``path``, or the one that lies in ``path`` itself.
 
+    It is evaluated on ``data`` if they name any, each document of them, else on what its run held out.
     No code runs that the folder names but what ``trusted`` repeats, by its setting and value. Raises ``StateError`` if
     there is no checkpoint that verifies, and ``ConfigurationError`` if both name one or code would run.
     ``show`` is told what takes time, now and later.
@@ -108,15 +118,15 @@ def open_trained(
     show("opening the checkpoint")
     place = place_of(path, choice)
     record = read_record(place.path)
-    settings, decide = _as_begun(place.path, record, device, trusted)
+    settings, decide = _as_begun(place.path, record, device, trusted, data)
+    record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
+    parts = _parts(settings, data)
     opened: list[tuple[Container, VerifiedCopy]] = []
 
     def take_over(folder: Path, open_file: OpenFile) -> None:
         opened.clear()
         copy = VerifiedCopy(folder, open_file, scratch_of(settings))
         chosen = _on_checkpoint(settings, copy.folder)
-        has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
-        parts = {"model_factory": Around(_awaiting_weights)} if has_all else {}
         container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide, show=show)
         if (known := known_data(record)) is not None:
             order_as_before(known.places, container)
@@ -131,10 +141,20 @@ def open_trained(
     return Trained(*opened[0], info.location, record)
 
 
+def _parts(settings: TrainSettings, data: OtherData) -> Mapping[str, Any]:
+    """Return what stands in place of the parts that the settings name: weights to come, and all of other data."""
+    has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
+    parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
+    return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
+
+
 def _as_begun(
-    path: Path, record: Mapping[str, Any], device: str, trusted: Mapping[str, str]
+    path: Path, record: Mapping[str, Any], device: str, trusted: Mapping[str, str], data: OtherData
 ) -> tuple[TrainSettings, Callable[[str, str, str], str]]:
-    """Return the settings that ``record`` tells of, and what gives each ``auto`` the value that was decided on."""
+    """Return the settings that ``record`` tells of, and what gives each ``auto`` the value that was decided on.
+
+    ``data``, if they name any, are in place of the run's.
+    """
     recorded = _on_any_device(restore_settings(record["settings"]), device)
     refuse_untrusted(path, recorded, trusted)
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
@@ -142,7 +162,7 @@ def _as_begun(
     def decide(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
-    return with_sizes(recorded, {}, decide, decided.get, 1), decide
+    return with_sizes(data.within(recorded), {}, decide, decided.get, 1), decide
 
 
 def _awaiting_weights(factory: Any) -> Any:
