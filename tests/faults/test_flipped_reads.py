@@ -58,10 +58,10 @@ def trained(tmp_path_factory):
     generator = random.Random(0)
     words = ["the", "model", "reads", "text", "and", "learns", "to", "say", "what", "comes"]
     lines = [" ".join(generator.choices(words, k=60)) for _ in range(60)]
-    (folder / "corpus.txt").write_text("\n\n".join(lines))
+    (folder / "corpus.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     settings = [
-        *("data.kind=files", f"data.path={folder / 'corpus.txt'}", "data.sequence_length=32", "data.holdout=0.2"),
+        *("data.kind=files", f"data.path={folder / 'corpus.jsonl'}", "data.sequence_length=32", "data.holdout=0.2"),
         *("tokenizer.vocabulary_size=300", "tokenizer.backend=huggingface", f"run.cache_dir={folder / 'cache'}"),
         *(f"model.config.{name}={value}" for name, value in shape.items()),
         *("model.config.num_key_value_heads=2", "optimizer.batch_size=4", "optimizer.device=cpu"),
