@@ -28,7 +28,7 @@ def generate(options: argparse.Namespace) -> int:
     sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
     with phases_shown() as show:
         trained = open_trained(options.run, choice=_choice(options), trusted=stated_trust(options), show=show)
-    _record_use(options, "TextGenerated", trained.location)
+    record_use(place_of(options.run, _choice(options)).path, "TextGenerated", {"location": trained.location})
     trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
     print()
     return 0
@@ -40,10 +40,12 @@ def export(options: argparse.Namespace) -> int:
     set_library_defaults()
     from bootstrap.export import export as write_model
 
+    run, to = place_of(options.run, _choice(options)).path.absolute(), options.folder.absolute()
     location, is_new = write_model(
         options.run, options.folder, merged=options.merged, choice=_choice(options), trusted=stated_trust(options)
     )
-    _record_use(options, "CheckpointExported", location, to=str(options.folder.absolute()))
+    # by absolute paths: the folder that takes the place of an empty one may be that of this process
+    record_use(run, "CheckpointExported", {"location": location, "to": str(to)})
     print(f"{location} is in {options.folder}{'' if is_new else ' already'}, as transformers loads it")
     return 0
 
@@ -66,10 +68,6 @@ def evaluate(options: argparse.Namespace) -> int:
         text = "these are the first tokens of the data, not all: evaluation.max_tokens=N measures more"
         print(text, file=sys.stderr)
     return 0
-
-
-def _record_use(options: argparse.Namespace, event: str, location: str, **more: str) -> None:
-    record_use(place_of(options.run, _choice(options)).path, event, {"location": location, **more})
 
 
 def _choice(options: argparse.Namespace) -> Choice:

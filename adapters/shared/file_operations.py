@@ -113,7 +113,7 @@ class FileOperations:
             self.remove_file(path)
 
     def open_file(self, path: Path) -> FileIO:
-        """Open the file for unbuffered reading; a pipe does not block."""
+        """Open the file for unbuffered reading at once; raises ``OSError`` for a link, a pipe or a device."""
         return FileIO(path, "rb", opener=_without_links)
 
     def _sync(self, path: Path, flags: int) -> None:

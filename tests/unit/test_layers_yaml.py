@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     """A missing file, a folder and an unreadable path are told apart."""
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert complaint(tmp_path / "none.yaml") == f"--config {tmp_path / 'none.yaml'}: no such file"
+    assert complaint(tmp_path / "none.yaml").startswith(f"--config {tmp_path / 'none.yaml'}: no such file")
     assert "it is a folder" in complaint(tmp_path)
     assert "it cannot be read (" in complaint(loop)
 
