@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from copy import deepcopy
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
@@ -17,7 +18,6 @@ from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 RECORD = "run.json"
 TRAINING = "training"
@@ -211,7 +211,12 @@ def is_for_all_ranks(key: str) -> bool:
 
 def _is_a_place(key: str, settings: Mapping[str, Any]) -> bool:
     """Return whether ``key`` says where files lie: that they are the same is checked by their content."""
-    return key == "data.path" and settings["data"]["kind"] in ("files", "tokens")
+    kind, path = settings["data"]["kind"], settings["data"].get("path")
+    return key == "data.path" and (kind in ("files", "tokens") or (kind == "huggingface" and _is_saved_dataset(path)))
+
+
+def _is_saved_dataset(path: str) -> bool:
+    return any((Path(path).expanduser() / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

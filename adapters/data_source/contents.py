@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, final
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from adapters.data_source.listing import StoredFile
+    from domain.data_files import DataFile, DataFiles
 
 _BLOCK_BYTES = 8 << 20  # a part of a file, as sources read them side by side
 _READ_BYTES = 1 << 20  # stays in a processor's cache
@@ -65,20 +67,31 @@ class Contents:
                 self._known[_key(file)] = xxh3_128(b"".join(blocks[each] for each in range(total))).hexdigest()
                 del self._blocks[_key(file)]
 
+    def find(self, files: Sequence[tuple[DataFile, StoredFile]], known: DataFiles | None) -> None:
+        """Hash what is not known of ``files``, or of those of which ``known`` tells a content.
+
+        What it tells of a file with the same stamp is taken over. Raises ``DataError`` if a file cannot be read.
+        """
+        if known is not None:
+            then = {file.name: (file.stamp, file.content) for file in known.files if file.content is not None}
+            files = [(told, stored) for told, stored in files if told.name in then]
+            for told, stored in files:
+                stamp, content = then[told.name]
+                if told.content is None and told.stamp == stamp:
+                    self.learn(stored, content)
+        self.read([stored for _, stored in files])
+
     def read(self, files: Sequence[StoredFile]) -> None:
         """Hash what is not known of ``files``, many at a time; raises ``DataError`` if one cannot be read."""
-        missing = [file for file in files if self.of(file) is None]
-        blocks = [
-            (file, number)
-            for file in missing
-            for number in range(max(1, -(-file.unit.size // _BLOCK_BYTES)))
-            if not self.is_known(file, number)
-        ]
+        blocks = blocks_of([file for file in files if self.of(file) is None])
         with ThreadPoolExecutor(_THREADS, "holdfast-hash") as pool:
-            for _ in pool.map(lambda block: self._read(*block), blocks):
+            for _ in pool.map(lambda block: self.read_block(*block), blocks):
                 pass
 
-    def _read(self, file: StoredFile, number: int) -> None:
+    def read_block(self, file: StoredFile, number: int) -> None:
+        """Hash the block ``number`` of ``file`` if it is not known; raises ``DataError`` if it cannot be read."""
+        if self.is_known(file, number):
+            return
         try:
             with Path(file.path).open("rb", buffering=0) as stream:
                 stream.seek(number * _BLOCK_BYTES)
@@ -135,6 +148,16 @@ class Tap:
                     self._next = -1
             position += size
             view = view[size:]
+
+
+def blocks_of(files: Sequence[StoredFile]) -> Sequence[tuple[StoredFile, int]]:
+    """Return the blocks of ``files``, each with its file and its number, in order."""
+    return [(file, number) for file in files for number in range(max(1, -(-file.unit.size // _BLOCK_BYTES)))]
+
+
+def stamp_of(name: str, etag: str) -> str:
+    """Return the stamp of the file ``name`` in the version ``etag``."""
+    return blake2b(f"{name} {etag}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _key(file: StoredFile) -> tuple[str, str]:

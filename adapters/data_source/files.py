@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from functools import cached_property
-from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, final
 
 from typing_extensions import override
 
+from adapters.data_source.contents import stamp_of
 from adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
 from adapters.data_source.formats.suffixes import compression_of, format_of
 from adapters.data_source.listing import list_files, without_secrets
@@ -122,17 +122,9 @@ class FilesDataSource(DataSource):
 
     @override
     def identify(self, known: DataFiles | None = None) -> DataFiles:
-        contents = self._access.contents
-        files = {told.name: file.stored for told, file in zip(self.files().files, self._files, strict=True)}
-        if known is None:
-            contents.read(list(files.values()))
-            return self.files()
-        asked = {file.name: file for file in known.files if file.content is not None and file.name in files}
-        for told in self.files().files:
-            then = asked.get(told.name)
-            if then is not None and then.content is not None and told.content is None and then.stamp == told.stamp:
-                contents.learn(files[told.name], then.content)
-        contents.read([files[name] for name in asked])
+        self._access.contents.find(
+            list(zip(self.files().files, [file.stored for file in self._files], strict=True)), known
+        )
         return self.files()
 
     @property
@@ -150,7 +142,7 @@ class FilesDataSource(DataSource):
         number = self._paths.index(file.path)
         name = stored.below.lstrip("/") if len(self._paths) == 1 else f"data.path[{number}]{stored.below}"
         form = file.format if file.compression == "none" else f"{file.format}.{file.compression}"
-        stamp = blake2b(f"{file.name} {stored.unit.etag}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        stamp = stamp_of(file.name, stored.unit.etag)
         return DataFile(name, stored.unit.size, form, stamp, self._access.contents.of(stored))
 
     @cached_property

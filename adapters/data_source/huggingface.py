@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
+from adapters.data_source.contents import Contents, stamp_of
 from adapters.data_source.formats.records import Fields, Limits, fingerprint_of
 from adapters.data_source.listing import describe
+from domain.data_files import DataFile, DataFiles
 from domain.errors import ConfigurationError, DataError
 from ports.data_source import DataSource, Document, Rejected, Unit
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from adapters.data_source.formats.records import Value
+    from adapters.data_source.listing import StoredFile
     from adapters.data_source.rows import Rows
 
 
@@ -49,6 +52,7 @@ class HuggingfaceDataSource(DataSource):
         self._revision = revision
         self._fields = Fields.choose(text_field, filter)
         self._limits = limits or Limits()
+        self._contents = Contents()
 
     @override
     def units(self) -> Sequence[Unit]:
@@ -74,6 +78,24 @@ class HuggingfaceDataSource(DataSource):
         units = [[unit.name, unit.etag] for unit in self.units()]
         return fingerprint_of(astuple(self._limits), self._fields.to_json(), units)
 
+    @override
+    def files(self) -> DataFiles | None:
+        if not (stored := self._rows.stored):
+            return None
+        reading = fingerprint_of(astuple(self._limits), self._fields.to_json())
+        return DataFiles(reading, {"": [stored[0].place]}, [self._told(file) for file in stored])
+
+    @override
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:
+        if (files := self.files()) is None:
+            return None
+        self._contents.find(list(zip(files.files, self._rows.stored, strict=True)), known)
+        return self.files()
+
+    def _told(self, file: StoredFile) -> DataFile:
+        stamp = stamp_of(file.unit.name, file.unit.etag)
+        return DataFile(file.below.lstrip("/"), file.unit.size, "arrow", stamp, self._contents.of(file))
+
     @cached_property
     def _units(self) -> Mapping[str, Unit]:
         return {unit.name: unit for unit in self._rows.units(f"{self._path}/{self._split}", self._limits.unit_bytes)}
@@ -86,7 +108,7 @@ class HuggingfaceDataSource(DataSource):
             msg = 'datasets of Hugging Face need another package: pip install "holdfast[datasets]"'
             raise ConfigurationError(msg) from error
         try:
-            return open_rows(self._path, self._name, self._split, self._revision)
+            return open_rows(self._path, self._name, self._split, self._revision, self._contents)
         except Exception as error:
             msg = (
                 f"the split {self._split!r} of the dataset {self._path} cannot be opened ({describe(error)}): check "

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from datasets import Dataset, IterableDataset, load_dataset_builder, load_from_disk
 from typing_extensions import override
 
+from adapters.data_source.contents import blocks_of
 from adapters.data_source.formats.records import Fields, fingerprint_of
 from adapters.data_source.formats.tables import documents, problem_with
+from adapters.data_source.listing import list_files
+from adapters.data_source.opening import Access
 from ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
@@ -19,12 +23,20 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from adapters.data_source.contents import Contents
+    from adapters.data_source.listing import StoredFile
+
 _BATCH_BYTES = 4 << 20
 _MOST_ROWS = 256
 
 
 class Rows(ABC):
-    """A split of a dataset in units of rows."""
+    """A split of a dataset in units of rows.
+
+    ``stored`` are the files that hold nothing but the split, in the order of its rows; none where nobody tells them.
+    """
+
+    stored: Sequence[StoredFile] = ()
 
     @abstractmethod
     def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
@@ -43,20 +55,20 @@ class Rows(ABC):
             yield from documents(table, position, unit.name, fields, record_bytes)
 
 
-def open_rows(path: str, name: str | None, split: str, revision: str | None) -> Rows:
-    """Return the split; raises what the library raises if it cannot be found."""
+def open_rows(path: str, name: str | None, split: str, revision: str | None, contents: Contents) -> Rows:
+    """Return the split, of which ``contents`` learns what is read; raises what the library raises."""
     folder = Path(path)
     if (folder / "dataset_dict.json").is_file():
         folder /= split
     if (folder / "state.json").is_file():
-        return _SavedRows(folder, split)
+        return _SavedRows(folder, split, contents)
     builder = load_dataset_builder(path, name, revision=revision)
     return _StreamedRows(builder, split)
 
 
 @final
 class _SavedRows(Rows):
-    def __init__(self, folder: Path, split: str) -> None:
+    def __init__(self, folder: Path, split: str, contents: Contents) -> None:
         dataset = load_from_disk(str(folder))
         if dataset.split is not None and str(dataset.split) != split:
             msg = f"the folder holds the split {str(dataset.split)!r}"
@@ -68,6 +80,9 @@ class _SavedRows(Rows):
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         stamps = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
         self._etag = fingerprint_of(state.get("_fingerprint"), stamps)
+        self.stored = [_stored(entry["filename"]) for entry in dataset.cache_files]
+        self._blocks = blocks_of(self.stored)
+        self._contents = contents
 
     @override
     def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
@@ -96,6 +111,11 @@ class _SavedRows(Rows):
         table = self._dataset.select_columns(columns) if columns else self._dataset
         for position in range(start, stop, rows):
             yield position, table[position : min(position + rows, stop)]
+        # who maps files into memory is not told which bytes are read: each unit has its share of them, at hand just now
+        first = len(self._blocks) * unit.start // max(num_rows, 1)
+        end = len(self._blocks) if unit.stop is None else len(self._blocks) * unit.stop // num_rows
+        for file, number in self._blocks[first:end]:
+            self._contents.read_block(file, number)
 
 
 @final
@@ -120,6 +140,11 @@ class _StreamedRows(Rows):
             if (skipped := max(start - position, 0)) < table.num_rows:
                 yield position + skipped, table.slice(skipped)
             position += table.num_rows
+
+
+def _stored(path: str) -> StoredFile:
+    (file,) = list_files(path, (), Access())
+    return replace(file, place=str(Path(file.path).parent))
 
 
 def _size_of(builder: Any, split: str, files: Sequence[str]) -> int:

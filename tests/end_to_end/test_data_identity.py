@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 
+import datasets
 import numpy as np
 import pytest
 from command_line import corpus, losses, run, run_here, tiny
@@ -329,3 +330,32 @@ def test_an_archived_run_continues_at_another_place(tmp_path, undisturbed, proce
     assert sorted(found) == [5, 6, 7, 8]
     if processes == 1:
         assert found == {step: loss for step, loss in undisturbed("cache").items() if step > 4}
+
+
+@pytest.mark.parametrize("mode", ["cache", "stream"])
+def test_a_saved_dataset_continues_the_run_wherever_it_lies(tmp_path, mode):
+    """A dataset that was saved, moved and touched continues bit for bit, and its first file that differs is named."""
+    place = tmp_path / "here"
+    saved(place / "set")
+    base = [each for each in settings_of("?", tmp_path) if not each.startswith(("data.kind", "data.path"))]
+    settings = ["train", *base, "data.kind=huggingface", f"data.mode={mode}"]
+    assert run_here(*settings, "data.path=set", "run.name=whole", cwd=place).returncode == 0
+    assert run_here(*settings, "data.path=set", "run.budget.steps=4", cwd=place).returncode == 0
+    (place / "set").rename(place / "elsewhere")
+    for path in (place / "elsewhere").iterdir():
+        os.utime(path, (1, 1))
+    again = run_here(*settings, "data.path=elsewhere", cwd=place)
+    assert again.returncode == 0, again.stderr
+    assert losses(place / "runs/default") == losses(place / "runs/whole")
+    file = sorted((place / "elsewhere").glob("*.arrow"))[1]
+    file.write_bytes(file.read_bytes().replace(b"model", b"nodel", 1))
+    changed = run_here(*settings, "data.path=elsewhere", "run.budget.steps=9", cwd=place)
+    assert changed.returncode == 4, changed.stderr
+    assert f"the content of {file.name} has changed, its size has not" in changed.stderr
+
+
+def saved(folder):
+    """Write the documents of a corpus as the datasets library saves them, in two files."""
+    folder.parent.mkdir(parents=True)
+    lines = corpus(folder.parent).read_text().splitlines()
+    datasets.Dataset.from_list([json.loads(line) for line in lines]).save_to_disk(folder, num_shards=2)

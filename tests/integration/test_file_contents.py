@@ -8,9 +8,12 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import datasets
 import pytest
 
 from adapters.data_source.files import FilesDataSource
+from adapters.data_source.formats.records import Limits
+from adapters.data_source.huggingface import HuggingfaceDataSource
 from domain.data_files import DataFiles, difference
 
 LINES = 120_000
@@ -88,3 +91,21 @@ def test_what_is_known_is_not_read_again(folder):
     told = [replace(file, content="told") for file in record.files]
     again = FilesDataSource([str(folder)]).identify(replace(record, files=told))
     assert set(contents(again).values()) == {"told"}
+
+
+def test_reading_a_saved_dataset_finds_what_hashing_finds(tmp_path):
+    """Once each unit of a saved dataset was read, in any order, the contents of its files are known, and not before."""
+    texts = [f"document {number} " + "of many words " * 99 for number in range(20_000)]
+    datasets.Dataset.from_dict({"text": texts}).save_to_disk(tmp_path, num_shards=2)
+    read, hashed = (HuggingfaceDataSource(str(tmp_path), limits=Limits(unit_bytes=20 << 20)) for _ in range(2))
+    first, *others = read.units()
+    for unit in reversed(others):
+        for _ in read.read(unit):
+            pass
+    known = contents(read.files())
+    assert len(known) == 2
+    assert None in known.values()
+    for _ in read.read(first):
+        pass
+    assert None not in contents(read.files()).values()
+    assert contents(read.files()) == contents(hashed.identify())
