@@ -163,12 +163,16 @@ def pin(options: argparse.Namespace) -> int:
 
 
 def erase(options: argparse.Namespace) -> int:
-    """Erase checkpoints for good, or tell which."""
+    """Erase checkpoints of a run, or the tokens of an encrypted cache, for good, or tell which."""
     from bootstrap.erase import erase as erase_checkpoints
+    from bootstrap.erase_tokens import erase_tokens, token_place_of
 
-    print(
-        "\n".join(erase_checkpoints(options.run, options.steps, is_sure=options.yes, unencrypted=options.unencrypted))
-    )
+    place = token_place_of(options.path)
+    if place is None:
+        told = erase_checkpoints(options.path, options.steps, is_sure=options.yes, unencrypted=options.unencrypted)
+    else:
+        told = erase_tokens(place, options.steps, is_sure=options.yes, unencrypted=options.unencrypted)
+    print("\n".join(told))
     return 0
 
 

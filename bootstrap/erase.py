@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from adapters.state_store.archive.archive import CheckpointArchive
     from configs.settings import TrainSettings
 
-_ELSEWHERE = (
+ELSEWHERE = (
     "copies that were made by others (backups, snapshots, old versions in a bucket) are not: whoever must be certain "
     "destroys the key that wrapped their keys"
 )
@@ -53,7 +53,7 @@ def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool
     settings = restore_settings(record["settings"])
     audit = audit_of(run, settings.state_store)
     Door([Role(name) for name in own_roles(os.environ)], audit.record).require(Role.DELETE, f"erasing in {run}")
-    with closing(RunFolder(run)), _archive(settings, record.get("id"), is_writing=is_sure) as archive, _on_disk(run):
+    with closing(RunFolder(run)), _archive(settings, record.get("id"), is_writing=is_sure) as archive, on_disk(run):
         eraser = Eraser(run.absolute(), FileOperations())
         places = [*_folders(eraser), *_copies(archive)]
         chosen = _chosen(run, places, steps)
@@ -64,7 +64,7 @@ def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool
             audit.record("CheckpointErased", {"name": place.name, "step": place.step, "role": str(Role.DELETE)})
             place.erase()
         eraser.clear()
-    return [*(f"erased {place.name}" for place in chosen), _ELSEWHERE]
+    return [*(f"erased {place.name}" for place in chosen), ELSEWHERE]
 
 
 def _folders(eraser: Eraser) -> Iterator[_Place]:
@@ -118,7 +118,8 @@ def _archive(settings: TrainSettings, run: str | None, *, is_writing: bool) -> I
 
 
 @contextlib.contextmanager
-def _on_disk(run: Path) -> Iterator[None]:
+def on_disk(run: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of an erasure in the folder ``run`` into a ``StateError`` that says what to do."""
     try:
         yield
     except OSError as error:

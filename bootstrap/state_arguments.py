@@ -67,10 +67,14 @@ Destroys the wrapped data keys of encrypted checkpoints, in the run folder, its 
 nobody can read them any more, and deletes the rest; each is a line of audit.jsonl. Without STEP all but the newest and
 the pinned ones. The run must not train meanwhile; HOLDFAST_STATE_STORE__ROLES, if it is set, must name delete.
 
+Of an encrypted token cache (the folder of data.cache.dir, or that of one dataset in it) it destroys the keys of all
+shards, and leaves a record in .erased/ there; no process may use the cache meanwhile. A run afterwards tokenizes again.
+
 examples:
   %(prog)s runs/default              # what would be erased
   %(prog)s runs/default --yes
   %(prog)s runs/default 300 350 --yes
+  %(prog)s ~/.cache/holdfast/encrypted-tokens --yes
 """
 
 _DRILL_HELP = """\
@@ -145,8 +149,10 @@ def _add_pin(commands: Commands) -> None:
 
 
 def _add_erase(commands: Commands) -> None:
-    erase = add_command(commands, "erase", "make checkpoints of a run unreadable for good", _ERASE_HELP)
-    add_run(erase)
+    summary = "make checkpoints of a run, or encrypted tokens, unreadable for good"
+    erase = add_command(commands, "erase", summary, _ERASE_HELP)
+    text = "a run folder, such as runs/default, or the folder of an encrypted token cache"
+    erase.add_argument("path", type=Path, metavar="PATH", help=text)
     step = whole(1, 10**18 - 1)
     erase.add_argument("steps", type=step, nargs="*", metavar="STEP", help="the step of a checkpoint")
     erase.add_argument("--yes", action="store_true", help="do it; without this, only tell")

@@ -30,6 +30,7 @@ class TokenFolder:
         holdfast-token-cache.json   says that all here is Holdfast's, and may be deleted by it
         .tmp/                       what is being written or deleted; each entry is locked by its owner while that lives
         .quarantine/                what was found damaged
+        .erased/                    a record of each dataset that was erased
 
     Nothing is created before ``prepare``. Methods raise ``OSError``, and ``ConfigurationError`` for a folder that holds
     something and lacks the marker: somebody else's is neither written to nor deleted from. Locks are ``flock``s on the
@@ -41,7 +42,7 @@ class TokenFolder:
         self.root = root
         self.files = files
         self.quarantine = root / ".quarantine"
-        self._drafts = root / ".tmp"
+        self.drafts = root / ".tmp"
         self._is_encrypted = is_encrypted
         self._is_prepared = False
 
@@ -67,7 +68,7 @@ class TokenFolder:
         with self.locked():
             if not self.check():
                 self._mark()
-            for folder in (self._drafts, self.quarantine):
+            for folder in (self.drafts, self.quarantine):
                 if not folder.is_dir():
                     self.files.make_folder(folder)
             self._sweep()
@@ -96,10 +97,10 @@ class TokenFolder:
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
         """Give a new folder to write into; what is still there in the end is deleted. Raises ``StateError``."""
-        path = self._drafts / uuid4().hex
+        path = self.drafts / uuid4().hex
         with storing("a draft", self.root), self.locked():
             self.files.make_folder(path)
-            lock = _lock_of_folder(path)
+            lock = lock_of_folder(path)
         try:
             yield path
         finally:
@@ -118,7 +119,7 @@ class TokenFolder:
                 return False
             raise
         self.files.sync_folder(target.parent)
-        self.files.sync_folder(self._drafts)
+        self.files.sync_folder(self.drafts)
         return True
 
     def set_aside(self, path: Path) -> Path | None:
@@ -134,7 +135,7 @@ class TokenFolder:
 
     def throw_away(self, path: Path) -> None:
         """Delete a folder, gone from its place at once, so that nobody ever sees half of it."""
-        grave = self._drafts / uuid4().hex
+        grave = self.drafts / uuid4().hex
         self.files.rename(path, grave)
         self.files.sync_folder(path.parent)
         self.files.remove_tree(grave)
@@ -157,8 +158,8 @@ class TokenFolder:
         self.files.rename(unfinished, self.root / MARKER)
 
     def _sweep(self) -> None:
-        for path in sorted(self._drafts.iterdir()):
-            lock = _lock_of_folder(path)
+        for path in sorted(self.drafts.iterdir()):
+            lock = lock_of_folder(path)
             if lock is not None:
                 try:
                     self.files.remove_tree(path)
@@ -166,7 +167,13 @@ class TokenFolder:
                     os.close(lock)
 
 
-def _lock_of_folder(path: Path) -> int | None:
+def holds_encrypted(root: Path) -> bool:
+    """Return whether the tokens in the cache at ``root`` are encrypted; raises as ``TokenFolder.check``."""
+    return _read_marker(root / MARKER)
+
+
+def lock_of_folder(path: Path) -> int | None:
+    """Return a descriptor that locks the folder until it is closed; None if it is gone or locked by somebody else."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -181,7 +188,7 @@ def _lock_of_folder(path: Path) -> int | None:
     return descriptor
 
 
-def _check_marker(path: Path, *, is_encrypted: bool) -> None:
+def _read_marker(path: Path) -> bool:
     try:
         marker = json.loads(path.read_bytes())
         schema, was_encrypted = marker["schema"], marker.get("encrypted", False)
@@ -191,6 +198,11 @@ def _check_marker(path: Path, *, is_encrypted: bool) -> None:
     if schema != SCHEMA:
         msg = f"{path} is of another version of Holdfast (schema {schema}): choose another folder, or that version"
         raise ConfigurationError(msg)
+    return bool(was_encrypted)
+
+
+def _check_marker(path: Path, *, is_encrypted: bool) -> None:
+    was_encrypted = _read_marker(path)
     if was_encrypted and not is_encrypted:
         msg = f"the tokens in {path.parent} are encrypted: name their key with data.cache.encryption.key_from"
         raise ConfigurationError(msg)
