@@ -72,7 +72,7 @@ def erase_tokens(place: TokenPlace, steps: Collection[int], *, is_sure: bool, un
         with eraser.alone():
             found = eraser.found()
             if not found:
-                msg = f"there are no tokens in {place.path} that could be erased: look for them elsewhere"
+                msg = f"there are no tokens in {place.path} that could be erased: name another folder"
                 raise StateError(msg)
             if not is_sure:
                 return [*(f"would erase {_told(each)}" for each in found), "nothing is erased without --yes"]

@@ -14,6 +14,7 @@ from adapters.key_provider.memory import MemoryKeyProvider
 from adapters.shared.token_folder.erasure import TokenEraser
 from adapters.shared.token_folder.sealing import ShardSealing
 from adapters.token_cache.disk import DiskTokenCache
+from domain.errors import StateError
 from ports.testing.token_cache import tokens_of
 
 SEALING = ShardSealing(MemoryKeyProvider(b"\x01" * 32))
@@ -62,6 +63,19 @@ def test_overwriting_reaches_a_second_name_of_the_file(full, tmp_path):
     (tmp_path / "link").hardlink_to(next(full.rglob("dataset/*/manifest.json")))
     erase_all(full, Recorder())
     assert set((tmp_path / "link").read_bytes()) == {0}
+
+
+def test_a_key_is_not_destroyed_under_a_reader_that_came_last(full):
+    """Who opens a shard after the tokens were found unused, and before they are moved, reads on, and is told of."""
+    eraser = TokenEraser(full, WatchedTokenFiles(Recorder()), {}, None)
+    with eraser.alone():
+        found = [each for each in eraser.found() if each.folder.name == "dataset"]
+        cache = cache_in(full)
+        tokens = cache.open(cache.shards()[0])
+        with pytest.raises(StateError, match="a process uses the tokens"):
+            eraser.erase(found[0])
+    assert tokens.ids[:3].tolist() == [1, 2, 3]
+    assert len(keys_in(full)) == 4
 
 
 @pytest.mark.parametrize("dataset", [None, "dataset"])
