@@ -8,7 +8,7 @@ import logging
 import os
 import platform
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
@@ -68,6 +68,8 @@ class Audit:
             with self._lock:
                 self._log = None
                 if log is not None:
+                    with suppress(StateError):  # it was told when the entry failed, and the next writer tries again
+                        log.mend()
                     log.close()
 
 

@@ -19,6 +19,7 @@ from file_faults import MEMORY
 from adapters.shared.audit import log as log_module
 from adapters.shared.audit.log import TORN_END, AuditLog
 from adapters.shared.audit.verification import Flaw, verify_chain
+from bootstrap.audit import Audit
 from domain.errors import StateError
 
 KEY = bytes(range(32))
@@ -52,6 +53,23 @@ def write(path, *steps, key=None):
 
 def records(path):
     return [json.loads(line) for line in path.read_bytes().splitlines()]
+
+
+def fails(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def halves_then_fails(write):
+    """Return a ``write`` that takes half of what it is given first, and nothing more."""
+    taken = []
+
+    def step(file, data):
+        if taken:
+            fails()
+        taken.append(write(file, data[: len(data) // 2]))
+        return taken[0]
+
+    return step
 
 
 def assert_sound(path, num_entries, key=None):
@@ -222,6 +240,22 @@ def test_an_entry_that_is_not_durable_is_taken_back(path, monkeypatch, error):
     log.close()
     assert [record["details"]["step"] for record in records(path)] == [1, 3]
     assert_sound(path, 2)
+
+
+def test_a_torn_end_is_mended_when_the_holder_leaves(path, monkeypatch):
+    """An entry that a failing disk cut, and that could not be taken back, is replaced at the end of a run."""
+    path.parent.mkdir()
+    audit = Audit(path.parent)
+    with audit.held():
+        audit.record("RunStarted", {"step": 0})
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", halves_then_fails(os.write))
+            patched.setattr(os, "ftruncate", fails)
+            with pytest.raises(StateError, match="cannot be added"):
+                audit.record("RunFinished", {"step": 1})
+        assert verify_chain(path).broken.flaw == Flaw.TORN
+    assert_sound(path, 2)
+    assert records(path)[1]["event"] == TORN_END
 
 
 @pytest.mark.parametrize("end", [b"garbage\n", b"\n", b"\0" * (2 << 20) + b"\n"])

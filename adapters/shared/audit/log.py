@@ -61,6 +61,11 @@ class AuditLog:
             raise
         return entry.hash
 
+    def mend(self) -> None:
+        """Replace the torn end of an entry that could neither be added nor taken back; raises ``StateError``."""
+        if self._file < 0:
+            self._attempt_to_open()
+
     def close(self) -> None:
         """Let another writer have the file; twice is harmless, and a later ``append`` opens it again."""
         if self._file >= 0:
