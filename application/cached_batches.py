@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from application.packed_rows import PackedRows
+    from application.packed_rows import Rows
     from domain.batch import Batch
     from domain.mixture import Mixture
-    from domain.order import Share
+    from domain.order import Fewer, Share
     from domain.row_index import RowPlace
 
 # what is read together, in whole batches: NumPy is called as often for many rows as for a few, each of which may lie in
@@ -35,18 +35,27 @@ _MOST_TOKENS = 1 << 18
 class CachedBatches:
     """Deals the rows of ``sources`` in the order of ``mixture``, each at the same cost wherever a run stands.
 
-    ``epochs`` None goes on for ever. The last batch of finite data is smaller, but of one size on all ranks: rows that
-    there are too few of for that are empty. No ``threads`` read: the rows are at hand.
+    ``epochs`` None goes on for ever, and ``grown`` tells how few rows an only source had in earlier ones. The last
+    batch of finite data is smaller, but of one size on all ranks: rows that there are too few of for that are empty. No
+    ``threads`` read: the rows are at hand.
     """
 
     def __init__(
-        self, sources: Sequence[PackedRows], mixture: Mixture, share: Share, *, length: int, epochs: int | None
+        self,
+        sources: Sequence[Rows],
+        mixture: Mixture,
+        share: Share,
+        *,
+        length: int,
+        epochs: int | None,
+        grown: tuple[Fewer, ...] = (),
     ) -> None:
         self._sources = sources
         self._mixture = mixture
         self._share = share
         self._length = length
         self._epochs = epochs
+        self.grown = grown
         self.threads = 0
         self.most_threads = 0
 
@@ -63,7 +72,7 @@ class CachedBatches:
                 raise DataError(all_dropped(self._length))
             msg = "no document is left to train on: check data.path and data.holdout"
             raise DataError(msg)
-        order = SampleOrder(sizes, self._mixture)
+        order = SampleOrder(sizes, self._mixture, self.grown)
         total = None if self._epochs is None else order.total(self._epochs)
         for block in self._blocks(self._shares(cursor.samples, total)):
             read = self._read(order, block)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
@@ -27,8 +27,55 @@ _OPEN_SHARDS = 2048  # each takes a few of the 65,530 memory maps that Linux let
 _ASKED_AGAIN_SECONDS = 10.0  # behind these the source is told again which shards are in use
 
 
+class Rows(Protocol):
+    """Rows, each at hand by its number."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows there are."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Return how many tokens packing left out."""
+        ...
+
+    def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
+        """Return where the rows with these ``numbers`` lie."""
+        ...
+
+
 @final
-class PackedRows:
+class JoinedRows(Rows):
+    """The rows of all ``parts``, those of the first one first: what came later changes no number."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self._parts = parts
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows all parts have."""
+        return sum(part.num_rows for part in self._parts)
+
+    @property
+    def dropped(self) -> int:
+        """Return how many tokens packing left out of all parts."""
+        return sum(part.dropped for part in self._parts)
+
+    def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
+        """Return where the rows with these ``numbers`` lie."""
+        found: dict[int, RowPlace] = {}
+        first = 0
+        for part in self._parts:
+            here = np.flatnonzero((first <= numbers) & (numbers < first + part.num_rows))
+            if len(here):
+                found |= zip(here.tolist(), part.at(numbers[here] - first), strict=True)
+            first += part.num_rows
+        return [found[place] for place in range(len(numbers))]
+
+
+@final
+class PackedRows(Rows):
     """The rows that the ``wanted`` documents of a token source make, shard by shard, each at hand by its number.
 
     ``wanted`` takes the hashes of documents; ``key`` names packing and choice: what is derived once is kept under it.

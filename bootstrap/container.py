@@ -71,6 +71,8 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     places = providers.Object[Any]({})  # of the data, when the order of their files was chosen
+    added: providers.Object[Any] = providers.Object(())  # sources of what was added to the data since the run began
+    growth = providers.Object(data.UNGROWN)
     data_source = providers.Selector(
         settings.provided.data.kind,
         python_library=providers.Singleton(lazy("adapters.data_source.python_library:PythonLibraryDataSource")),
@@ -143,12 +145,10 @@ class Container(containers.DeclarativeContainer):
 
     mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
     readers = providers.Singleton(data.read_parts, data_source, mixture, tokenizer, rejections, transforms)
+    all_readers = providers.Singleton(data.with_added, readers, added, tokenizer, rejections, transforms)
     packing = providers.Singleton(data.choose_packing, settings.provided.data)
     share = providers.Singleton(
-        Share,
-        settings.provided.optimizer.batch_size,
-        process_group.provided.rank,
-        process_group.provided.size,
+        Share, settings.provided.optimizer.batch_size, process_group.provided.rank, process_group.provided.size
     )
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     datasets = providers.Singleton(datasets_in, cache_folder, settings.provided.data.cache)
@@ -157,7 +157,7 @@ class Container(containers.DeclarativeContainer):
         cache_folder,
         budget=providers.Callable(data.cache_budget, settings.provided.data, cache_folder),
         eviction=providers.Singleton(
-            load_eviction, settings.provided.data.cache, providers.Callable(first_uses, readers, mixture, datasets)
+            load_eviction, settings.provided.data.cache, providers.Callable(first_uses, all_readers, mixture, datasets)
         ),
         max_open=providers.Callable(disk.open_shards, settings.provided.data),
         sealing=providers.Singleton(shard_sealing, settings.provided.data.cache.encryption),
@@ -176,7 +176,7 @@ class Container(containers.DeclarativeContainer):
         form,
         text=providers.Singleton(
             data.prepare,
-            readers,
+            all_readers,
             token_cache.provider,
             rejections,
             datasets,
@@ -190,7 +190,7 @@ class Container(containers.DeclarativeContainer):
     batch_stream = providers.Selector(
         mode,
         cache=providers.Singleton(
-            data.cached_batches, tokens, mixture, packing, holdout, share, epochs=settings.provided.data.epochs
+            data.cached_batches, tokens, mixture, packing, holdout, share, settings.provided.data.epochs, growth
         ),
         stream=providers.Singleton(
             data.streamed_batches, readers, mixture, packing, holdout, share, data=settings.provided.data

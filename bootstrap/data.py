@@ -11,7 +11,7 @@ from adapters.shared.processors import usable_cpus
 from application.cached_batches import CachedBatches
 from application.choose_holdout import choose_holdout
 from application.lane_reader import MOST_EXPECTING, LanePlan
-from application.packed_rows import PackedRows
+from application.packed_rows import JoinedRows, PackedRows
 from application.prepare_tokens import PrepareTokens
 from application.streamed_batches import StreamedBatches
 from application.tokenize import TextReader
@@ -19,6 +19,7 @@ from bootstrap.disk import cache_room
 from configs.sections.data import MixtureDataSettings
 from domain.counting import counted
 from domain.errors import ConfigurationError
+from domain.growth import Growth
 from domain.holdout import Holdout
 from domain.mixture import Mixture, Stage
 from domain.order import choose_lanes
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
 MIXTURE_BLOCK = 1024
+UNGROWN = Growth()
 _CACHING = 1  # raise it when the same documents become other shards or hashes
 
 
@@ -143,6 +145,17 @@ def read_parts(
     return [TextReader(part, tokenizer, rejections, transforms) for part in parts]
 
 
+def with_added(
+    readers: Sequence[TextReader],
+    added: Sequence[DataSource],
+    tokenizer: Tokenizer,
+    rejections: Rejections,
+    transforms: Sequence[Transform],
+) -> list[TextReader]:
+    """Return ``readers``, and after them one of each part of the data that was added after the run began."""
+    return [*readers, *(TextReader(part, tokenizer, rejections, transforms) for part in added)]
+
+
 def prepare(
     readers: Sequence[TextReader],
     make_cache: Callable[[str], TokenCache],
@@ -193,13 +206,16 @@ def cached_batches(
     packing: Packing,
     holdout: Holdout,
     share: Share,
-    *,
     epochs: int | None,
+    growth: Growth = UNGROWN,
 ) -> BatchStream:
-    """Return batches of the documents of token sources that are not held out."""
+    """Return batches of the documents of token sources that are not held out, those that were added last."""
     key = f"{packing_key(packing)} without {holdout.begin!r} {holdout.end!r} {holdout.seed}"
     rows = [PackedRows(source, packing, lambda hashes: ~holdout.holds(hashes), key) for source in tokens]
-    return CachedBatches(rows, mixture, share, length=packing.length, epochs=epochs)
+    if not growth.epochs:
+        return CachedBatches(rows, mixture, share, length=packing.length, epochs=epochs)
+    grown = growth.resolve([part.num_rows for part in rows], mixture)
+    return CachedBatches([JoinedRows(rows)], mixture, share, length=packing.length, epochs=epochs, grown=grown)
 
 
 def streamed_batches(

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from dependency_injector import providers
 
+from bootstrap.growth import changed_growth, divide_data, keep_growth, may_grow
 from bootstrap.lazy import lazy
 from bootstrap.verified_copy import VerifiedCopy, scratch_of
 from configs.sections.tokenizer import TrainTokenizerSettings
-from domain.data_files import DataFiles, difference
+from domain.data_files import DataFiles, difference, only_new
 from domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -36,13 +37,15 @@ def known_data(record: Mapping[str, Any]) -> DataFiles | None:
 def changed_data(record: Mapping[str, Any], container: Container) -> str | None:
     """Return how the data differ from those that the run of this ``run.json`` began with, as a clause."""
     fact = record["facts"].get(_FACT)
-    if fact in (None, container.data_fingerprint()):
+    if fact is None:
         return None
+    if fact == container.data_fingerprint():
+        return changed_growth(record, container)
     known = known_data(record)
     now = None if known is None else container.identified().identify(known)
     if known is None or now is None:
         return "a file has another name, size or time than then, and the run has not kept what each contained"
-    return difference(known, now)
+    return difference(known, now) or changed_growth(record, container)
 
 
 def order_as_before(places: Mapping[str, Any], container: Container) -> None:
@@ -55,18 +58,28 @@ def check_data(folder: SharedRunFolder, container: Container, *, accepts_changes
 
     Raises ``StateError`` naming the first file that differs.
     """
+    divide_data(folder, None if folder.record is None else known_data(folder.record), container)
     if (record := folder.record) is not None and (clause := changed_data(record, container)) is not None:
         if not accepts_changes:
+            or_grow = _or_grow(record, container)
             msg = (
-                f"the data are not those that the run in {folder.path} began with: {clause}; put them back, give "
-                "train the option --accept-changed-data to continue with them as they are, or start another run with "
-                "--fresh or another run.name"
+                f"the data are not those that the run in {folder.path} began with: {clause}; put them back, {or_grow}"
+                "give train the option --accept-changed-data to continue with them as they are, or start another run "
+                "with --fresh or another run.name"
             )
             raise StateError(msg)
         folder.note_changed_data(clause)
         container.say()(f"the data are not those that the run began with, and it continues with them: {clause}")
     _check_ranks(folder, container)
     container.data_changes.override(providers.Object(folder.num_data_changes))
+
+
+def _or_grow(record: Mapping[str, Any], container: Container) -> str:
+    known, now = known_data(record), container.identified().files()
+    can_grow = hasattr(container.settings().data, "grow") and container.mode() == "cache"
+    if not can_grow or may_grow(container) or known is None or now is None or not only_new(known, now):
+        return ""
+    return "set data.grow=true to take the new files up from the next epoch on, "
 
 
 def keep_tokenizer(folder: SharedRunFolder, container: Container) -> None:
@@ -100,6 +113,7 @@ def keep_data(folder: SharedRunFolder, container: Container) -> None:
     files = source.files() if known is None else source.identify(known)
     if files is not None and (container.mode() == "cache" or files.num_unknown_bytes <= _AT_ONCE_BYTES):
         files = source.identify()
+    keep_growth(record, container)
     record["facts"][_FACT] = container.data_fingerprint()
     if files is None:
         return
@@ -113,12 +127,13 @@ def keep_data(folder: SharedRunFolder, container: Container) -> None:
 
 
 def _check_ranks(folder: SharedRunFolder, container: Container) -> None:
-    if len(set(folder.gather(container.data_fingerprint()))) == 1:
+    sources = [container.identified(), *container.added()]
+    fingerprints = json.dumps([source.fingerprint() for source in sources])
+    if len(set(folder.gather(fingerprints))) == 1:
         return
-    files = container.identified().identify()  # they lie elsewhere or were copied, so their contents must tell
-    told = (
-        container.data_fingerprint() if files is None else json.dumps([files.shape, [f.content for f in files.files]])
-    )
+    parts = [source.identify() for source in sources]  # they lie elsewhere or were copied, so contents must tell
+    known = [[part.shape, [file.content for file in part.files]] for part in parts if part is not None]
+    told = json.dumps(known) if len(known) == len(parts) else fingerprints
     everyones = folder.gather(told)
     if strangers := [rank for rank, theirs in enumerate(everyones) if theirs != everyones[0]]:
         msg = f"the data of rank {strangers[0]} are not those of rank 0: give all processes the same"

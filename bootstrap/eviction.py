@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 def first_uses(readers: Sequence[TextReader], mixture: Mixture, datasets: Datasets) -> dict[str, int]:
-    """Return by fingerprint the datasets that a run of ``readers`` needs, and from which of its samples on."""
+    """Return by fingerprint the datasets that a run of ``readers`` needs, and from which of its samples on.
+
+    What was added to an only source, with readers after those of ``mixture``, counts as needed from the beginning.
+    """
     uses: dict[str, int] = {}
     for number, reader in enumerate(readers):
-        first = next(stage.start for stage in mixture.stages if stage.weights[number])
+        is_added = number >= mixture.num_sources
+        first = 0 if is_added else next(stage.start for stage in mixture.stages if stage.weights[number])
         key = datasets.name_of(reader)
         uses[key] = min(first, uses.get(key, first))  # two sources may be the same documents
     return uses

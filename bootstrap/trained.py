@@ -11,6 +11,7 @@ from application.generate import generate, stream
 from bootstrap.access import own_roles
 from bootstrap.assemble import Around, assemble
 from bootstrap.data_identity import changed_data, known_data, order_as_before
+from bootstrap.growth import leave_added_out
 from bootstrap.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from bootstrap.other_data import OtherData
 from bootstrap.run_folder import read_record
@@ -128,8 +129,7 @@ def open_trained(
         copy = VerifiedCopy(folder, open_file, scratch_of(settings))
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide, show=show)
-        if (known := known_data(record)) is not None:
-            order_as_before(known.places, container)
+        _give_data(record, container)
         opened.append((container, copy))
         container.trainable().restore(folder, weights_only=True, open_file=open_file)
 
@@ -139,6 +139,14 @@ def open_trained(
         store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
         info = restore(store, place, take_over)
     return Trained(*opened[0], info.location, record)
+
+
+def _give_data(record: Mapping[str, Any], container: Container) -> None:
+    """Have the data be those that the run began with, as far as they are there."""
+    if (known := known_data(record)) is not None:
+        order_as_before(known.places, container)
+        if record["facts"]:
+            leave_added_out(record, known, container)
 
 
 def _parts(settings: TrainSettings, data: OtherData) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ QUICKSTART = "default"
 # What a resumed run may not change: another value here makes it another run.
 _IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.algorithm")
 _FREE = (
-    *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error"),
+    *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error", "data.grow"),
     *("tokenizer.backend", "tokenizer.allow_other"),  # all backends give the same ids, and it is asked at the beginning
     "model.compile",  # compiled layers train the same model
 )

@@ -96,6 +96,13 @@ def difference(then: DataFiles, now: DataFiles) -> str | None:
     return None
 
 
+def only_new(then: DataFiles, now: DataFiles) -> bool:
+    """Return whether ``now`` differs from ``then`` in nothing but files that were added."""
+    before = {file.name for file in then.files}
+    kept = [file for file in now.files if file.name in before]
+    return len(kept) < len(now.files) and difference(then, replace(now, files=kept)) is None
+
+
 def _difference(then: DataFile, now: DataFile | None, *, was_moved: bool) -> str | None:
     if now is None:
         return f"{then.name} is missing"

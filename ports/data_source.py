@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from domain.data_files import DataFiles
 
@@ -126,6 +126,10 @@ class DataSource(ABC):
         What it tells of a file with the same stamp is not read again.
         """
         return self.files()
+
+    def only(self, names: Collection[str]) -> DataSource | None:  # noqa: ARG002  of whoever has files
+        """Return the documents of those of ``files`` that have these ``names``; None where files have none."""
+        return None
 
     @property
     def bytes_read(self) -> int:

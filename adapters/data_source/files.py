@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import astuple
 from functools import cached_property
 from itertools import chain
@@ -23,7 +24,7 @@ from domain.errors import DataError
 from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from adapters.data_source.formats.compression import Compression
     from adapters.data_source.formats.delimited import Model
@@ -67,6 +68,7 @@ class FilesDataSource(DataSource):
         self._paths = list(paths)
         self._places = list(paths.values()) if isinstance(paths, Mapping) else ()
         self._exclude = exclude
+        self._part_of: tuple[FilesDataSource, Collection[str]] | None = None
         self._format = format
         self._compression = compression
         self._limits = limits or Limits()
@@ -127,6 +129,14 @@ class FilesDataSource(DataSource):
         )
         return self.files()
 
+    @override
+    def only(self, names: Collection[str]) -> FilesDataSource:
+        part = copy(self)
+        for derived in ("_units", "_files", "_first", "_own_places"):
+            part.__dict__.pop(derived, None)
+        part.__dict__ |= {"_part_of": (self, names), "_columns": {}}
+        return part
+
     @property
     @override
     def bytes_read(self) -> int:
@@ -139,11 +149,13 @@ class FilesDataSource(DataSource):
 
     def _told(self, file: File) -> DataFile:
         stored = file.stored
-        number = self._paths.index(file.path)
-        name = stored.below.lstrip("/") if len(self._paths) == 1 else f"data.path[{number}]{stored.below}"
         form = file.format if file.compression == "none" else f"{file.format}.{file.compression}"
         stamp = stamp_of(file.name, stored.unit.etag)
-        return DataFile(name, stored.unit.size, form, stamp, self._access.contents.of(stored))
+        return DataFile(self._name(file), stored.unit.size, form, stamp, self._access.contents.of(stored))
+
+    def _name(self, file: File) -> str:
+        below = file.stored.below
+        return below.lstrip("/") if len(self._paths) == 1 else f"data.path[{self._paths.index(file.path)}]{below}"
 
     @cached_property
     def _own_places(self) -> Sequence[str]:
@@ -193,6 +205,9 @@ class FilesDataSource(DataSource):
 
     @cached_property
     def _files(self) -> Sequence[File]:
+        if self._part_of is not None:
+            whole, names = self._part_of
+            return [file for file in whole._files if self._name(file) in names]  # noqa: SLF001  of its own kind
         found = {file.name: file for path in reversed(self._paths) for file in self._files_at(path)}
         return sorted(found.values(), key=lambda file: self._rank(file.name, file))
 

@@ -18,8 +18,8 @@ from configs.sections.base import (
     Text,
     by_kind,
 )
+from configs.sections.growth import GrowingFilesSource
 from configs.sections.sources import (
-    FilesSource,
     HuggingFaceSource,
     MixtureSource,
     PythonLibrarySource,
@@ -167,7 +167,7 @@ class PythonLibraryDataSettings(PythonLibrarySource, FeedSettings):
     """The source files of the Python standard library on this machine."""
 
 
-class FilesDataSettings(FilesSource, FeedSettings):
+class FilesDataSettings(GrowingFilesSource, FeedSettings):
     """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
 
 

@@ -146,6 +146,7 @@ def test_the_first_file_that_differs_is_named(tmp_path, change, told):
     assert process.returncode == 4, process.stderr
     assert told in process.stderr
     assert "--accept-changed-data" in process.stderr
+    assert ("set data.grow=true" in process.stderr) == ("is new" in told)
 
 
 def swap_a_letter(path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from domain.errors import ConfigurationError
 from domain.mixture import Mixture, Stage
-from domain.order import SampleOrder, Share, choose_lanes, unit_order
+from domain.order import Fewer, SampleOrder, Share, choose_lanes, unit_order
 
 seeds = st.integers(-(2**63), 2**64 - 1)
 
@@ -200,3 +200,35 @@ def test_the_unit_order_is_the_one_of_earlier_versions():
     """A streamed run resumes in the order of units that it began with."""
     assert unit_order(10, 0, 0).tolist() == [2, 9, 5, 4, 7, 1, 8, 6, 3, 0]
     assert unit_order(10, -1, 3).tolist() == [9, 4, 0, 5, 6, 8, 3, 1, 2, 7]
+
+
+@st.composite
+def grown(draw):
+    """Return an order of a source that grew once or twice, with the sizes and the epochs that it had them from."""
+    sizes = sorted(draw(st.lists(st.integers(1, 60), min_size=2, max_size=3)))
+    untils = sorted(draw(st.lists(st.integers(0, 4), min_size=len(sizes) - 1, max_size=len(sizes) - 1)))
+    past = tuple(Fewer(until, size) for until, size in zip(untils, sizes[:-1], strict=True))
+    return SampleOrder((sizes[-1],), Mixture(draw(seeds), (Stage(0, (1,)),)), past), [0, *untils], sizes
+
+
+@given(grown())
+def test_a_source_that_grew_deals_old_records_before_and_all_after(given):
+    """Each epoch is one of the source as it was or is: before its growth the samples are those of the small source."""
+    order, begins, sizes = given
+    _, epochs, records = order.locate(np.arange(order.start_of(7)))
+    for epoch in range(7):
+        size = [size for begin, size in zip(begins, sizes, strict=True) if begin <= epoch][-1]
+        assert sorted(records[epochs == epoch].tolist()) == list(range(size))
+        plain = SampleOrder((size,), order.mixture)
+        of_plain = plain.locate(np.arange(size * epoch, size * (epoch + 1)))[2]
+        assert records[epochs == epoch].tolist() == of_plain.tolist()
+    assert order.total(7) == order.start_of(7) == len(records)
+
+
+@given(grown(), st.integers(0, 400))
+def test_the_next_epoch_is_one_of_which_nothing_was_read(given, samples):
+    """The next epoch is the first one that begins at a sample or after it."""
+    order, _, _ = given
+    epoch = order.next_epoch(samples)
+    assert order.start_of(epoch) >= samples
+    assert epoch == 0 or order.start_of(epoch - 1) < samples

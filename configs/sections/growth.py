@@ -1,0 +1,25 @@
+"""Files that may become more while a run lasts."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from configs.sections.sources import FilesSource
+
+
+class GrowingFilesSource(FilesSource):
+    """Files of text or records to which others may be added while a run lasts."""
+
+    grow: bool = Field(
+        default=False,
+        description="Whether a run takes up files that were added since it began, from its next epoch on.",
+    )
+
+    @model_validator(mode="after")
+    def _grows_in_the_cache(self) -> Self:
+        if self.grow and getattr(self, "mode", None) == "stream":
+            msg = "grow is true, but data.mode=stream: only a run whose tokens are cached can take files up exactly"
+            raise ValueError(msg)
+        return self
