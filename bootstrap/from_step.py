@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from application.inbox import Inbox
 from bootstrap.assemble import assemble
+from bootstrap.fit import take_former_tokenizer
 from bootstrap.run_folder import RunFolder, read_record
 from bootstrap.state_stores import archive_in_use
 from configs.rendering import dump_settings
@@ -32,7 +33,7 @@ def return_to(
     """Let the run of ``settings`` continue from its checkpoint of ``step``: later ones are moved to ``superseded/``.
 
     A start that a launcher has made again does nothing: the first one did it. ``run.json`` tells it in its history.
-    Raises ``StateError`` if there is no such checkpoint, or it does not verify; nothing has changed then.
+    Raises ``StateError`` if there is no such checkpoint, or it does not verify: no step is left then.
     """
     if any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")):
         say(f"this is a restart, and the run went back to step {step} before: it continues from its newest checkpoint")
@@ -40,8 +41,9 @@ def return_to(
     directory = settings.run.directory
     read_record(directory)
     with closing(RunFolder(directory)) as folder:
-        folder.begin(dump_settings(settings))
-        store = assemble(settings, directory, {}, say=say, decide=folder.decide).state_store()
+        container = assemble(settings, directory, {}, say=say, decide=folder.decide)
+        folder.begin(dump_settings(take_former_tokenizer(container, folder.tokenizer_before())))
+        store = container.state_store()
         with archive_in_use(store, directory, Inbox()):
             left = _verified(store, step, settings)
             if left == step:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FILE = "micro-batch.json"
 _SETTING = "optimizer.micro_batch"
-_OF_NO_WEIGHT = ("deterministic", _SETTING, "processor", "threads", "torch")
+_OF_NO_WEIGHT = ("data", "deterministic", _SETTING, "processor", "threads", "torch")
 
 
 def largest_size(settings: TrainSettings, ranks: int) -> int:

@@ -10,8 +10,8 @@ from application.prepare_tokens import Prepared, PrepareTokens
 from application.rejections import Rejections
 from bootstrap.assemble import assemble
 from bootstrap.data import form_of
-from bootstrap.fit import check_description, check_tokenizer
-from bootstrap.run_folder import RECORD
+from bootstrap.fit import check_description, check_tokenizer, take_former_tokenizer
+from bootstrap.run_folder import RECORD, tokenizer_before
 from bootstrap.screen import phases_shown
 from bootstrap.step_sizes import give_sizes
 from configs.masking import mask, mask_text
@@ -41,8 +41,9 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
         say=_say,
         decide=lambda _name, value, _reason: value,
     )
-    give_sizes(container, {}, lambda _name, value, _reason: value)
     is_new = not (settings.run.directory / RECORD).exists()
+    take_former_tokenizer(container, tokenizer_before(settings.run.directory))
+    give_sizes(container, {}, lambda _name, value, _reason: value)
     with phases_shown() as show:
         show("preparing the tokenizer")
         check_description(container, is_new=is_new)

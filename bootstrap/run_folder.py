@@ -43,8 +43,7 @@ class RunFolder:
 
     def tokenizer_before(self) -> Mapping[str, Any] | None:
         """Return the tokenizer's settings that the run began with, None where none has been accepted yet."""
-        record = read_record(self.path) if (self.path / RECORD).exists() else {"facts": {}}
-        return dict(record["settings"]["tokenizer"]) if "tokenizer" in record["facts"] else None
+        return tokenizer_before(self.path)
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
@@ -204,6 +203,12 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     }
 
 
+def tokenizer_before(path: Path) -> Mapping[str, Any] | None:
+    """Return the tokenizer's settings that the run in ``path`` began with, None where none has been accepted yet."""
+    record = read_record(path) if (path / RECORD).exists() else {"facts": {}}
+    return dict(record["settings"]["tokenizer"]) if "tokenizer" in record["facts"] else None
+
+
 def is_for_all_ranks(key: str) -> bool:
     """Return whether ranks with other values of the setting ``key`` would not take the same steps together."""
     return is_identity(key) or is_below(key, _EVERYONES)
@@ -216,7 +221,8 @@ def _is_a_place(key: str, settings: Mapping[str, Any]) -> bool:
 
 
 def _is_saved_dataset(path: str) -> bool:
-    return any((Path(path).expanduser() / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    folder = Path(os.path.expanduser(path))  # noqa: PTH111  that of Path raises for an unknown user
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from types import MappingProxyType
@@ -88,7 +89,7 @@ def _look(value: Any) -> str | None:
         return "tokens"
     if len(paths) != 1 or "\0" in paths[0]:
         return "files"
-    place = Path(paths[0]).expanduser()
+    place = Path(os.path.expanduser(paths[0]))  # noqa: PTH111  that of Path raises for an unknown user
     if any((place / name).is_file() for name in _SAVED_DATASET):
         return "huggingface"
     is_named = _NAME_ON_THE_HUB.fullmatch(paths[0]) and not place.suffix

@@ -105,6 +105,7 @@ class TorchTrainable(Trainable):
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
     ) -> None:
+        self._wrapped.ready()
         try:
             self._wrapped.model.generate(prompt, sampling, end_of_text=end_of_text, tell=tell)
         finally:
@@ -129,6 +130,7 @@ class TorchTrainable(Trainable):
             "position_ids": self._on_device(batch.position_ids),
             "loss_mask": self._on_device(batch.loss_mask),
         }
+        self._wrapped.ready()
         return self._wrapped.summed_loss(inputs, last=last)
 
     def _on_device(self, array: NDArray[Any]) -> Tensor:

@@ -52,6 +52,9 @@ class Wrapped(ABC):
         loss: Tensor = self.module(**inputs)
         return loss
 
+    def ready(self) -> None:  # noqa: B027  most have nothing
+        """Let the model see parameters that were restored; all ranks do it together, before they go through it."""
+
     def rest(self) -> None:  # noqa: B027  most have nothing
         """Give back what going through the model without learning may have left in memory."""
 

@@ -65,8 +65,6 @@ class Zero(Wrapped):
 
     @override
     def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
-        if self._is_stale:
-            self._refresh()
         if self._is_spoilt and torch.is_grad_enabled():
             msg = "an update was left in its middle, and DeepSpeed cannot drop what it has gathered: start again"
             raise TrainingError(msg)
@@ -108,12 +106,11 @@ class Zero(Wrapped):
             load_weights()
         self._is_stale = True
 
-    def _refresh(self) -> None:
-        """Let the model see the parameters that were set: DeepSpeed keeps a copy of its own for it, as after a step.
-
-        All ranks do it together, so not while each of them reads its part of a checkpoint for itself.
-        """
-        self._is_stale = False
+    @override
+    def ready(self) -> None:
+        if not self._is_stale:
+            return
+        self._is_stale = False  # DeepSpeed keeps a copy of its own for the model, which it makes after a step
         zero = self._engine.optimizer
         if not _is_stage_3(zero):
             zero.update_lp_params()

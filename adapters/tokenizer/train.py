@@ -8,7 +8,7 @@ from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, final
 
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -20,7 +20,7 @@ from domain.no_text import no_text
 from ports.data_source import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from ports.data_source import DataSource, Unit
 
@@ -65,10 +65,10 @@ def train_tokenizer(
     file = cache_dir / "tokenizers" / f"{key}.json"
     serialized = _load(file, report)
     if serialized is None:
-        rejected: list[tuple[Unit, Rejected]] = []
-        documents = list(sample_documents(source, max_bytes, usable, lambda *found: rejected.append(found)))
+        rejected = _FirstRejected()
+        documents = list(sample_documents(source, max_bytes, usable, rejected))
         if not any(documents):
-            refuse_nothing(source, rejected, judge)
+            _refuse_nothing(source, rejected, judge)
         serialized = _train(documents, vocabulary_size, report)
         _store(file, serialized, report)
     return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
@@ -106,13 +106,27 @@ def sample_documents(
                 break
 
 
-def refuse_nothing(source: DataSource, rejected: Sequence[tuple[Unit, Rejected]], judge: Judge) -> NoReturn:
+@final
+class _FirstRejected:
+    """Keeps the first record that cannot be used, and counts them all."""
+
+    def __init__(self) -> None:
+        self.first: tuple[Unit, Rejected] | None = None
+        self.count = 0
+
+    def __call__(self, unit: Unit, rejected: Rejected) -> None:
+        self.first = self.first or (unit, rejected)
+        self.count += 1
+
+
+def _refuse_nothing(source: DataSource, rejected: _FirstRejected, judge: Judge) -> NoReturn:
     """Raise ``DataError`` with the reason why ``source`` gave no text: the first of the ``rejected``, or none there."""
-    if not rejected:
+    if rejected.first is None:
         raise DataError(no_text([unit.name for unit in source.units()]))
-    judge(*rejected[0], source.tell)
-    count = "its only record" if len(rejected) == 1 else f"all of its {len(rejected):,} records that were looked at"
-    msg = f"no text is left to train a tokenizer on, {count} cannot be used: {rejected[0][1].reason}"
+    unit, first = rejected.first
+    judge(unit, first, source.tell)
+    count = "its only record" if rejected.count == 1 else f"all of its {rejected.count:,} records that were looked at"
+    msg = f"no text is left to train a tokenizer on, {count} cannot be used: {first.reason}"
     raise DataError(msg)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
 
 from domain.sizes import size_in_bytes
 
@@ -49,14 +50,25 @@ Text = Annotated[str, Field(min_length=1)]
 Folder = Annotated[Path, BeforeValidator(_path)]
 
 
+def _key_place(value: str) -> str:
+    kind, colon, place = value.partition(":")
+    if not (kind and colon and place) or (kind == "env" and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", place)):
+        msg = "must be env:NAME, file:PATH or KIND:PLACE (what was given is not shown: it may be a key)"
+        raise ValueError(msg)
+    return value
+
+
+KeyPlace = Annotated[Text, AfterValidator(_key_place)]
+
+
 class KeySettings(Section):
     """Keys that are held elsewhere."""
 
-    key_from: Text = Field(
+    key_from: KeyPlace = Field(
         description="Where the key is: env:NAME, a variable with base64 of 32 bytes, file:PATH, a file of them, or "
         "KIND:PLACE for an outside key provider."
     )
-    old_keys_from: list[Text] = Field(
+    old_keys_from: list[KeyPlace] = Field(
         default_factory=list, description="Where keys are, of the same kind, that older files were written with."
     )
 

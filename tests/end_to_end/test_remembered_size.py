@@ -56,6 +56,16 @@ def test_the_size_that_fits_is_remembered_across_runs(train, tmp_path):
     assert sizes(events) == [8] * 4
 
 
+def test_sizes_that_earlier_versions_remembered_still_count(train, tmp_path):
+    """What a remembered size is of is named as version 0.1.0 named it."""
+    train("first", max_rows=3)
+    assert json.loads((tmp_path / "first" / "micro-batch.json").read_text())["key"] == (
+        "90000 parameters (model 75dd27c0), 64 tokens, ranks 1, optimizer.kind accelerate, optimizer.precision fp32, "
+        "optimizer.sharding auto, optimizer.offload False, model.attention sdpa,eager, model.compile auto, device cpu, "
+        "algorithm adamw"
+    )
+
+
 def test_a_resume_goes_on_with_the_size_of_its_own_run(train):
     """What another run came to meanwhile changes no resume, and what the run itself came to does."""
     train("run", steps=2)

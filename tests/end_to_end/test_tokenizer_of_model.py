@@ -159,6 +159,10 @@ def test_a_run_of_an_earlier_version_keeps_the_tokenizer_that_it_trained(home):
     assert record["settings"]["tokenizer"]["kind"] == "train"
     del record["settings"]["tokenizer"]["allow_other"]  # which is younger
     path.write_text(json.dumps(record))
-    process = run_here("train", *settings(home, "old", "model.path=./wide", "run.budget.steps=3"), cwd=home)
-    assert process.returncode == 0, process.stderr
+    again = settings(home, "old", "model.path=./wide", "run.budget.steps=3")
+    for command in (["prepare"], ["train"], ["train", "--from-step", "2"]):
+        process = run_here(*command, *again, cwd=home)
+        assert process.returncode == 0, process.stderr
+        if command == ["prepare"]:
+            assert "all of them were there already" in process.stdout
     assert json.loads(path.read_text())["settings"]["tokenizer"]["kind"] == "train"

@@ -174,7 +174,7 @@ TOKENS = ["data.kind=tokens", "tokenizer.kind=huggingface", "tokenizer.path=x"]
     ("place", "more", "words"),
     [
         ("env:NO_SUCH_KEY", [], "NO_SUCH_KEY is not set"),
-        ("secret", [], r"data\.cache\.encryption names a key by neither"),
+        ("secret", [], r"data\.cache\.encryption\.key_from .* must be env:NAME, file:PATH or KIND:PLACE"),
         ("env:A_KEY", TOKENS, r"data\.kind=tokens reads files as others have made them"),
     ],
 )

@@ -40,6 +40,11 @@ def test_a_saved_dataset_is_known_by_its_files(tmp_path):
     assert load_settings([], [f"data.path={texts}"], {}).settings.data.kind == "files"
 
 
+def test_a_home_of_nobody_is_a_path_like_any_other():
+    """A path below the home of an unknown user is no crash: it is looked for, and missed, as data."""
+    assert load_settings([], ["data.path=~nobody-of-that-name/x"], {}).settings.data.kind == "files"
+
+
 def test_parts_of_a_mixture_need_no_kind(tmp_path):
     """The path of a source tells its kind as it does for data."""
     found = load_settings([], ["data.sources={a: {path: x, weight: 3}, b: {path: org/n, split: train}}"], {})

@@ -247,3 +247,12 @@ def test_what_takes_effect_is_accepted(overrides):
     """A fold among folds, a stride of sliding windows, an overflow of others and tokens as a cache are no mistakes."""
     loaded = load_settings([], overrides, {})
     assert [loaded.origins[override.partition("=")[0]] for override in overrides] == ["command line"] * len(overrides)
+
+
+@pytest.mark.parametrize("section", ["data.cache", "state_store"])
+@pytest.mark.parametrize("key", ["QUJDREVGMDEyMzQ1Njc4OUFCQ0RFRg", "env:QUJDREVG+/MDEyMzQ1==", "env:", ":QUJDREVG"])
+def test_a_key_in_place_of_its_place_is_refused_and_not_shown(section, key):
+    """A key that somebody pasted as a setting ends the command before any file is written, and is not repeated."""
+    message = complaint(f"{section}.encryption.key_from={key}")
+    assert "must be env:NAME, file:PATH or KIND:PLACE" in message
+    assert "QUJDREVG" not in message
