@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from bootstrap.container import Container
     from configs.settings import TrainSettings
 
 
@@ -34,16 +35,8 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
         raise ConfigurationError(msg)
     rejected: list[Mapping[str, object]] = []
     rejections = Rejections(settings.data.on_error, lambda record: rejected.append(mask(dict(record))))
-    container = assemble(
-        settings,
-        settings.run.directory,
-        {"rejections": rejections},
-        say=_say,
-        decide=lambda _name, value, _reason: value,
-    )
+    container = _container(settings, rejections)
     is_new = not (settings.run.directory / RECORD).exists()
-    take_former_tokenizer(container, tokenizer_before(settings.run.directory))
-    give_sizes(container, {}, lambda _name, value, _reason: value)
     with phases_shown() as show:
         show("preparing the tokenizer")
         check_description(container, is_new=is_new)
@@ -65,6 +58,14 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
             preparation.check()  # what came later may have driven out what was there
             datasets.keep(reader)
     return container.cache_folder(), Prepared.total(prepared), rejected
+
+
+def _container(settings: TrainSettings, rejections: Rejections) -> Container:
+    folder, parts = settings.run.directory, {"rejections": rejections}
+    container = assemble(settings, folder, parts, say=_say, decide=lambda _name, value, _reason: value)
+    take_former_tokenizer(container, tokenizer_before(folder))
+    give_sizes(container, {}, lambda _name, value, _reason: value)
+    return container
 
 
 def _say(line: str) -> None:
