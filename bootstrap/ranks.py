@@ -127,7 +127,7 @@ class SharedRunFolder:
         """Have checkpoints hold ``run.json``, and files of several places come in the order that the run began with."""
         container.record.override(providers.List(providers.Object(self.part)))
         known = None if self._own is None else known_data(self._own.record)
-        order_as_before(json.loads(self._group.gather(json.dumps(known.places if known else {}))[0]), container)
+        order_as_before(json.loads(self._group.gather(json.dumps(known.first_places if known else {}))[0]), container)
 
     def gather(self, value: str) -> Sequence[str]:
         """Return the ``value`` of each rank."""

@@ -144,7 +144,7 @@ def open_trained(
 def _give_data(record: Mapping[str, Any], container: Container) -> None:
     """Have the data be those that the run began with, as far as they are there."""
     if (known := known_data(record)) is not None:
-        order_as_before(known.places, container)
+        order_as_before(known.first_places, container)
         if record["facts"]:
             leave_added_out(record, known, container)
 

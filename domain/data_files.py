@@ -33,11 +33,13 @@ class DataFiles:
     """All files of the data, in the order in which they are read.
 
     ``reading`` tells how documents are made of them. ``places`` are the folders where the data begin, by the name of
-    the source: they say in which order files of several places come, and are no part of what the data are.
+    the source, and ``first_places`` those where they began when the order of the files was chosen, which follows them.
+    Neither is a part of what the data are.
     """
 
     reading: str
     places: Mapping[str, Sequence[str]]
+    first_places: Mapping[str, Sequence[str]]
     files: Sequence[DataFile]
 
     @property
@@ -55,8 +57,8 @@ class DataFiles:
         lines = [
             f"{file.content or '?'} {file.size} {file.stamp} {file.form or '?'} {file.name}" for file in self.files
         ]
-        places = {name: list(places) for name, places in self.places.items()}
-        return {"reading": self.reading, "places": places, "files": lines}
+        places, first = (_as_lists(places) for places in (self.places, self.first_places))
+        return {"reading": self.reading, "places": places, "first_places": first, "files": lines}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
@@ -68,7 +70,12 @@ class DataFiles:
         for line in record["files"]:
             content, size, stamp, form, name = line.split(" ", 4)
             files.append(DataFile(name, int(size), _told(form) or "", stamp, _told(content)))
-        return cls(str(record["reading"]), dict(record["places"]), files)
+        places = dict(record["places"])
+        return cls(str(record["reading"]), places, dict(record.get("first_places", places)), files)
+
+
+def _as_lists(places: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    return {name: list(of_source) for name, of_source in places.items()}
 
 
 def _told(text: str) -> str | None:
@@ -84,8 +91,9 @@ def difference(then: DataFiles, now: DataFiles) -> str | None:
     if then.reading != now.reading:
         return "its fields, filter or limits are read in another way"
     found, before = {file.name: file for file in now.files}, {file.name: file for file in then.files}
-    was_moved = then.places != now.places
+    moved = [name for name, places in now.places.items() if list(places) != list(then.places.get(name, ()))]
     for file in then.files:
+        was_moved = any(not name or file.name.startswith(f"{name}: ") for name in moved)
         if (clause := _difference(file, found.get(file.name), was_moved=was_moved)) is not None:
             return clause
     new = [file.name for file in now.files if file.name not in before]
@@ -122,6 +130,7 @@ def join(parts: Mapping[str, DataFiles]) -> DataFiles:
     return DataFiles(
         _digest([f"{name}\0{part.reading}" for name, part in parts.items()]),
         {name: places for name, part in parts.items() for places in part.places.values()},
+        {name: places for name, part in parts.items() for places in part.first_places.values()},
         [replace(file, name=f"{name}: {file.name}") for name, part in parts.items() for file in part.files],
     )
 
@@ -130,7 +139,8 @@ def part_of(joined: DataFiles, name: str) -> DataFiles:
     """Return what ``join`` was told of the source ``name``, but for the way of reading."""
     start = f"{name}: "
     files = [replace(file, name=file.name[len(start) :]) for file in joined.files if file.name.startswith(start)]
-    return DataFiles("", {"": joined.places.get(name, ())}, files)
+    places, first = ({"": known.get(name, ())} for known in (joined.places, joined.first_places))
+    return DataFiles("", places, first, files)
 
 
 def _digest(lines: Sequence[str]) -> str:

@@ -120,7 +120,8 @@ class FilesDataSource(DataSource):
     @override
     def files(self) -> DataFiles:
         reading = fingerprint_of(astuple(self._limits), self._reading.fields.to_json())
-        return DataFiles(reading, {"": self._places or self._own_places}, [self._told(file) for file in self._files])
+        first = self._places or self._own_places
+        return DataFiles(reading, {"": self._own_places}, {"": first}, [self._told(file) for file in self._files])
 
     @override
     def identify(self, known: DataFiles | None = None) -> DataFiles:

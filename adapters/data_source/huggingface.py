@@ -83,7 +83,8 @@ class HuggingfaceDataSource(DataSource):
         if not (stored := self._rows.stored):
             return None
         reading = fingerprint_of(astuple(self._limits), self._fields.to_json())
-        return DataFiles(reading, {"": [stored[0].place]}, [self._told(file) for file in stored])
+        places = {"": [stored[0].place]}
+        return DataFiles(reading, places, places, [self._told(file) for file in stored])
 
     @override
     def identify(self, known: DataFiles | None = None) -> DataFiles | None:

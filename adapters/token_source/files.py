@@ -98,11 +98,11 @@ class FilesTokenSource(TokenSource):
     @override
     def files(self) -> DataFiles:
         found: dict[tuple[int, str], list[TokenShard]] = {}
-        places = dict(enumerate(self._places or self._paths))
+        places = dict(enumerate(self._paths))
         for name, piece in self._found().items():
             number = self._numbers[name]
             found.setdefault((number, piece.file.removeprefix(piece.place)), []).append(piece.shard)
-            places[number] = self._places[number] if self._places else piece.place
+            places[number] = piece.place
         files = [
             DataFile(
                 below.lstrip("/") if len(places) == 1 else f"data.path[{number}]{below}",
@@ -114,7 +114,8 @@ class FilesTokenSource(TokenSource):
             for (number, below), shards in found.items()
         ]
         reading = fingerprint_of(self._reading.end_of_text, self._reading.shard_tokens)
-        return DataFiles(reading, {"": [places[number] for number in sorted(places)]}, files)
+        own = [places[number] for number in sorted(places)]
+        return DataFiles(reading, {"": own}, {"": self._places or own}, files)
 
     def _piece(self, shard: TokenShard) -> Piece:
         piece = self._found().get(shard.name)
