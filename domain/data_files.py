@@ -98,7 +98,7 @@ def difference(then: DataFiles, now: DataFiles) -> str | None:
             return clause
     new = [file.name for file in now.files if file.name not in before]
     if new:
-        return f"{new[0]} is new" + (f", and so are {len(new) - 1} more" if len(new) > 1 else "")
+        return f"{_shown(new[0])} is new" + (f", and so are {len(new) - 1} more" if len(new) > 1 else "")
     if [file.name for file in then.files] != [file.name for file in now.files]:
         return "its files come in another order"
     return None
@@ -112,17 +112,23 @@ def only_new(then: DataFiles, now: DataFiles) -> bool:
 
 
 def _difference(then: DataFile, now: DataFile | None, *, was_moved: bool) -> str | None:
+    shown = _shown(then.name)
     if now is None:
-        return f"{then.name} is missing"
+        return f"{shown} is missing"
     if then.form != now.form:
-        return f"{then.name} was read as {then.form} and is read as {now.form}"
+        return f"{shown} was read as {then.form} and is read as {now.form}"
     if then.size != now.size:
-        return f"the content of {then.name} has changed: it had {then.size:,} bytes and has {now.size:,}"
+        return f"the content of {shown} has changed: it had {then.size:,} bytes and has {now.size:,}"
     if then.content is None or now.content is None:
         if then.stamp == now.stamp or was_moved:
             return None
-        return f"{then.name} was written to before all of it had been read, so its content cannot be compared"
-    return None if then.content == now.content else f"the content of {then.name} has changed, its size has not"
+        return f"{shown} was written to before all of it had been read, so its content cannot be compared"
+    return None if then.content == now.content else f"the content of {shown} has changed, its size has not"
+
+
+def _shown(name: str) -> str:
+    """Return ``name`` for a sentence: a file that is a whole place of the data has none below it."""
+    return f"{name}the file" if not name or name.endswith(": ") else name
 
 
 def join(parts: Mapping[str, DataFiles]) -> DataFiles:

@@ -14,7 +14,7 @@ import pytest
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.records import Limits
 from adapters.data_source.huggingface import HuggingfaceDataSource
-from domain.data_files import DataFiles, difference
+from domain.data_files import DataFiles, difference, join
 
 LINES = 120_000
 
@@ -81,6 +81,25 @@ def test_any_byte_counts(folder, tmp_path):
     assert difference(before, FilesDataSource([str(other)]).identify(before)) == (
         "the content of b.txt has changed, its size has not"
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda path: path.write_text("a lime\n"), "the content of the file has changed, its size has not"),
+        (lambda path: path.write_text("a longer line\n"), "the content of the file has changed: it had 7 bytes"),
+    ],
+)
+def test_a_single_file_that_differs_is_told_in_words(tmp_path, change, told):
+    """The file that data.path names itself has no name below it, so a sentence calls it the file, in a mixture too."""
+    path = tmp_path / "one.txt"
+    path.write_text("a line\n")
+    before = FilesDataSource([str(path)]).identify()
+    change(path)
+    after = FilesDataSource([str(path)]).identify()
+    assert str(difference(before, after)).startswith(told)
+    mixed = difference(join({"one": before}), join({"one": after}))
+    assert str(mixed).startswith(told.replace("the file", "one: the file"))
 
 
 def test_what_is_known_is_not_read_again(folder):
