@@ -313,20 +313,19 @@ def test_contents_of_a_stream_become_known_as_it_is_read(tmp_path, monkeypatch):
 
 
 def test_a_stream_that_was_not_read_to_its_end_is_known_by_its_sizes_where_it_was_moved_to(tmp_path, monkeypatch):
-    """A stream continues where it was moved to before all was read; what is written to there, or where it was, tells."""
+    """A stream continues where it was moved to before all of it was read; what is written to there is refused."""
     monkeypatch.setattr("bootstrap.data_identity._AT_ONCE_BYTES", 0)
     (tmp_path / "md").mkdir()
     path = corpus(tmp_path / "md")
     path.write_bytes(path.read_bytes() * 400)
     limit = ("data.mode=stream", "tokenizer.max_bytes=10000")
     assert train(tmp_path, "md", *limit, "run.budget.steps=1").returncode == 0
-    for place, steps in (("moved", 2), ("moved", 3), ("md", 4)):
-        if not (tmp_path / place).exists():
-            shutil.move(tmp_path / ("md" if place == "moved" else "moved"), tmp_path / place)
-        process = train(tmp_path, place, *limit, f"run.budget.steps={steps}")
+    shutil.move(tmp_path / "md", tmp_path / "moved")
+    for steps in (2, 3):
+        process = train(tmp_path, "moved", *limit, f"run.budget.steps={steps}")
         assert process.returncode == 0, process.stderr
-    os.utime(tmp_path / "md/corpus.jsonl", (1, 1))
-    process = train(tmp_path, "md", *limit)
+    os.utime(tmp_path / "moved/corpus.jsonl", (1, 1))
+    process = train(tmp_path, "moved", *limit)
     assert process.returncode == 4
     assert "corpus.jsonl was written to before all of it had been read" in process.stderr
 
