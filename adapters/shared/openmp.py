@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, final
 import torch
 
 from adapters.shared.processors import allowed_cpus, usable_cpus
+from adapters.shared.thread_room import has_room_for_threads
 from domain.spinning import ThreadTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from domain.spinning import Spinning
 
 _MAPS, _TASKS = Path("/proc/self/maps"), Path("/proc/self/task")
 _SECONDS_BETWEEN_LOOKS = 0.5
+_PROCESSORS = allowed_cpus()  # when libgomp was loaded, which counts them then
 
 
 @contextmanager
@@ -47,22 +49,34 @@ def threads_of_run(recorded: str = "") -> Iterator[None]:
 class BriefWaits:
     """Makes the threads of libgomp sleep after a moment at a barrier, in place of what GOMP_SPINCOUNT says.
 
-    libgomp does so by itself while it has more threads than processors: here a thread has as many of its own as it
-    takes, and all of them sleep. Where libgomp is not loaded nothing happens.
+    libgomp does so by itself while it has more threads than it found processors. So a thread here starts one more than
+    these, and all of them sleep. If a thread cannot be started, libgomp ends the process without a save. So nothing
+    happens where ``has_room`` finds too little room for the threads of all ranks on this machine, and never again after
+    that. Nor does anything where libgomp is not loaded.
     """
 
-    def __init__(self, maps: Path = _MAPS) -> None:
+    def __init__(self, maps: Path = _MAPS, *, has_room: Callable[[int], bool] = has_room_for_threads) -> None:
         self._libraries = [ctypes.CDLL(path) for path in _loaded(maps)]
+        self._has_room = has_room
         self._over: Event | None = None
         self._thread: Thread | None = None
 
     def begin(self) -> None:
         """Sleep soon at barriers from now on; twice is harmless."""
-        if self._over is not None or not self._libraries:
+        if self._thread is not None or not self._libraries:
             return
-        self._over, is_there = Event(), Event()
-        self._thread = Thread(target=self._crowd, args=(self._over, is_there), name="holdfast-openmp", daemon=True)
-        self._thread.start()
+        num_ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+        if not self._has_room((_PROCESSORS + 1) * len(self._libraries) * num_ranks):
+            self._libraries = []
+            return
+        over, is_there = Event(), Event()
+        thread = Thread(target=self._crowd, args=(over, is_there), name="holdfast-openmp", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._libraries = []
+            return
+        self._over, self._thread = over, thread
         is_there.wait()
 
     def end(self) -> None:
@@ -74,10 +88,14 @@ class BriefWaits:
         self._over = self._thread = None
 
     def _crowd(self, over: Event, is_there: Event) -> None:
-        nothing = ctypes.CDLL(None).free  # of a null pointer
-        for library in self._libraries:
-            library.GOMP_parallel(nothing, None, (os.cpu_count() or 1) + 1, 0)
-        is_there.set()
+        try:
+            nothing = ctypes.CDLL(None).free  # of a null pointer
+            for library in self._libraries:
+                library.GOMP_parallel(nothing, None, _PROCESSORS + 1, 0)
+        except (AttributeError, OSError):  # a libgomp without that function
+            self._libraries = []
+        finally:
+            is_there.set()
         over.wait()
 
 
@@ -94,7 +112,11 @@ def spinning_by_load(spinning: Spinning, seconds: float = _SECONDS_BETWEEN_LOOKS
             (waits.begin if spinning.is_brief(thread_times()) else waits.end)()
 
     thread = Thread(target=watch, name="holdfast-load", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the system gives no more threads
+        yield
+        return
     try:
         yield
     finally:

@@ -80,6 +80,57 @@ def test_no_thread_is_left():
     assert set(threading.enumerate()) == before
 
 
+class NoThread(threading.Thread):
+    """A thread that the system does not give."""
+
+    def start(self):
+        msg = "can't start new thread"
+        raise RuntimeError(msg)
+
+
+@WITH_LIBGOMP
+def test_without_another_thread_training_continues(monkeypatch):
+    """Where the system gives no thread, waits stay as they are for good, and neither begin nor end raises."""
+    waits, before = BriefWaits(), set(threading.enumerate())
+    with monkeypatch.context() as patch:
+        patch.setattr(openmp, "Thread", NoThread)
+        waits.begin()
+        waits.end()
+        with spinning_by_load(Spinning()):
+            assert set(threading.enumerate()) == before
+    waits.begin()
+
+    assert set(threading.enumerate()) == before
+
+
+@WITH_LIBGOMP
+def test_without_room_no_thread_is_started(monkeypatch):
+    """The threads of all ranks on the machine are asked for, and where they do not fit none is started."""
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    asked, before = [], set(threading.enumerate())
+    waits = BriefWaits(has_room=lambda number: asked.append(number) is not None)
+    waits.begin()
+    waits.begin()
+    waits.end()
+
+    assert set(threading.enumerate()) == before
+    assert asked == [3 * len(openmp._loaded(openmp._MAPS)) * (len(os.sched_getaffinity(0)) + 1)]
+
+
+@WITH_LIBGOMP
+def test_a_libgomp_that_is_another_leaves_nobody_waiting(tmp_path):
+    """A library of that name without its function neither stops the caller nor the end."""
+    other = tmp_path / "libgomp-other.so"
+    other.symlink_to(next(line.split()[-1] for line in openmp._MAPS.read_text().splitlines() if "/libm" in line))
+    (tmp_path / "maps").write_text(f"0-1 r-xp 0 00:00 1 {other}\n")
+    waits = BriefWaits(tmp_path / "maps")
+    waits.begin()
+    waits.end()
+    waits.begin()
+
+    assert not any(thread.name == "holdfast-openmp" for thread in threading.enumerate())
+
+
 def test_another_system_has_no_such_threads(tmp_path):
     """Where the system tells nothing of libraries or threads, nothing is waited for and nothing done."""
     waits = BriefWaits(tmp_path / "maps")
