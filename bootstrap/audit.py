@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import logging
 import os
 import platform
+import pwd
 import sys
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -74,10 +74,10 @@ class Audit:
 
 
 def who() -> Mapping[str, str]:
-    """Return the user and the host of this process, as the system knows them."""
+    """Return the user and the host of this process, as the system knows them, whatever the environment says."""
     try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
         user = str(os.getuid())
     return {"user": user, "host": platform.node()}
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import json
+import os
 import platform
+import pwd
 
 from command_line import corpus, run_here, tiny
 
@@ -19,7 +20,7 @@ def test_whoever_uses_a_run_is_in_its_audit(tmp_path):
     assert run_here(*generate, cwd=tmp_path).returncode == 0
     assert run_here("export", "runs/used", "out", cwd=tmp_path).returncode == 0
     lines = [json.loads(line) for line in (tmp_path / "runs/used/audit.jsonl").read_text().splitlines()]
-    by = {"user": getpass.getuser(), "host": platform.node()}
+    by = {"user": pwd.getpwuid(os.getuid()).pw_name, "host": platform.node()}
     assert all(line["details"]["by"] == by for line in lines)
     made, exported = lines[-2:]
     assert (made["event"], exported["event"]) == ("TextGenerated", "CheckpointExported")
