@@ -86,8 +86,10 @@ def guarded(command: Callable[[], int]) -> int:
 
 def _where(error: BaseException) -> str:
     """Return where the traceback of what another package raised is, as the end of a sentence."""
-    folder = next(iter(getattr(error, "__notes__", ())), "")
-    return f"; its traceback is in {folder}" if folder else ""
+    from bootstrap.post_mortem import WHERE
+
+    notes = (note for note in getattr(error, "__notes__", ()) if isinstance(note, str))  # a library may add its own
+    return next((f"; {note}" for note in notes if note.startswith(WHERE)), "")
 
 
 def end_with(command: Callable[[], int]) -> NoReturn:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from configs.settings import TrainSettings
     from ports.process_group import ProcessGroup
 
+WHERE = "its traceback is in "
 FOLDER = "post-mortem"
 STAMP = "%Y%m%d-%H%M%S"
 _LONGEST_TEXT = 100_000
@@ -134,7 +135,7 @@ def _write_traceback(folder: Path, error: BaseException) -> None:
     text = _cut("".join(traceback.format_exception(error)), _LONGEST_TEXT)
     masked = "\n".join(map(mask_text, text.split("\n")))
     (folder / "traceback.txt").write_text(masked, encoding="utf-8", errors="replace")
-    error.add_note(str(folder))  # for whoever tells the error
+    error.add_note(f"{WHERE}{folder}")  # for whoever tells the error
 
 
 def resources(run: Path) -> Mapping[str, Any]:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bootstrap.cli import guarded
-from domain.errors import ConfigurationError, DataError, RestartNeeded, StateError, TokensLost, TrainingError
+from bootstrap.post_mortem import write_before_training
+from domain.errors import (
+    ConfigurationError,
+    DataError,
+    PluginFailed,
+    RestartNeeded,
+    StateError,
+    TokensLost,
+    TrainingError,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,3 +37,19 @@ def test_each_error_has_its_exit_code(error, code, capsys):
 
     assert guarded(command) == code
     assert "no" in capsys.readouterr().err
+
+
+def test_a_note_of_another_package_is_no_place(tmp_path, capsys):
+    """Only the folder with the traceback is told as its place, whatever notes others put on an exception."""
+    error = PluginFailed("the loss mine:loss failed: no")
+    error.add_note("hint: use another loss")
+
+    def command():
+        raise error
+
+    assert guarded(command) == 2
+    assert capsys.readouterr().err == "error: the loss mine:loss failed: no\n"
+    write_before_training(tmp_path, error)
+    assert guarded(command) == 2
+    (file,) = tmp_path.glob("post-mortem/*/rank0/traceback.txt")
+    assert capsys.readouterr().err.endswith(f"; its traceback is in {file.parent}\n")
