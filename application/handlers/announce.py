@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import PurePath
 from typing import TYPE_CHECKING, final
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from domain.events import Event
 
+_SECONDS_REMEMBERED = 3600.0
 _KNOBS = {
     Knob.PREFETCH: "batches ahead",
     Knob.THREADS: "threads that read",
@@ -48,15 +50,21 @@ _KNOBS = {
 class Announce:
     """Says the events that matter to a person, each in one line, and each trouble once.
 
-    The error that ends a run is left to who started it, who gets it; what fails for the same reason is not told again.
+    The error that ends a run is left to who started it, who gets it. What fails for the same reason is not told again
+    within an hour, unless a checkpoint was saved meanwhile whose saving had failed.
     """
 
-    def __init__(self, say: Callable[[str], object]) -> None:
+    def __init__(self, say: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
         self._say = say
-        self._told: set[str] = set()
+        self._now = now
+        self._told: dict[str, float] = {}
+        self._unsaved: set[str] = set()
 
     def __call__(self, event: Event) -> None:
         """Say ``event``, if it is worth a line."""
+        if isinstance(event, CheckpointSaved):
+            self._told = {kind: when for kind, when in self._told.items() if kind not in self._unsaved}
+            self._unsaved.clear()
         if (line := self._sentence_of(event)) is not None:
             self._say(line)
 
@@ -69,6 +77,7 @@ class Announce:
                 if reason in (SaveReason.FINAL, SaveReason.PREEMPT):
                     return None  # it ends the run, whose error says it
                 is_new = self._is_new(problem)
+                self._unsaved.add(_kind(problem))
                 if reason == SaveReason.EXCEPTION:
                     return f"step {progress.step} · NOT SAVED: {problem}" if is_new else None
                 return sentence_of(event) if is_new else f"step {progress.step} · NOT SAVED, for the same reason"
@@ -78,11 +87,16 @@ class Announce:
                 return sentence_of(event)
 
     def _is_new(self, problem: str) -> bool:
-        """Return whether nothing of this kind was told before: the step and the numbers in it may be others."""
-        kind = re.sub(r"\d+", "", problem)
-        is_new = kind not in self._told
-        self._told.add(kind)
+        """Return whether nothing of this kind was told of late: the step and the numbers in it may be others."""
+        kind, now = _kind(problem), self._now()
+        is_new = kind not in self._told or now - self._told[kind] >= _SECONDS_REMEMBERED
+        if is_new:
+            self._told[kind] = now
         return is_new
+
+
+def _kind(problem: str) -> str:
+    return re.sub(r"\d+", "", problem)
 
 
 def sentence_of(event: Event) -> str | None:

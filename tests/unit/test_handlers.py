@@ -189,6 +189,22 @@ def test_one_trouble_is_told_once():
     assert ["step 5" in lines[0], "step 10" in lines[1]] == [True, True]
 
 
+def test_a_trouble_that_comes_back_is_told_again():
+    """What failed, worked and fails again is told with its reason, and what keeps failing once an hour."""
+    lines, clock = [], [0.0]
+    announce = Announce(lines.append, lambda: clock[0])
+    failed = CheckpointFailed(Progress(5), SaveReason.PERIODIC, FULL.format(5))
+    for event in (failed, CheckpointSaved(Progress(10), "checkpoint-10", SaveReason.PERIODIC, 0.5, 0.5), failed):
+        announce(event)
+    assert [line.count("no space left") for line in lines] == [1, 0, 1]
+
+    lines.clear()
+    for seconds in (0.0, 3599.0, 3600.0, 3601.0):
+        clock[0] = seconds
+        announce(HandlerFailed("StepCompleted", "JsonLines", StateError("metrics.jsonl cannot be written")))
+    assert len(lines) == 2
+
+
 def test_a_last_save_that_fails_after_another_error_is_told():
     """A run that ends for one reason and cannot save for another tells the second once, with the step."""
     lines = []
