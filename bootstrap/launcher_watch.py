@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _UNBEGUN_SECONDS = 5.0  # for a run that has nothing to save yet
+_SAY_SECONDS = 2.0  # a terminal may be held, a pipe be full
 _CODE = 128 + signal.SIGTERM
 
 
@@ -29,9 +29,8 @@ def ending_with_launcher(
 ) -> Iterator[None]:
     """Within the block, a process that a launcher started saves and ends once that launcher is gone.
 
-    Nobody else would end it: it would keep the run folder, and wait for peers that may be gone too. ``request_stop`` is
-    asked first, as by SIGTERM; it returns whether the run is there to obey. If the process has not left the block when
-    ``grace_seconds`` are over, or 5 seconds where there was no run to stop, it is ended where it stands.
+    Nobody else would end it. ``request_stop`` is asked first, as by SIGTERM; it returns whether the run is there to
+    obey. If the process has not left the block after ``grace_seconds``, or 5 without a run to stop, it is ended.
     """
     if not is_launched():
         yield
@@ -44,6 +43,8 @@ def ending_with_launcher(
             if has_left.wait(_LOOK_SECONDS):
                 return
         _say(f"process {expected}, which started this one, is gone: saving and ending")
+        if has_left.is_set():
+            return
         is_there = request_stop(f"the launcher (process {expected}) is gone", signal.SIGTERM)
         patience = grace_seconds if is_there else min(grace_seconds, _UNBEGUN_SECONDS)
         if not is_there:
@@ -62,7 +63,13 @@ def ending_with_launcher(
 
 
 def _say(line: str) -> None:
-    rank = os.environ.get("RANK", "0")
-    with suppress(OSError, ValueError):  # whoever read it may be gone with the launcher
-        sys.stderr.write(f"rank {rank}: {line}\n")
-        sys.stderr.flush()
+    """Write ``line`` to standard error in a thread of its own, which is waited for a moment only."""
+    text = f"rank {os.environ.get('RANK', '0')}: {line}\n".encode()
+
+    def write() -> None:
+        with suppress(OSError):  # whoever read it may be gone with the launcher
+            os.write(2, text)
+
+    writing = threading.Thread(target=write, name="launcher watch says", daemon=True)
+    writing.start()
+    writing.join(_SAY_SECONDS)

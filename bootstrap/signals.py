@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _WARNING = signal.SIGUSR1  # Slurm's, ahead of the SIGTERM that it announces
 _STOPPING = (signal.SIGINT, signal.SIGTERM, _WARNING)
 _PATIENCE_SECONDS = 0.3
+_CLOSE_SECONDS = 2.0
 _SAVING = {
     signal.SIGINT: "saving after this step; press Ctrl-C again to stop now",
     signal.SIGTERM: "saving after this step; a second one stops now",
@@ -90,8 +91,9 @@ class _Answers:
         finally:
             signal.set_wakeup_fd(before)
             os.close(writer)
-            thread.join()
-            os.close(reader)
+            thread.join(_CLOSE_SECONDS)  # a terminal may be held, or a process that was forked keep the pipe open
+            if not thread.is_alive():
+                os.close(reader)
 
     def _listen(self, reader: int) -> None:
         is_stopping = False

@@ -1,5 +1,7 @@
 """A process of several that its launcher has left."""
 
+import fcntl
+import os
 import signal
 import threading
 
@@ -70,6 +72,27 @@ def test_a_process_that_hangs_is_ended(is_there):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert codes == [143]
+
+
+@pytest.fixture
+def held():
+    """Have standard error be a pipe that is full and that nobody reads."""
+    reader, writer = os.pipe()
+    size, before = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ), os.dup(2)
+    os.write(writer, bytes(size))
+    os.dup2(writer, 2)
+    yield
+    os.dup2(before, 2)
+    for each in (reader, writer, before):
+        os.close(each)
+
+
+@pytest.mark.usefixtures("held")
+def test_a_held_terminal_keeps_no_process():
+    """A process whose words nobody reads is asked to stop, and ended by force, as any other."""
+    ended = threading.Event()
+    with ending_with_launcher(lambda *_: True, 0.1, parent_of=Parent(), end=lambda _: ended.set()):
+        assert ended.wait(SECONDS)
 
 
 def test_a_launcher_that_is_there_changes_nothing():

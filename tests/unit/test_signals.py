@@ -92,6 +92,24 @@ def test_the_threads_of_signals_end_with_the_block():
     assert threading.active_count() == before
 
 
+def test_a_held_terminal_does_not_keep_the_command():
+    """Where the sentence cannot be written, the block ends all the same."""
+    is_written, is_held = threading.Event(), threading.Event()
+
+    def tell(_):
+        is_held.set()
+        is_written.wait(30)
+
+    with stopping_on_signals(lambda *_: True, acknowledge=tell, will_save=lambda: True):
+        signal.raise_signal(signal.SIGTERM)
+        assert is_held.wait(5)
+    assert not is_written.is_set()
+    (thread,) = (each for each in threading.enumerate() if each.name == "signals")
+    is_written.set()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
 def test_the_grace_period_is_for_the_save():
     """A step may take half of the grace period, and the save has the rest."""
     grace = Grace(20.0)
