@@ -50,11 +50,11 @@ class Story:
     @property
     def has_trained(self) -> bool:
         """Return whether the last start came to its first step, or to where that would have been."""
-        begins = [str(event["time"]) for event in self.events if event.get("event") == "RunStarted"]
+        begins = [time for event in self.events if event.get("event") == "RunStarted" and (time := _time_of(event))]
         if "time" not in self.start:  # of a run from before this was told
             return True
         began = datetime.fromisoformat(str(self.start["time"]))
-        return any(datetime.fromisoformat(time) >= began for time in begins[-1:])
+        return any(time >= began for time in begins[-1:])
 
     @property
     def starts(self) -> Sequence[int]:
@@ -78,12 +78,13 @@ def explain(run: Path) -> str:
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
     record = read_record(run)
     settings = record["settings"]
-    figures = [line["step"] for line in JsonLines(run / "metrics.jsonl").read() if "loss" in line]
+    figures = [line.get("step") for line in JsonLines(run / "metrics.jsonl").read() if "loss" in line]
     commits = run.glob("checkpoints/checkpoint-*/COMMIT")
+    steps = [commit.parent.name.rpartition("-")[2] for commit in commits]
     story = Story(
         list(JsonLines(run / "events.jsonl").read()),
         max((step for step in figures if isinstance(step, int)), default=0),
-        sorted(int(commit.parent.name.rpartition("-")[2]) for commit in commits),
+        sorted(int(step) for step in steps if step.isdecimal()),
         settings.get("run", {}).get("budget", {}).get("steps"),
         is_locked(run),
         record.get("start", {}),
@@ -228,4 +229,14 @@ def _cause(path: Path) -> Mapping[str, Any]:
 
 
 def _stamp(event: Mapping[str, Any]) -> str:
-    return datetime.fromisoformat(str(event["time"])).astimezone(UTC).strftime(STAMP)
+    time = _time_of(event)
+    return "" if time is None else time.astimezone(UTC).strftime(STAMP)
+
+
+def _time_of(event: Mapping[str, Any]) -> datetime | None:
+    """Return when ``event`` was, None if it does not say so as an event of a run does."""
+    try:
+        time = datetime.fromisoformat(str(event.get("time")))
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None

@@ -184,8 +184,9 @@ def _check_members(record: Mapping[str, Any]) -> None:
     if not all(isinstance(decided["value"], str) for decided in record["auto"].values()):
         msg = "auto holds something else than text"
         raise TypeError(msg)
-    if "start" in record:
-        datetime.fromisoformat(record["start"]["time"])
+    if "start" in record and datetime.fromisoformat(record["start"]["time"]).tzinfo is None:
+        msg = "the time of its start has no time zone"
+        raise ValueError(msg)
 
 
 def is_unwritten(path: Path) -> bool:

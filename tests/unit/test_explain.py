@@ -183,7 +183,22 @@ def test_a_folder_that_is_only_locked_has_a_story(tmp_path):
     assert "nothing was trained, and nothing is lost" in text
 
 
-@pytest.mark.parametrize("content", ["text", {"time": "yesterday"}, {}])
+@pytest.mark.parametrize("time", [None, "yesterday", "2026-11-22T12:00:01", 7])
+def test_an_event_without_a_time_is_passed_over(tmp_path, time):
+    """Lines of events.jsonl, metrics.jsonl and folders that no run wrote so do not keep the rest from being told."""
+    starting(tmp_path, STARTED, STARTED, checkpoints=[4, "other"], phase="building the model")
+    lines = [{"event": "RunStarted", "step": 0} | ({} if time is None else {"time": time})] * 2
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 1.0}\n{"loss": 1.0, "step": 4}\n')
+    failed(tmp_path, "20261122-100000")
+    assert "the newest of step 4" in explain(tmp_path)
+    record = json.loads((tmp_path / "run.json").read_text())
+    del record["start"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert "OutOfMemory: no room" in explain(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["text", {"time": "yesterday"}, {"time": "2026-11-22T12:00:00"}, {}])
 def test_a_record_whose_start_is_damaged_is_refused(tmp_path, content):
     """A run.json whose start is not what a run writes there is one sentence."""
     run_folder(tmp_path, [])
