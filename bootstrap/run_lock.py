@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from adapters.shared.regular_file import open_regular, read_regular, regular
+from bootstrap.option_form import as_settings
 from configs.masking import MASK, is_secret, mask_text
+from configs.strict_yaml import StrictYamlError, read_yaml
 from domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 NAME = "LOCK"
 _LONGEST_COMMAND = 200
+_LARGEST_PID = (1 << 31) - 1
 _CLOCK_SLACK_SECONDS = 2.0
 
 
@@ -82,9 +85,11 @@ def holder_of(folder: Path) -> Holder | None:
     """Return who took the lock of ``folder`` last, None if that is not known."""
     try:
         record = json.loads(read_regular(folder / NAME))
-        return Holder(int(record["pid"]), str(record["host"]), float(record["since"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        holder = Holder(int(record["pid"]), str(record["host"]), float(record["since"]))
+        datetime.fromtimestamp(holder.since, UTC)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
+    return holder if 0 < holder.pid <= _LARGEST_PID else None
 
 
 def is_locked(folder: Path) -> bool:
@@ -110,8 +115,17 @@ def _sign(lock: int, holder: Holder) -> None:
 
 def _told(command: list[str]) -> str:
     words = []
-    for word in command:
-        key, equals, _ = word.partition("=")
-        words.append(f"{key}={MASK}" if equals and is_secret(key.rpartition(".")[2]) else word)
+    for word in as_settings(command):
+        key, equals, value = word.partition("=")
+        is_hidden = equals and (is_secret(key.rpartition(".")[2]) or _holds_others(value))
+        words.append(f"{key}={MASK}" if is_hidden else word)
     text = " ".join(mask_text(" ".join(words)).split())
     return text if len(text) <= _LONGEST_COMMAND else f"{text[:_LONGEST_COMMAND]}..."
+
+
+def _holds_others(value: str) -> bool:
+    """Return whether ``value`` is a mapping or a list, in which there may be secrets, or no YAML at all."""
+    try:
+        return isinstance(read_yaml(value), dict | list)
+    except StrictYamlError:
+        return True

@@ -14,7 +14,16 @@ from bootstrap.run_lock import holder_of, is_locked
 from domain.errors import StateError
 
 
-def test_a_second_start_is_told_who_holds_the_folder(tmp_path):
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        ["model.hf_token=hush", "data.path=s3://me:hush@bucket"],
+        ["--tokenizer.options.api_key", "hush", "--tokenizer.options.api-key=hush"],
+        ["monitors=[{kind: w, options: {api_key: hush}}]", "tokenizer.options={api_key: hush"],
+        ["tokenizer.options=\n  api_key: hush"],
+    ],
+)
+def test_a_second_start_is_told_who_holds_the_folder(tmp_path, hidden):
     """Another process is refused with the number, the host, the time and the command of the one that trains."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     program = tmp_path / "hold.py"
@@ -22,7 +31,7 @@ def test_a_second_start_is_told_who_holds_the_folder(tmp_path):
         "import sys; from pathlib import Path; from bootstrap.run_folder import RunFolder\n"
         "held = RunFolder(Path(__file__).parent); print('held', flush=True); sys.stdin.read()"
     )
-    command = [sys.executable, str(program), "run.name=mine", "model.hf_token=hush", "data.path=s3://me:hush@bucket"]
+    command = [sys.executable, str(program), "run.name=mine", *hidden]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as holder:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(StateError) as refused:
@@ -42,6 +51,17 @@ def test_a_lock_without_a_name_still_holds(tmp_path, content):
         assert holder_of(tmp_path) is None
         with pytest.raises(StateError, match=r"another process trains in [^()]*: wait for it"):
             RunFolder(tmp_path)
+
+
+@pytest.mark.parametrize("since", ["NaN", "1e300", "-1e18", "Infinity", "1000.0"])
+@pytest.mark.parametrize("pid", ["-1", "0", "1e300", "Infinity", str(1 << 70)])
+def test_a_damaged_lock_names_nobody(tmp_path, since, pid):
+    """Numbers that no process and no time have are taken for nobody."""
+    for number, time in ((pid, "1000.0"), (str(os.getpid()), since)):
+        (tmp_path / "LOCK").write_text(f'{{"pid": {number}, "host": "{socket.gethostname()}", "since": {time}}}')
+        holder = holder_of(tmp_path)
+        assert holder is None or "since 1970" in str(holder)
+        assert holder is None or (number, time) == (str(os.getpid()), "1000.0")
 
 
 def test_nobody_is_named_for_who_has_the_number_now(tmp_path):
