@@ -65,7 +65,7 @@ class Datasets:
         known = {} if files is None else _read(self._path_of(reader, files))
         if files is None or not known:
             return key
-        if key in known:
+        if key in known and len(known[key]["contents"]) == len(files.files):
             told = [replace(file, content=told) for file, told in zip(files.files, known[key]["contents"], strict=True)]
             reader.source.identify(replace(files, files=told))  # no file is read, as none was written to
             return str(known[key]["dataset"])
@@ -86,6 +86,12 @@ def datasets_in(folder: Path, cache: CacheSettings) -> Datasets:
 def _read(path: Path) -> dict[str, Any]:
     try:
         known = json.loads(path.read_text(encoding="ascii"))
-        return {key: entry for key, entry in known.items() if {"dataset", "contents"} <= entry.keys()}
+        return {key: entry for key, entry in known.items() if _is_told(entry)}
     except (OSError, ValueError, AttributeError):
         return {}
+
+
+def _is_told(entry: Any) -> bool:
+    """Return whether ``entry`` has the form that ``Datasets.keep`` writes."""
+    is_whole = isinstance(entry, dict) and {"dataset", "contents"} <= entry.keys()
+    return is_whole and isinstance(entry["contents"], list) and all(isinstance(each, str) for each in entry["contents"])

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from adapters.shared.regular_file import IrregularFileError, read_alike, regular
 from bootstrap.run_lock import take_lock
-from configs.run_names import is_below, is_identity
+from configs.run_names import is_below, is_identity, source_of_path
 from domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RunFolder:
         else:
             self.settings_before = self.record["settings"]
             changes = changed_settings(self.record["settings"], settings)
-            refused = [key for key in changes if is_identity(key) and not _is_a_place(key, settings)]
+            refused = [key for key in changes if _makes_another_run(key, settings)]
             if refused:
                 # another kind has other settings, which nobody has changed by hand
                 key = min(refused, key=lambda key: not key.endswith(".kind"))
@@ -215,10 +215,19 @@ def is_for_all_ranks(key: str) -> bool:
     return is_identity(key) or is_below(key, _EVERYONES)
 
 
-def _is_a_place(key: str, settings: Mapping[str, Any]) -> bool:
-    """Return whether ``key`` says where files lie: that they are the same is checked by their content."""
-    kind, path = settings["data"]["kind"], settings["data"].get("path")
-    return key == "data.path" and (kind in ("files", "tokens") or (kind == "huggingface" and _is_saved_dataset(path)))
+def _makes_another_run(key: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a run cannot continue with another value of ``key``; what files contain is compared elsewhere."""
+    if key == "data.path":
+        return not _is_of_files(settings["data"])
+    if (name := source_of_path(key)) is not None:
+        return not _is_of_files((settings["data"].get("sources") or {}).get(name) or {})
+    return is_identity(key)
+
+
+def _is_of_files(source: Mapping[str, Any]) -> bool:
+    """Return whether the path of ``source`` says where files lie, and not the name of a dataset."""
+    kind, path = source.get("kind"), source.get("path")
+    return kind in ("files", "tokens") or (kind == "huggingface" and _is_saved_dataset(str(path)))
 
 
 def _is_saved_dataset(path: str) -> bool:

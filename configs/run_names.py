@@ -41,6 +41,11 @@ def is_identity(key: str) -> bool:
     return is_below(key, _IDENTITY) and not (is_below(key, _FREE) or _FREE_OF_SOURCES.fullmatch(key))
 
 
+def source_of_path(key: str) -> str | None:
+    """Return the name of the source of a mixture whose path the setting ``key`` is, None for other settings."""
+    return key.removeprefix("data.sources.").removesuffix(".path") if _PATH_OF_SOURCE.fullmatch(key) else None
+
+
 def is_below(key: str, names: tuple[str, ...]) -> bool:
     """Return whether ``key`` is one of ``names`` or within one of them."""
     return any(key == name or key.startswith(f"{name}.") for name in names)

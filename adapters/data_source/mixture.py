@@ -76,11 +76,11 @@ class MixtureDataSource(DataSource):
     @cached_property
     def _units(self) -> Mapping[str, tuple[Unit, str, Unit]]:
         found = {}
-        for name, part in self.parts.items():
-            for inner in part.units():
+        for name, part in sorted(self.parts.items(), key=lambda each: f"{each[0]}: "):
+            for inner in part.units():  # those of a source that was moved keep the order that they had
                 unit = replace(inner, name=f"{name}: {inner.name}")
                 found[unit.name] = (unit, name, inner)
-        return dict(sorted(found.items()))
+        return found
 
 
 def _joined(parts: Mapping[str, DataFiles | None]) -> DataFiles | None:

@@ -362,6 +362,18 @@ def test_a_mixture_tells_what_was_read_of_all_its_parts():
     assert (mixture.bytes_read, mixture.read_retries) == (105, 3)
 
 
+def test_a_mixture_keeps_the_order_of_a_source_that_was_moved(tmp_path):
+    """Units come by source, in its own order, which is that of the places where its files lay when it was chosen."""
+    for name in ("x", "z"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.txt").write_text("a line")
+    places = {str(tmp_path / "z"): "/a", str(tmp_path / "x"): "/b"}
+    mixture = MixtureDataSource({name: FilesDataSource(places) for name in ("one", "one2")})
+    names = [unit.name for unit in mixture.units()]
+    moved = [f"{tmp_path}/z/a.txt", f"{tmp_path}/x/a.txt"]
+    assert names == [f"{name}: {path}" for name in ("one2", "one") for path in moved]
+
+
 def test_documents_in_memory_count_in_bytes():
     """What was read of documents in memory is the UTF-8 of those that came, each time that they came."""
     source = MemoryDataSource({"unit": ["für", 5, "abc"]})

@@ -14,6 +14,11 @@ import pytest
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.records import Limits
 from adapters.data_source.huggingface import HuggingfaceDataSource
+from adapters.tokenizer.memory import MemoryTokenizer
+from application.rejections import Rejections
+from application.tokenize import TextReader
+from bootstrap.data import cache_key
+from bootstrap.datasets import Datasets
 from domain.data_files import DataFiles, difference, join
 
 LINES = 120_000
@@ -100,6 +105,18 @@ def test_a_single_file_that_differs_is_told_in_words(tmp_path, change, told):
     assert str(difference(before, after)).startswith(told)
     mixed = difference(join({"one": before}), join({"one": after}))
     assert str(mixed).startswith(told.replace("the file", "one: the file"))
+
+
+@pytest.mark.parametrize("contents", [["one"], [], "text", None, 5, [{}, {}, {}, {}, {}]])
+def test_a_damaged_memory_of_contents_is_no_memory(folder, tmp_path, contents):
+    """What was remembered of files counts only if it has a content for each; else their tokens have their own name."""
+    reader = TextReader(FilesDataSource([str(folder)]), MemoryTokenizer(), Rejections("stop"))
+    Datasets(tmp_path).keep(reader)
+    (path,) = tmp_path.glob(".contents/*.json")
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps({key: {"dataset": "another", "contents": contents} for key in known}))
+    again = TextReader(FilesDataSource([str(folder)]), MemoryTokenizer(), Rejections("stop"))
+    assert Datasets(tmp_path).name_of(again) == cache_key(again)
 
 
 def test_what_is_known_is_not_read_again(folder):

@@ -1,10 +1,11 @@
 import json
-from contextlib import closing
+from contextlib import closing, nullcontext
 
 import pytest
 
 from adapters.process_group.single import SingleProcessGroup
 from bootstrap.ranks import SharedRunFolder
+from bootstrap.run_folder import RunFolder
 from domain.errors import ConfigurationError
 
 SETTINGS = {
@@ -36,6 +37,21 @@ def test_ranks_may_differ_in_what_no_step_depends_on(theirs, tmp_path):
         folder.begin(SETTINGS)
         folder.write()
     assert json.loads((tmp_path / "run.json").read_text())["settings"]["model"] == SETTINGS["model"]
+
+
+@pytest.mark.parametrize(("kind", "is_refused"), [("huggingface", True), ("files", False)])
+def test_another_dataset_of_the_hub_is_another_run_in_a_mixture_too(tmp_path, kind, is_refused):
+    """A source's path may change where it tells a place of files; the name of a dataset may not."""
+
+    def settings(path):
+        return {**SETTINGS, "data": {"kind": "mixture", "sources": {"one": {"kind": kind, "path": path}}}}
+
+    with closing(RunFolder(tmp_path)) as folder:
+        folder.begin(settings("some/dataset"))
+        folder.write()
+    expected = pytest.raises(ConfigurationError, match="data.sources.one.path was") if is_refused else nullcontext()
+    with closing(RunFolder(tmp_path)) as folder, expected:
+        folder.begin(settings("another/dataset"))
 
 
 @pytest.mark.parametrize(
