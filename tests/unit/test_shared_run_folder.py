@@ -49,7 +49,7 @@ def test_another_dataset_of_the_hub_is_another_run_in_a_mixture_too(tmp_path, ki
     with closing(RunFolder(tmp_path)) as folder:
         folder.begin(settings("some/dataset"))
         folder.write()
-    expected = pytest.raises(ConfigurationError, match="data.sources.one.path was") if is_refused else nullcontext()
+    expected = pytest.raises(ConfigurationError, match=r"data\.sources\.one\.path was") if is_refused else nullcontext()
     with closing(RunFolder(tmp_path)) as folder, expected:
         folder.begin(settings("another/dataset"))
 
