@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _SECONDS_TO_ANSWER = 5.0
 _SECONDS_REMEMBERED = 60.0
+_log = logging.getLogger(__name__)
 _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -31,6 +33,7 @@ def reached(path: str, revision: str | None) -> Mapping[str, bool]:
         return {}
     if not any(isinstance(try_to_load_from_cache(path, name, revision=revision), str) for name in _FILES):
         raise ConfigurationError(_unreachable(path))
+    _tell_of_kept(path)
     return {"local_files_only": True}
 
 
@@ -54,6 +57,15 @@ def _answers(endpoint: str, _time: int) -> bool:
     except Exception:  # noqa: BLE001  whatever a client raises
         return False
     return True
+
+
+@cache
+def _tell_of_kept(path: str) -> None:
+    _log.warning(
+        "the hub did not answer within %.0f s: the files of %s kept on this machine are used, perhaps older ones",
+        _SECONDS_TO_ANSWER,
+        path,
+    )
 
 
 def _unreachable(path: str | None) -> str:

@@ -29,14 +29,18 @@ def test_a_hub_that_does_not_answer_is_told_within_seconds(silent):
     assert not list(silent.iterdir())
 
 
-def test_what_is_kept_is_used_without_the_hub(silent):
-    """Where a name is kept, its files are taken as they are."""
+def test_what_is_kept_is_used_without_the_hub(silent, caplog):
+    """Where a name is kept, its files are taken as they are, and it is told once that the hub may have newer ones."""
     kept = silent / "models--some--model"
     (kept / "refs").mkdir(parents=True)
     (kept / "refs/main").write_text("0123")
     (kept / "snapshots/0123").mkdir(parents=True)
     (kept / "snapshots/0123/config.json").write_text("{}")
     assert hub.reached("some/model", None) == {"local_files_only": True}
+    assert hub.reached("some/model", None) == {"local_files_only": True}
+    (told,) = (record.getMessage() for record in caplog.records if record.name == hub.__name__)
+    assert "some/model" in told
+    assert "did not answer" in told
 
 
 def test_a_folder_asks_no_hub(silent):
