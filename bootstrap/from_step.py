@@ -10,7 +10,7 @@ from application.inbox import Inbox
 from bootstrap.assemble import assemble
 from bootstrap.fit import take_former_tokenizer
 from bootstrap.run_folder import RunFolder, read_record
-from bootstrap.state_stores import archive_in_use
+from bootstrap.state_stores import archive_in_use, archive_of
 from configs.rendering import dump_settings
 from domain.errors import StateError
 
@@ -52,12 +52,14 @@ def return_to(
             store.supersede(step)
             folder.note({"from_step": {"left": left, "step": step}})
             store.flush()
-    say(f"went back from step {left} to step {step}: the later checkpoints are in {directory / 'superseded'}")
+    say(f"went back from step {left} to step {step}: later checkpoints of its disk are in {directory / 'superseded'}")
 
 
 def _verified(store: StateStore, step: int, settings: TrainSettings) -> int:
-    """Return the newest step of ``store``; raises ``StateError`` unless the checkpoint of ``step`` verifies."""
-    before = [info.progress.step for info in store.list()]
+    """Return the newest step of ``store`` and its archive; raises ``StateError`` unless that of ``step`` verifies."""
+    with archive_of(settings, is_writing=False) as archive:
+        copies = () if archive is None else archive.list()
+    before = sorted({info.progress.step for info in (*store.list(), *copies)})
     loaded = store.load(at_most=step)
     if loaded.info is not None and loaded.info.progress.step == step:
         return max(before, default=step)

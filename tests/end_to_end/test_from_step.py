@@ -114,6 +114,18 @@ def test_copies_of_later_steps_are_gone_from_the_archive(tmp_path):
     assert "is finished at step 12" in process.stdout
 
 
+def test_later_copies_in_the_archive_are_left_behind_where_the_disk_has_lost_them(tmp_path):
+    """A return to the newest checkpoint of the disk leaves later copies in the archive behind: none comes back."""
+    settings = tiny(corpus(tmp_path), *MORE, "state_store.archive.url=./archive", "evaluation.every=0")
+    assert run_here("train", *settings, cwd=tmp_path).returncode == 0
+    for step in (15, 20):
+        shutil.rmtree(tmp_path / RUN / f"checkpoints/checkpoint-{step}")
+    process = run_here("train", "--from-step=10", *settings, "run.budget.steps=12", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "went back from step 20 to step 10" in process.stdout
+    assert "finished 12 steps" in process.stdout
+
+
 @pytest.mark.parametrize("name", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
 def test_a_restart_by_a_launcher_does_not_go_back_again(name):
     """The command that a launcher or Slurm gives once more continues from the newest checkpoint."""
