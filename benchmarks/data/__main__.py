@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.data.corpus import LENGTH, ROWS, SHARED, build_corpus
+from benchmarks.data.hashing import measure_hashing
 from benchmarks.data.limits import measure_growth, measure_resume, measure_s3
 from benchmarks.data.plan import Plan
 from benchmarks.data.speed import check_equal, measure_cached, measure_raw
@@ -32,6 +33,7 @@ DESCRIPTION = (
     "64-bit. Batches are taken as they are made and 4 ahead, in a thread of its own: the better way counts, as no "
     "step is taken that a thread could use. Growth is measured with a tokenizer that has met the text, in files that "
     "grow, the smallest corpus before and after each other; shards have 4 MiB of text, so that there are hundreds. "
+    "Hashing is measured in one process for each way of reading, passes with and without it by turns. "
     "What speaks S3 is a process of this machine that only reads, and yields to all others (nice 19); loading the "
     "client and listing come before the clock, and it is measured on the largest corpus: the wait for the first batch "
     "weighs more in a smaller one."
@@ -40,6 +42,7 @@ DESCRIPTION = (
 
 GROUPS: Mapping[str, Callable[[Plan], Sequence[Figure]]] = {
     "raw": measure_raw,
+    "hashing": measure_hashing,
     "cached": measure_cached,
     "resume": measure_resume,
     "growth": measure_growth,
