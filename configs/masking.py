@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+
+from domain.urls import hide_parameters, hide_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,11 +21,9 @@ _PART = re.compile(
 _VOCABULARY = re.compile(
     r"additional|audio|begin|bos|cls|decoder|end|eos|fim|image|mask|next|pad|sep|special|start|unk|unknown|video"
 )
-# Many an S3 secret holds unescaped slashes, so all up to the last @ is hidden, unless the colon is that of a port.
-_USER = re.compile(r"://(?:[^/?#@:]*:(?![0-9]*/).*|[^/?#]*)@", re.DOTALL)
 # What a library says of a URL may lack its scheme: it took `key:secret@bucket` for a name.
 _BARE_USER = re.compile(r"""(?<![^\s"'`<>()\[\]{},=])[^\s"'`<>()\[\]{},=:/?#@]+:(?!//)[^\s"'`<>]{1,4096}@(?=\w)""")
-_PARAMETER = re.compile(r"[?&;#]([^=&;?#\s]+)=")
+_END = re.compile("&")
 
 
 def is_secret(name: str) -> bool:
@@ -43,9 +42,7 @@ def mask_text(text: str) -> str:
 
 def mask_url(text: str) -> str:
     """Return ``text`` without the user part of URLs and without their parameters that are secrets."""
-    # What follows the last @ is cut off first, which keeps the search linear.
-    before, at, after = text.rpartition("@")
-    return _mask_parameters(_USER.sub(f"://{MASK}@", before + at) + after)
+    return hide_parameters(hide_user(text, f"{MASK}@"), MASK, is_secret, end=_END)
 
 
 def mask(value: Any, text: Callable[[str], str] = mask_text) -> Any:
@@ -63,14 +60,3 @@ def _mask_all(value: Any) -> Any:
     if isinstance(value, list):
         return [_mask_all(item) for item in value]
     return value if value is None or isinstance(value, bool) else MASK
-
-
-def _mask_parameters(text: str) -> str:
-    parts = []
-    start = 0
-    for match in _PARAMETER.finditer(text):
-        if match.start() >= start and is_secret(unquote(match[1])):
-            end = text.find("&", match.end())
-            parts += [text[start : match.end()], MASK]
-            start = len(text) if end < 0 else end
-    return "".join([*parts, text[start:]])

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, final
 
 from xxhash import xxh3_128
 
-from adapters.data_source.listing import describe
 from domain.errors import DataError
+from domain.urls import describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

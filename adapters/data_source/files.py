@@ -16,11 +16,12 @@ from typing_extensions import override
 from adapters.data_source.contents import stamp_of
 from adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
 from adapters.data_source.formats.suffixes import compression_of, format_of
-from adapters.data_source.listing import list_files, without_secrets
+from adapters.data_source.listing import list_files
 from adapters.data_source.opening import Access
 from adapters.data_source.reading import File, Reading
 from domain.data_files import DataFile, DataFiles
 from domain.errors import DataError
+from domain.urls import without_secrets
 from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from adapters.data_source.contents import Contents, stamp_of
 from adapters.data_source.formats.records import Fields, Limits, fingerprint_of
-from adapters.data_source.listing import describe
 from domain.data_files import DataFile, DataFiles
 from domain.errors import ConfigurationError, DataError
+from domain.urls import describe
 from ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from fsspec.utils import glob_translate
 
 from adapters.data_source.place import Place
 from domain.errors import ConfigurationError, DataError
+from domain.urls import describe, without_secrets
 from ports.data_source import Unit
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from adapters.data_source.opening import Access
 
 _MAGIC = re.compile(r"[*?\[]")
-# many an S3 secret holds slashes, so all up to the last @ is left out, unless the colon is that of a port
-_USER = re.compile(r"(?<=://)(?:[^/?#@:\s]*:(?![0-9]*/)\S*|[^/?#\s]*)@")
-_PARAMETER = re.compile(
-    r"([?&])[^=&\s]*(?:sig|token|key|secret|credential|password)[^=&\s]*=[^&\s'\")]*", re.IGNORECASE
-)
 _PACKAGES = {
     **dict.fromkeys(("s3", "s3a"), "s3fs"),
     **dict.fromkeys(("gs", "gcs"), "gcsfs"),
@@ -154,19 +150,6 @@ def _refuse_missing(url: str) -> NoReturn:
     advice = f"several paths are written as a list, data.path=[{shown}]" if "," in url else "check data.path"
     msg = f"there is no file or folder {shown}: {advice}"
     raise DataError(msg)
-
-
-def without_secrets(url: str) -> str:
-    """Return ``url``, or a text with URLs, without the passwords, keys and signatures that it may carry."""
-    return _PARAMETER.sub(r"\1***", _USER.sub("***@", url))
-
-
-def describe(error: Exception) -> str:
-    """Return what went wrong, for the middle of a sentence."""
-    text = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.strerror:
-        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    return " ".join(without_secrets(text).split())
 
 
 def _open(url: str) -> tuple[AbstractFileSystem, str]:

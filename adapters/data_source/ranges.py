@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from adapters.data_source.listing import describe
 from adapters.data_source.range_steps import BEYOND_BYTES, RangeSteps
 from adapters.data_source.remote_file import RemoteFile
 from adapters.shared.retry import http_status, is_transient, retry
 from domain.errors import DataError
 from domain.retry import RetryPolicy
+from domain.urls import describe
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -10,8 +10,8 @@ from adapters.data_source.formats.compression import DamagedError, unpacked
 from adapters.data_source.formats.delimited import Model, read_delimited, read_header
 from adapters.data_source.formats.jsonl import read_jsonl
 from adapters.data_source.formats.txt import read_txt
-from adapters.data_source.listing import describe
 from domain.errors import ConfigurationError, DataError
+from domain.urls import describe
 from ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from fsspec.core import url_to_fs
 from adapters.shared.token_folder.operations import safe_name, storing
 from adapters.token_source.pieces import TokenFile, stamp_of
 from domain.errors import ConfigurationError, DataError
+from domain.urls import describe, hide_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".npy", ".bin", ".parquet", ".arrow")
 
 _MAGIC = re.compile(r"[*?\[]")
-_SECRETS = re.compile(r"(?<=://)[^/\s]*@|\?\S*")
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "LastModified", "last_modified", "created")
 
 
@@ -69,14 +69,12 @@ def _fetch(url: str, folder: TokenFolder) -> Iterator[TokenFile]:
             path = _download(file_system, remote, f"{name} {etag}", folder)
             yield TokenFile(name, path, etag, stamp_of(path), place)
     except ImportError as error:
-        msg = f"{_plain(url)} needs a package that is not installed ({error}): install it"
+        msg = f"{_plain(url)} needs a package that is not installed ({describe(error)}): install it"
         raise ConfigurationError(msg) from error
     except (DataError, ConfigurationError):
         raise
     except Exception as error:  # each file system has its own errors
-        msg = (
-            f"{_plain(url)} cannot be read ({_SECRETS.sub('', ' '.join(str(error).split()))}): check it and your access"
-        )
+        msg = f"{_plain(url)} cannot be read ({describe(error)}): check it and your access"
         raise DataError(msg) from error
 
 
@@ -122,4 +120,4 @@ def _suffix(path: str) -> str:
 
 
 def _plain(url: str) -> str:
-    return _SECRETS.sub("", url)
+    return hide_user(url, "").partition("?")[0]

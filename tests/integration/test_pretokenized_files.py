@@ -283,3 +283,11 @@ def test_the_folder_must_be_ours(tmp_path, read):
     np.save(tmp_path / "a.npy", np.array(flat(), np.uint16))
     with pytest.raises(ConfigurationError, match="did not write"):
         read(tmp_path / "a.npy", folder=tmp_path).shards()
+
+
+@pytest.mark.parametrize("url", ["nowhere://AKIA:CANARY/def@bucket/x.npy", "nowhere://bucket/x.npy?sig=CANARY"])
+def test_a_place_that_cannot_be_read_is_named_without_its_secrets(url, read):
+    """A secret in the path of token files, slashes included, stands in no message."""
+    with pytest.raises(DataError, match=r"nowhere://bucket/x\.npy") as caught:
+        read(url).shards()
+    assert "CANARY" not in str(caught.value)
