@@ -62,6 +62,16 @@ class FaultyTrainable(Trainable):
     def memory_retries(self) -> int:
         return self.inner.memory_retries
 
+    @property
+    @override
+    def is_sharded(self) -> bool:
+        return self.inner.is_sharded
+
+    @property
+    @override
+    def num_positions(self) -> int | None:
+        return self.inner.num_positions
+
     @override
     def memory_bytes(self) -> int:
         return self.inner.memory_bytes()
@@ -81,6 +91,12 @@ class FaultyTrainable(Trainable):
     @override
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
         return self.inner.generate(prompt, sampling, end_of_text=end_of_text)
+
+    @override
+    def stream(
+        self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
+    ) -> None:
+        self.inner.stream(prompt, sampling, end_of_text=end_of_text, tell=tell)
 
     @override
     def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:

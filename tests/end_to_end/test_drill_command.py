@@ -28,3 +28,14 @@ def test_a_configuration_survives_every_drill(tmp_path):
     assert outcomes["oom"]["codes"] == [0]
     assert told.returncode == 0
     assert not list(home.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sharded_run_of_two_ranks_survives(tmp_path):
+    """Ranks that hold a share of the state each save it together in a drill, as they do in a run."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=60", "distributed.processes=2", "optimizer.sharding=fsdp2")
+    told = run("drill", "sigterm", *settings, "--json", cwd=tmp_path, timeout=590)
+    (outcome,) = map(json.loads, told.stdout.splitlines())
+    assert outcome["survived"], told.stdout + told.stderr
+    assert outcome["codes"] == [143, 0]
