@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bootstrap.beginning import again, begin_as_asked
 from bootstrap.environment import set_library_defaults
-from bootstrap.from_step import return_to
 from bootstrap.launch import is_first_rank, launch_through_shortages, processes_to_start
 from bootstrap.launcher_watch import ending_with_launcher
 from bootstrap.logging import configure_logging
@@ -20,10 +20,9 @@ from bootstrap.printing import fitting, short
 from bootstrap.program import called_as
 from bootstrap.report import Report
 from bootstrap.run import build
-from bootstrap.set_aside import set_aside
 from bootstrap.signals import StoppedAtOnce, stopping_on_signals, write_at_once
 from bootstrap.state_arguments import drill_numbers
-from bootstrap.state_stores import archived_steps, refuse_old_copies
+from bootstrap.state_stores import archived_steps
 from configs.catalog import describe_settings
 from configs.layers import load_settings
 from configs.ready import list_ready
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from bootstrap.drills.drill import Outcome
     from bootstrap.drills.soak import SoakOutcome
-    from bootstrap.run import Run
 
 
 def config(options: argparse.Namespace) -> int:
@@ -59,18 +57,14 @@ def train(options: argparse.Namespace) -> int:
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  what there is to say is said once
     settings = load_settings(options.config, options.settings, os.environ).settings
-    run = build(settings, accept_changed_data=options.accept_changed_data)
-    if options.fresh and is_first_rank():
-        _set_aside(run)
-    if options.from_step is not None and is_first_rank():
-        return_to(options.from_step, settings, partial(print, flush=True))
+    run, say = build(settings, accept_changed_data=options.accept_changed_data), partial(print, flush=True)
+    begin = partial(begin_as_asked, options, settings, say)
     if (num_processes := processes_to_start(settings)) > 1:
-        say = partial(print, flush=True)
+        begin()
         say(f"training in {num_processes} processes on this machine")
         grace, sizes = settings.recovery.grace_seconds, run.directory / SIZES
-        arguments = [*_again(options), *(["--accept-changed-data"] if options.accept_changed_data else ())]
-        return launch_through_shortages(arguments, num_processes, sizes, say, grace_seconds=grace)
-    run.may_exit = True
+        return launch_through_shortages(again(options), num_processes, sizes, say, grace_seconds=grace)
+    run.may_exit, run.begin_with = True, begin
     report = Report(run)
     try:
         tell, grace = write_at_once if is_first_rank() else (lambda _: None), settings.recovery.grace_seconds
@@ -88,18 +82,6 @@ def train(options: argparse.Namespace) -> int:
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
     print(fitting(f"stopped {saved}; the same command continues"))
     return 128 + run.stopped_by.signal
-
-
-def _set_aside(run: Run) -> None:
-    refuse_old_copies(run.settings)
-    if (target := set_aside(run.directory)) is not None:
-        print(f"the old run is in {target}")
-
-
-def _again(options: argparse.Namespace) -> list[str]:
-    """Return the arguments of ``train`` for each of several processes; an old run has been set aside by then."""
-    files = [argument for path in options.config for argument in ("--config", str(path))]
-    return ["train", *files, *options.settings]
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -121,7 +103,7 @@ def prepare(options: argparse.Namespace) -> int:
         print(f"{counted(len(rejected), 'record')} rejected, beginning with:")
         print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
     print(f"tokens: {location}")
-    print(f"try next:   {shlex.join([*called_as(), *_again(options)])}")
+    print(f"try next:   {shlex.join([*called_as(), *again(options)])}")
     return 0
 
 

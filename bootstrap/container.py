@@ -151,7 +151,7 @@ class Container(containers.DeclarativeContainer):
         Share, settings.provided.optimizer.batch_size, process_group.provided.rank, process_group.provided.size
     )
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
-    datasets = providers.Singleton(datasets_in, cache_folder, settings.provided.data.cache)
+    datasets = providers.Singleton(datasets_in, cache_folder, settings.provided.data.cache, show)
     token_cache = providers.Factory(
         lazy("adapters.token_cache.disk:DiskTokenCache"),
         cache_folder,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dependency_injector import providers
 
+from bootstrap.datasets import hashing_phase
 from bootstrap.growth import changed_growth, divide_data, keep_growth, may_grow
 from bootstrap.lazy import lazy
 from bootstrap.verified_copy import VerifiedCopy, scratch_of
@@ -112,6 +113,8 @@ def keep_data(folder: SharedRunFolder, container: Container) -> None:
     source, known = container.identified(), known_data(record)
     files = source.files() if known is None else source.identify(known)
     if files is not None and (container.mode() == "cache" or files.num_unknown_bytes <= _AT_ONCE_BYTES):
+        if files.num_unknown_bytes:
+            container.show()(hashing_phase(files.num_unknown_bytes))
         files = source.identify()
     keep_growth(record, container)
     record["facts"][_FACT] = container.data_fingerprint()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
 from bootstrap.data import cache_key
+from domain.phase import show_nothing
+from domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from application.tokenize import TextReader
     from configs.sections.data import CacheSettings
     from domain.data_files import DataFiles
+    from domain.phase import ShowPhase
+    from ports.data_source import DataSource
 
 _FOLDER = ".contents"
 _MOST = 32  # places that the same data are remembered at
@@ -24,16 +28,17 @@ _MOST = 32  # places that the same data are remembered at
 
 @final
 class Datasets:
-    """Remembers beside the tokens in ``folder`` what each file contained that they were made of.
+    """Remembers, beside the tokens in ``folder``, the contents of the files that they were made of.
 
     So the tokens of files that were moved, copied or touched since are found again, and files that are where they were
     are not read to know what they contain. With ``is_secret`` nothing is remembered: hashes tell what an encrypted
-    cache is of.
+    cache is of. ``show`` is told while files are hashed.
     """
 
-    def __init__(self, folder: Path, *, is_secret: bool = False) -> None:
+    def __init__(self, folder: Path, *, is_secret: bool = False, show: ShowPhase = show_nothing) -> None:
         self._folder = folder / _FOLDER
         self._is_secret = is_secret
+        self._show = show
         self._found: dict[str, str] = {}
 
     def name_of(self, reader: TextReader) -> str:
@@ -45,7 +50,7 @@ class Datasets:
 
     def keep(self, reader: TextReader) -> None:
         """Remember what the files of ``reader`` contain, now that their tokens are there."""
-        if self._is_secret or (files := reader.source.identify()) is None:
+        if self._is_secret or (files := self._identify(reader.source)) is None:
             return
         path, key = self._path_of(reader, files), cache_key(reader)
         known = _read(path)
@@ -69,18 +74,28 @@ class Datasets:
             told = [replace(file, content=told) for file, told in zip(files.files, known[key]["contents"], strict=True)]
             reader.source.identify(replace(files, files=told))  # no file is read, as none was written to
             return str(known[key]["dataset"])
-        identified = reader.source.identify()
+        identified = self._identify(reader.source)
         contents = None if identified is None else [file.content for file in identified.files]
         return next((str(entry["dataset"]) for entry in known.values() if entry["contents"] == contents), key)
+
+    def _identify(self, source: DataSource) -> DataFiles | None:
+        if (files := source.files()) is not None and files.num_unknown_bytes:
+            self._show(hashing_phase(files.num_unknown_bytes))
+        return source.identify()
 
     def _path_of(self, reader: TextReader, files: DataFiles) -> Path:
         made_with = [files.shape, *reader.fingerprints[1:]]
         return self._folder / f"{blake2b(json.dumps(made_with).encode(), digest_size=16).hexdigest()}.json"
 
 
-def datasets_in(folder: Path, cache: CacheSettings) -> Datasets:
+def hashing_phase(num_bytes: int) -> str:
+    """Return what is shown while so many bytes are hashed."""
+    return f"hashing {shown_size(num_bytes)} of data"
+
+
+def datasets_in(folder: Path, cache: CacheSettings, show: ShowPhase = show_nothing) -> Datasets:
     """Return the datasets of the token cache in ``folder``, by its settings."""
-    return Datasets(folder, is_secret=cache.encryption is not None)
+    return Datasets(folder, is_secret=cache.encryption is not None, show=show)
 
 
 def _read(path: Path) -> dict[str, Any]:

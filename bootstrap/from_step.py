@@ -6,9 +6,11 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from adapters.process_group.single import SingleProcessGroup
 from application.inbox import Inbox
 from bootstrap.assemble import assemble
 from bootstrap.fit import take_former_tokenizer
+from bootstrap.launch import is_restart
 from bootstrap.run_folder import RunFolder, read_record
 from bootstrap.state_stores import archive_in_use, archive_of
 from configs.rendering import dump_settings
@@ -35,13 +37,14 @@ def return_to(
     A start that a launcher has made again does nothing: the first one did it. ``run.json`` tells it in its history.
     Raises ``StateError`` if there is no such checkpoint, or it does not verify: no step is left then.
     """
-    if any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")):
+    if is_restart(environment):
         say(f"this is a restart, and the run went back to step {step} before: it continues from its newest checkpoint")
         return
     directory = settings.run.directory
     read_record(directory)
     with closing(RunFolder(directory)) as folder:
-        container = assemble(settings, directory, {}, say=say, decide=folder.decide)
+        alone = {"process_group": SingleProcessGroup()}  # the ranks meet for the run itself, not for this
+        container = assemble(settings, directory, alone, say=say, decide=folder.decide)
         folder.begin(dump_settings(take_former_tokenizer(container, folder.tokenizer_before())))
         store = container.state_store()
         with archive_in_use(store, directory, Inbox()):

@@ -37,6 +37,11 @@ def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
     return not is_launched(environment) or int(environment.get("RANK") or 0) == 0
 
 
+def is_restart(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a launcher gave this command before and gives it again."""
+    return any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
 def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of the process that started this one, whose parent is ``parent`` now: it may be gone already.
 

@@ -77,7 +77,8 @@ class Run:
     """A run that a host starts, watches and stops; usable from any thread, and installs no signal handler.
 
     ``stopped_by`` is the command that ended it before its budget did, if one did. With ``may_exit`` the watchdog ends
-    the process, with exit code 75, if the run hangs.
+    the process, with exit code 75, if the run hangs. The first rank calls ``begin_with`` before it opens the folder,
+    once all ranks have met.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Run:
         self.settings = settings
         self.stopped_by: StopRun | None = None
         self.may_exit, self._accepts_changed_data = False, accepts_changed_data
+        self.begin_with: Callable[[], object] = lambda: None
         self._overrides = overrides
         self._say = say
         self._subscriptions: list[tuple[type[Event], Callable[[Any], object]]] = []
@@ -195,6 +197,8 @@ class Run:
     def _open_folder(self, container: Container, stack: ExitStack) -> SharedRunFolder:
         group = container.process_group()
         stack.callback(group.close)
+        if group.rank == 0:
+            self.begin_with()
         folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
         if group.rank == 0:
             self._screen = open_screen(self._overrides, self.settings, self._say)

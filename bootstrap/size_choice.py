@@ -9,6 +9,7 @@ from application.size_trial import try_sizes
 from bootstrap.lazy import lazy
 from domain.errors import ConfigurationError
 from domain.memory_estimate import Engine, Training, estimate_memory
+from domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,19 +43,21 @@ def choose_size(container: Container, sizes: Sequence[int], *, is_compiled: bool
     room = gauge.most() - gauge.held()
     needs = _formula(container)
     if needs is not None and needs(sizes[-1]) <= _SMALL * room:
-        return SizeChoice(sizes[-1], f"all rows: the formula takes {_shown(needs(sizes[-1]))} of {_shown(room)}")
+        return SizeChoice(
+            sizes[-1], f"all rows: the formula takes {shown_size(needs(sizes[-1]))} of {shown_size(room)}"
+        )
     if not container.trainable().is_retry_safe or container.process_group().size > 1 or is_compiled:
         return _by_formula(sizes, needs, room)
     peaks = try_sizes(container.trainable(), sizes, settings.data.row_length, gauge)
     rows = max(peaks)
-    return SizeChoice(rows, f"by trial: a peak of {_shown(peaks[rows])} of {_shown(gauge.most())}")
+    return SizeChoice(rows, f"by trial: a peak of {shown_size(peaks[rows])} of {shown_size(gauge.most())}")
 
 
 def _by_formula(sizes: Sequence[int], needs: Callable[[int], float] | None, room: float) -> SizeChoice:
     if needs is None:
         return SizeChoice(sizes[-1], "all rows: no formula knows this model, and a trial would leave traces")
     rows = max((size for size in sizes if needs(size) <= room), default=sizes[0])
-    return SizeChoice(rows, f"by the formula of docs/memory.md: {_shown(needs(rows))} of {_shown(room)}")
+    return SizeChoice(rows, f"by the formula of docs/memory.md: {shown_size(needs(rows))} of {shown_size(room)}")
 
 
 def _formula(container: Container) -> Callable[[int], float] | None:
@@ -89,7 +92,3 @@ def _engine(optimizer: Any, ranks: int) -> Engine:
     if ranks == 1:
         return Engine()
     return Engine("fsdp2" if optimizer.sharding == "fsdp2" else "ddp", ranks)
-
-
-def _shown(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TextIO, final
 
 from adapters.shared.json_lines import JsonLines
 from adapters.shared.regular_file import open_regular
+from bootstrap.beginning import again, begin_as_asked
 from bootstrap.launch import is_launched
 from bootstrap.processes import adopt_orphans, kill_descendants
-from bootstrap.set_aside import set_aside
 from bootstrap.silence import Silence
 from configs.layers import load_settings
 from domain.counting import counted
@@ -45,20 +45,9 @@ def supervise(options: argparse.Namespace) -> int:
         raise ConfigurationError(msg)
     settings = load_settings(options.config, options.settings, os.environ).settings
     folder, limits = settings.run.directory, settings.recovery.supervisor
-    if options.fresh:
-        from bootstrap.state_stores import refuse_old_copies
-
-        refuse_old_copies(settings)
-        if (target := set_aside(folder)) is not None:
-            print(f"the old run is in {target}", flush=True)
-    if options.from_step is not None:
-        from bootstrap.from_step import return_to
-
-        return_to(options.from_step, settings, lambda line: print(line, flush=True))
-    files = [argument for path in options.config for argument in ("--config", str(path))]
-    accepted = ["--accept-changed-data"] if options.accept_changed_data else []
+    begin_as_asked(options, settings, lambda line: print(line, flush=True))
     supervisor = Supervisor(
-        [sys.executable, "-m", "application", "train", *files, *accepted, *options.settings],
+        [sys.executable, "-m", "application", *again(options)],
         folder,
         RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
         Silence(folder / "heartbeats", 3 * settings.recovery.watchdog.min_seconds),

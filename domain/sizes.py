@@ -1,4 +1,4 @@
-"""How a size or a count is written: ``1GiB``, ``20M``, ``2e7``, ``1_000``."""
+"""How a size or a count is written: ``1GiB``, ``20M``, ``2e7``, ``1_000``, and how a size is shown: ``6.4 GB``."""
 
 from __future__ import annotations
 
@@ -31,3 +31,8 @@ def size_in_bytes(text: str) -> int:
         msg = f"{text} is no size: write a number such as 2e9, or one with a unit such as 20M, 1.5GB or 6GiB"
         raise ValueError(msg)
     return size
+
+
+def shown_size(num_bytes: float) -> str:
+    """Return ``num_bytes`` for a person, in GB or MB."""
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:,.1f} MB"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from domain.memory_estimate import FP32, Training, estimate_memory
+from domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,11 +79,11 @@ def refusal(model: Model, plan: Plan, host: Room, gpu: Room | None = None) -> st
 
 
 def _problem(size: int, plan: Plan, host: Room, gpu: Room | None) -> str | None:
-    trains = f"to train it takes {_shown(plan.state_bytes * size)} at least ({_parts(plan)}), "
+    trains = f"to train it takes {shown_size(plan.state_bytes * size)} at least ({_parts(plan)}), "
     if plan.is_on_host and not plan.only_built and plan.state_bytes * size > host.num_bytes:
         return trains + f"but {host.words}"
     if FP32 * size > host.num_bytes:
-        return f"to build it takes {_shown(FP32 * size)} of host memory in each process, but {host.words}"
+        return f"to build it takes {shown_size(FP32 * size)} of host memory in each process, but {host.words}"
     if gpu is not None and not plan.only_built and plan.state_bytes * size > gpu.num_bytes:
         return trains + f"but {gpu.words}"
     return None
@@ -142,7 +143,3 @@ def _counted(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {word}"
     return f"{number:,.0f}"
-
-
-def _shown(size: float) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

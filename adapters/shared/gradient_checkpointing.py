@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from adapters.shared.model_shape import shape_of_network
 from domain.checkpoint_choice import CheckpointBudget, choose_checkpointing
 from domain.errors import ConfigurationError
+from domain.sizes import shown_size
 
 if TYPE_CHECKING:
     from adapters.shared.causal_language_model import CausalLanguageModel
@@ -63,16 +64,12 @@ def _within(budget: CheckpointBudget, network: Any, attention: str) -> tuple[str
     training = replace(budget.training, is_masked=budget.training.is_masked and attention == "sdpa")
     chosen = choose_checkpointing(shape, replace(budget, training=training))
     again = -(-shape.num_layers // chosen.every) if chosen.every else 0
-    taken, kept, most = (_shown(size) for size in (chosen.activations, chosen.all_kept, budget.max_bytes))
+    taken, kept, most = (shown_size(size) for size in (chosen.activations, chosen.all_kept, budget.max_bytes))
     note = (
         f"gradient checkpointing is {chosen.policy}, {again} of {shape.num_layers} layers: activations take {taken} of "
         f"{most} by the formula of docs/memory.md, {kept} with none"
     )
     return chosen.policy, note
-
-
-def _shown(size: float) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
 
 
 def _layers(network: Any) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from domain.sizes import shown_size
 from domain.what_fits import Room
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def host_room(num_processes: int = 1, *, cgroup: Path = _CGROUP, membership: Pat
     swap = psutil.swap_memory().total
     shared = [(psutil.virtual_memory().total + swap, "this machine has {} of memory")]
     shared += [(limit + swap, "its control group allows {} of memory") for limit in _group_limits(cgroup, membership)]
-    rooms = [Room(size / num_processes, words.format(_shown(size))) for size, words in shared]
+    rooms = [Room(size / num_processes, words.format(shown_size(size))) for size, words in shared]
     if num_processes > 1:
         rooms = [Room(room.num_bytes, f"{room.words} for {num_processes} processes") for room in rooms]
     return min([*rooms, *_own_limits()], key=lambda room: room.num_bytes)
@@ -33,7 +34,7 @@ def host_room(num_processes: int = 1, *, cgroup: Path = _CGROUP, membership: Pat
 
 def gpu_room(num_bytes: int) -> Room:
     """Return the room of a GPU with so many bytes."""
-    return Room(num_bytes, f"the GPU has {_shown(num_bytes)}")
+    return Room(num_bytes, f"the GPU has {shown_size(num_bytes)}")
 
 
 def _group_limits(cgroup: Path, membership: Path) -> Iterator[int]:
@@ -69,8 +70,4 @@ def _own_limits() -> Iterator[Room]:
         limit, _ = resource.getrlimit(getattr(resource, name))
         if limit != resource.RLIM_INFINITY:
             left = max(0, limit - taken)
-            yield Room(left, f"{name} is {_shown(limit)}, of which {_shown(left)} are left")
-
-
-def _shown(size: float) -> str:
-    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"
+            yield Room(left, f"{name} is {shown_size(limit)}, of which {shown_size(left)} are left")

@@ -30,7 +30,9 @@ END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCABULARY = 257
 
 _LONGEST_WORD, _BEGINNING, _SHORT_WORD = 1 << 20, 1 << 16, 32  # characters
-_TRAINING = 1  # raise it when the same documents become another tokenizer
+# Raise it when the same documents become another tokenizer. It was not raised when words of more than _LONGEST_WORD
+# came to count by their beginning only: hardly any data have such words, and every kept tokenizer would be lost.
+_TRAINING = 1
 
 
 def train_tokenizer(

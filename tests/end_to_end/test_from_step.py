@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
+import subprocess
+import sys
 
 import pytest
-from command_line import SAME_RHYTHM, corpus, losses, run_here, tiny
+from command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny
 
 from bootstrap.from_step import return_to
 from configs.settings import TrainSettings
@@ -144,3 +147,38 @@ def test_a_supervised_run_goes_back_once(home, trained):
     assert process.returncode == 0, process.stderr
     assert process.stdout.count("went back from step 20 to step 10") == 1
     assert steps_in(home / RUN / "superseded") == [15, 20]
+
+
+@pytest.mark.parametrize("option", [["--fresh"], ["--from-step", "10"]])
+def test_nothing_is_moved_before_all_ranks_have_met(home, trained, monkeypatch, option):
+    """The first of two processes that do not find each other leaves the run as it is."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    told = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    process = train(home, trained, *option, "distributed.timeout_seconds=1")
+    assert process.returncode == 1
+    assert "did not find the others" in process.stderr
+    assert steps_in(home / RUN / "checkpoints") == [5, 10, 15, 20]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_that_a_launcher_started_goes_back(home, trained):
+    """Two processes of torchrun go back to an earlier step and continue from it."""
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        "-m",
+        "application",
+    ]
+    command = [*launcher, "train", *tiny(trained / "corpus.jsonl", *MORE), "--from-step", "15"]
+    told = environment() | {"OMP_NUM_THREADS": "1"}
+    outcome = subprocess.run(command, cwd=home, env=told, text=True, capture_output=True, timeout=250, check=False)
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    assert "went back from step 20 to step 15" in outcome.stdout
+    assert sorted(losses(home / RUN)) == list(range(1, 21))

@@ -119,6 +119,17 @@ def test_a_damaged_memory_of_contents_is_no_memory(folder, tmp_path, contents):
     assert Datasets(tmp_path).name_of(again) == cache_key(again)
 
 
+def test_hashing_is_told_only_where_files_are_read(tmp_path):
+    """A person sees that data are hashed where their contents are not known, and nothing where they are."""
+    path = tmp_path / "one.txt"
+    path.write_text("a line\n" * 1000)
+    told = []
+    reader = TextReader(FilesDataSource([str(path)]), MemoryTokenizer(), Rejections("stop"))
+    for _ in range(2):
+        Datasets(tmp_path, show=lambda phase, share=None: told.append(phase)).keep(reader)
+    assert told == ["hashing 0.0 MB of data"]
+
+
 def test_what_is_known_is_not_read_again(folder):
     """A file with the stamp that it had is taken for what its record says, without a look at its bytes."""
     known = FilesDataSource([str(folder)]).identify()
