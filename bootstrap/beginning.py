@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bootstrap.from_step import return_to
 from bootstrap.set_aside import set_aside
-from bootstrap.state_stores import refuse_old_copies
 
 if TYPE_CHECKING:
     import argparse
@@ -18,10 +16,14 @@ if TYPE_CHECKING:
 def begin_as_asked(options: argparse.Namespace, settings: TrainSettings, say: Callable[[str], object]) -> None:
     """Set the old run aside for ``--fresh``, and return to an earlier step for ``--from-step``."""
     if options.fresh:
+        from bootstrap.state_stores import refuse_old_copies  # a supervisor stays small
+
         refuse_old_copies(settings)
         if (target := set_aside(settings.run.directory)) is not None:
             say(f"the old run is in {target}")
     if options.from_step is not None:
+        from bootstrap.from_step import return_to
+
         return_to(options.from_step, settings, say)
 
 
