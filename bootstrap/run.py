@@ -18,6 +18,7 @@ from bootstrap.changes import told_changes
 from bootstrap.compiling import compile_model
 from bootstrap.fit import check_description, take_former_tokenizer
 from bootstrap.hardware import threads_of_processor, torch_state
+from bootstrap.hub_choice import one_hub
 from bootstrap.micro_batch import begin_micro_batch
 from bootstrap.monitors import open_monitors
 from bootstrap.post_mortem import post_mortem_reactions
@@ -171,6 +172,7 @@ class Run:
         folder = self._open_folder(container, stack)
         group = container.process_group()
         folder.give_to(container)
+        stack.enter_context(one_hub(container))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
         open_rejections(container, group.rank, stack, say=self._tell)

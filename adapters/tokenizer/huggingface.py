@@ -178,8 +178,8 @@ def _model_tokenizer(path: str, revision: str | None, *, name: str, follows_mode
     from adapters.shared.hub import reached, refusal
 
     try:
-        options = reached(path, revision)
-        model = AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=False, **options)
+        options = {"revision": revision, **reached(path, revision)}
+        model = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
         _refuse_empty(model)
     except ConfigurationError:
         raise
