@@ -132,7 +132,7 @@ class RunFolder:
 
     def write(self) -> None:
         """Replace ``run.json`` in one move: the run has begun."""
-        self.record["start"] = {"time": self.record["start"]["time"], "phase": TRAINING}
+        self.record["start"] = {k: v for k, v in self.record["start"].items() if k != "is_first"} | {"phase": TRAINING}
         replace_record(self.path, self.as_json())
 
     def close(self) -> None:

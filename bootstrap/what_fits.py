@@ -15,7 +15,7 @@ from configs.sections.model import HuggingFaceModelSettings
 from configs.sections.optimizer import AccelerateOptimizerSettings, TorchOptimizerSettings
 from domain.errors import ConfigurationError
 from domain.parameter_count import fewest_parameters
-from domain.what_fits import Model, Plan, refusal
+from domain.what_fits import Model, Plan, refusal, warning
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,41 +31,46 @@ _ID_BYTES = 8  # of a token in a batch
 _SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decided
 
 
-def refuse_from_settings(container: Container) -> None:
+def refuse_from_settings(container: Container) -> str | None:
     """Raise ``ConfigurationError`` if the settings alone tell that the model does not fit; nothing is imported for it.
 
-    Building it takes host memory on any device; what training takes beside is known here where there is only the CPU.
+    Return a clause that says so if what it takes leaves little. Building it takes host memory on any device; what
+    training takes beside is known here where there is only the CPU.
     """
     settings = container.settings()
     _refuse_batch(settings, container.process_group().size)
     model = _described(settings)
     if model is None or _is_from_outside(container):
-        return
+        return None
     device = getattr(settings.optimizer, "device", None)
     is_on_host = device == "cpu" or (
         device == "auto" and not any(map(os.path.exists, _ACCELERATORS)) and sys.platform == "linux"
     )
-    refuse(model, settings, container.process_group().size, "cpu" if is_on_host else None)
+    return refuse(model, settings, container.process_group().size, "cpu" if is_on_host else None)
 
 
-def refuse_counted(container: Container) -> None:
-    """Raise ``ConfigurationError`` if a model whose size the settings do not tell does not fit, before it is built."""
+def refuse_counted(container: Container) -> str | None:
+    """Do what ``refuse_from_settings`` does for a model whose size the settings do not tell, before it is built."""
     settings = container.settings()
     is_known_already = _described(settings) is not None or not isinstance(settings.optimizer, TorchOptimizerSettings)
     if is_known_already or _is_from_outside(container):
-        return
+        return None
     tokenizer = container.tokenizer()
     number = container.model_factory().count_parameters(
         vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text
     )
-    if number is not None:
-        refuse(Model(number), settings, container.process_group().size, container.chosen()["optimizer.device"])
+    if number is None:
+        return None
+    return refuse(Model(number), settings, container.process_group().size, container.chosen()["optimizer.device"])
 
 
-def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | None) -> None:
-    """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device``, None for one that nobody knows yet."""
+def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | None) -> str | None:
+    """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device``, None for one that nobody knows yet.
+
+    Return a clause that says so if what it takes leaves little memory for all else.
+    """
     if not isinstance(settings.optimizer, TorchOptimizerSettings):
-        return
+        return None
     is_shared_out = device not in ("cpu", "cuda") or not isinstance(settings.optimizer, AccelerateOptimizerSettings)
     plan = Plan(
         optimizer_bytes=_OPTIMIZER_BYTES[settings.optimizer.algorithm],
@@ -79,8 +84,10 @@ def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | 
     )
     host: Room = lazy("adapters.shared.memory_room:host_room")(int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
     length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
-    if (sentence := refusal(replace(model, length=length), plan, host, _gpu(device, plan))) is not None:
+    model = replace(model, length=length)
+    if (sentence := refusal(model, plan, host, _gpu(device, plan))) is not None:
         raise ConfigurationError(sentence)
+    return warning(model, plan, host)
 
 
 def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:

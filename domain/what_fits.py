@@ -17,6 +17,7 @@ _OF_8_BITS = 2  # bytes of two moments
 _OF_4_BITS = 0.5
 _MARGIN = 1.1  # for what a pass takes of a model whose shape nobody knows
 _MOST_PROCESSES = 4096
+_PROCESS_BYTES = 0.4e9  # of Python, torch and their buffers beside the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,23 @@ def refusal(model: Model, plan: Plan, host: Room, gpu: Room | None = None) -> st
     return f"{told}: no setting makes it fit, and at most {most} parameters do"
 
 
+def warning(model: Model, plan: Plan, host: Room) -> str | None:
+    """Return a clause that says why a run that is not refused may still run out of host memory; None if it has enough.
+
+    What a pass of one row takes is counted where the model's shape is known, and what the process takes beside it.
+    """
+    needed = plan.state_bytes * model.num_parameters
+    if not plan.is_on_host or plan.only_built or needed > host.num_bytes:
+        return None
+    beside = _PROCESS_BYTES + (0.0 if model.shape is None else _passing(model.shape, model.length, 0))
+    if needed + beside <= host.num_bytes:
+        return None
+    return (
+        f"to train the model takes {shown_size(needed)} at least ({_parts(plan)}) and about {shown_size(beside)} "
+        f"beside that, and {host.words}"
+    )
+
+
 def _problem(size: int, plan: Plan, host: Room, gpu: Room | None) -> str | None:
     trains = f"to train it takes {shown_size(plan.state_bytes * size)} at least ({_parts(plan)}), "
     if plan.is_on_host and not plan.only_built and plan.state_bytes * size > host.num_bytes:
@@ -126,9 +144,13 @@ def _fits(model: Model, plan: Plan, host: Room, gpu: Room | None, checkpoint_eve
         return False
     if model.shape is None:
         return _MARGIN * plan.state_bytes * size <= room.num_bytes
-    training = Training(rows=1, length=model.length, checkpoint_every=checkpoint_every)
-    passing = estimate_memory(model.shape, training)
-    return plan.state_bytes * size + passing.activations + passing.loss <= room.num_bytes
+    return plan.state_bytes * size + _passing(model.shape, model.length, checkpoint_every) <= room.num_bytes
+
+
+def _passing(shape: ModelShape, length: int, checkpoint_every: int) -> float:
+    """Return what a pass of one row takes."""
+    estimate = estimate_memory(shape, Training(rows=1, length=length, checkpoint_every=checkpoint_every))
+    return estimate.activations + estimate.loss
 
 
 def _largest(plan: Plan, host: Room, gpu: Room | None) -> int:

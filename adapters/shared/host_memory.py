@@ -4,23 +4,70 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
-_CGROUP = Path("/sys/fs/cgroup")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CGROUP, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+LIMITS = "memory.max", "memory.limit_in_bytes"
+_COUNTS = {  # by the name of the limit: what is in use, and what of that the kernel drops first
+    LIMITS[0]: ("memory.current", "inactive_file"),
+    LIMITS[1]: ("memory.usage_in_bytes", "total_inactive_file"),
+}
 
 
-def free_share(cgroup: Path = _CGROUP) -> float:
-    """Return which share of memory can still be had: the machine's, or the control group's where that is less."""
-    memory = psutil.virtual_memory()
-    shares = [memory.available / memory.total]
+def free_share(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
+    """Return which share of memory can still be had: the machine's, or a control group's where that is less."""
+    return min(free / total for free, total in _rooms(cgroup, membership))
+
+
+def free_bytes(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
+    """Return how much memory can still be had: what is left of the machine's, or of a control group's if less."""
+    return int(min(free for free, _ in _rooms(cgroup, membership)))
+
+
+def groups_of_memory(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> Iterator[tuple[Path, str]]:
+    """Yield the control groups that bound the memory of this process, and the name of the file with their limit.
+
+    ``cgroup`` is where control groups are mounted, of version 2 or 1, and ``membership`` says which is this process's.
+    """
+    for place, name in _own_groups(cgroup, membership):
+        for folder in (place, *place.parents):
+            if cgroup not in (folder, *folder.parents):
+                break
+            yield folder, name
+
+
+def _own_groups(cgroup: Path, membership: Path) -> Iterator[tuple[Path, str]]:
+    yield cgroup, LIMITS[0]
     try:
-        limit, used = (int((cgroup / f"memory.{name}").read_text()) for name in ("max", "current"))
-        statistics = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # no control group of version 2, or one without a limit ("max")
-        return shares[0]
-    reclaimable = int(statistics.get("inactive_file", 0))  # what the kernel drops first
-    return min(*shares, (limit - used + reclaimable) / limit)
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if not controllers:
+            yield cgroup / path.lstrip("/"), LIMITS[0]
+        elif "memory" in controllers.split(","):
+            yield cgroup / "memory" / path.lstrip("/"), LIMITS[1]
+
+
+def _rooms(cgroup: Path, membership: Path) -> Iterator[tuple[int, int]]:
+    """Yield what is free and the whole, of the machine and of each control group with a limit below the machine's."""
+    memory = psutil.virtual_memory()
+    yield memory.available, memory.total
+    for folder, name in dict.fromkeys(groups_of_memory(cgroup, membership)):
+        used_name, reclaimable_name = _COUNTS[name]
+        try:
+            limit, used = int((folder / name).read_text()), int((folder / used_name).read_text())
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # no such group, or one without a limit ("max")
+            continue
+        if 0 < limit < memory.total:
+            yield max(0, limit - used + int(statistics.get(reclaimable_name, 0))), limit
 
 
 def give_back_freed() -> None:

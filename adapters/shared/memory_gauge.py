@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from adapters.shared.device import memory_bytes
-from adapters.shared.host_memory import free_share
+from adapters.shared.host_memory import free_bytes
 
 _PEAK_OF_PROCESS = Path("/proc/self/clear_refs")  # "5" resets the peak of the resident size; Linux
 
@@ -65,7 +65,7 @@ class HostGauge:
     def most(self) -> int:
         """Return the peak that may be reached."""
         memory = psutil.Process().memory_info()
-        free = free_share() * psutil.virtual_memory().total
+        free = free_bytes()
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY:
             free = min(free, max(0, limit - memory.vms))

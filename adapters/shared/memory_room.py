@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import resource
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from adapters.shared.host_memory import CGROUP, MEMBERSHIP, groups_of_memory
 from domain.sizes import shown_size
 from domain.what_fits import Room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-_CGROUP, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
-
-def host_room(num_processes: int = 1, *, cgroup: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> Room:
+def host_room(num_processes: int = 1, *, cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> Room:
     """Return the tightest room of this process, one of ``num_processes`` that share machine and control group.
 
     ``cgroup`` is where control groups are mounted, of version 2 or 1, and ``membership`` says which is this process's.
@@ -39,28 +38,11 @@ def gpu_room(num_bytes: int) -> Room:
 
 def _group_limits(cgroup: Path, membership: Path) -> Iterator[int]:
     """Yield the limits of the control group and all above it, as far as they can be read."""
-    for place, name in _groups(cgroup, membership):
-        for folder in (place, *place.parents):
-            if cgroup not in (folder, *folder.parents):
-                break
-            try:
-                yield int((folder / name).read_text())
-            except (OSError, ValueError):  # none there, or "max"
-                continue
-
-
-def _groups(cgroup: Path, membership: Path) -> Iterator[tuple[Path, str]]:
-    yield cgroup, "memory.max"
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if not controllers:
-            yield cgroup / path.lstrip("/"), "memory.max"
-        elif "memory" in controllers.split(","):
-            yield cgroup / "memory" / path.lstrip("/"), "memory.limit_in_bytes"
+    for folder, name in groups_of_memory(cgroup, membership):
+        try:
+            yield int((folder / name).read_text())
+        except (OSError, ValueError):  # none there, or "max"
+            continue
 
 
 def _own_limits() -> Iterator[Room]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from command_line import corpus, environment, run_here, tiny
@@ -19,6 +21,76 @@ THREE_BILLION = [
     *("model.config.hidden_size=3072", "model.config.num_hidden_layers=28", "model.config.intermediate_size=8192"),
     *("model.config.num_attention_heads=24", "model.config.num_key_value_heads=8"),
 ]
+TIGHT = [
+    *("model.config.hidden_size=512", "model.config.num_hidden_layers=8", "model.config.intermediate_size=1536"),
+    *("model.config.num_attention_heads=8", "model.config.num_key_value_heads=8"),
+]
+"""27 million parameters, for which training keeps 440 MB."""
+
+
+@pytest.fixture
+def in_group(tmp_path):
+    """Return a function that runs a command in a live control group of so many bytes; the group is removed again."""
+    groups = Path("/sys/fs/cgroup")
+    is_second = (groups / "cgroup.controllers").exists()
+    group = (groups if is_second else groups / "memory") / f"holdfast-test-{os.getpid()}"
+    limit = group / ("memory.max" if is_second else "memory.limit_in_bytes")
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+
+    def run_within(num_bytes, *arguments):
+        try:
+            limit.write_text(str(num_bytes))
+        except OSError as error:
+            pytest.skip(f"no limit of memory can be set for a control group here: {error}")
+        return subprocess.run(
+            [sys.executable, "-m", "application", *arguments],
+            cwd=tmp_path,
+            env=environment(),
+            text=True,
+            capture_output=True,
+            timeout=110,
+            check=False,
+            preexec_fn=lambda: (group / "cgroup.procs").write_text(str(os.getpid())),
+        )
+
+    yield run_within
+    group.rmdir()
+
+
+def test_in_a_control_group_a_model_is_refused(tmp_path, in_group):
+    """3 billion parameters in a live group of 2 GiB end with 2 in less than 5 s of processor time, and have a story."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    process = in_group(2 << 30, "train", *tiny(corpus(tmp_path), *THREE_BILLION))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert process.returncode == 2, process.stderr
+    assert "its control group allows 2.1 GB of memory: no setting makes it fit" in process.stderr
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 5.0
+    told = run_here("explain", "runs/default", cwd=tmp_path)
+    assert told.returncode == 0
+    assert "its control group allows 2.1 GB of memory" in told.stdout
+
+
+@pytest.mark.slow
+def test_in_a_control_group_what_fits_is_trained(tmp_path, in_group):
+    """A small model trains to its end in a live group of 2 GiB, and nothing is said of memory."""
+    process = in_group(2 << 30, "train", *tiny(corpus(tmp_path), "run.budget.steps=5"))
+    assert process.returncode == 0, process.stderr
+    assert "memory is short" not in process.stderr
+    assert json.loads((tmp_path / "runs/default/run.json").read_text())["start"]["phase"] == "training"
+
+
+def test_what_nearly_fills_its_control_group_is_told_before_and_after(tmp_path, in_group):
+    """A run that the kernel kills for its memory has said before that memory is short, and `explain` says so after."""
+    process = in_group(560 * 10**6, "train", *tiny(corpus(tmp_path), *TIGHT, "evaluation.every=1000"))
+    assert process.returncode == -9, process.stderr
+    assert "memory is short: to train the model takes 4" in process.stderr
+    told = run_here("explain", "runs/default", cwd=tmp_path)
+    assert told.returncode == 0
+    assert "most likely the kernel was short of memory (dmesg), as to train the model takes 4" in told.stdout
+    assert "its control group allows 560.0 MB of memory" in told.stdout
 
 
 def test_a_giant_is_refused_within_seconds(tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapters.shared.host_memory import free_share
+from adapters.shared.host_memory import free_bytes, free_share
 from bootstrap.host_memory import MemoryPressure, has_room_beside
 
 
@@ -23,6 +23,26 @@ def test_the_tighter_of_machine_and_control_group_counts(cgroup):
     """A control group that is nearly full says so, whatever the machine has; files in its cache are room."""
     assert free_share(cgroup(100, 95, 0)) == pytest.approx(0.05)
     assert free_share(cgroup(100, 95, 10)) == pytest.approx(0.15)
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "names"),
+    [
+        ("a/b", "0::/a/b", ("memory.max", "memory.current", "inactive_file")),
+        ("memory/a/b", "4:memory:/a/b", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ],
+)
+@pytest.mark.parametrize("level", [".", ".."])
+def test_the_group_that_the_process_is_in_counts_in_either_version(tmp_path, place, line, names, level):
+    """What is left of the process's own group, or of one above it, is what can still be had."""
+    (tmp_path / place).mkdir(parents=True)
+    folder = tmp_path / place / level
+    (folder / names[0]).write_text(f"{100 << 20}\n")
+    (folder / names[1]).write_text(f"{95 << 20}\n")
+    (folder / "memory.stat").write_text(f"{names[2]} {10 << 20}\n")
+    (tmp_path / "own").write_text(f"9:pids:/x\n{line}\n")
+    assert free_share(tmp_path, tmp_path / "own") == pytest.approx(0.15)
+    assert free_bytes(tmp_path, tmp_path / "own") == 15 << 20
 
 
 def test_a_group_without_a_limit_leaves_the_machine_s(cgroup, tmp_path):
