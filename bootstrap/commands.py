@@ -56,7 +56,8 @@ def train(options: argparse.Namespace) -> int:
     set_library_defaults()
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  what there is to say is said once
-    settings = load_settings(options.config, options.settings, os.environ).settings
+    resolved = load_settings(options.config, options.settings, os.environ)
+    settings = resolved.settings
     run, say = build(settings, accept_changed_data=options.accept_changed_data), partial(print, flush=True)
     begin = partial(begin_as_asked, options, settings, say)
     if (num_processes := processes_to_start(settings)) > 1:
@@ -64,6 +65,8 @@ def train(options: argparse.Namespace) -> int:
         say(f"training in {num_processes} processes on this machine")
         grace, sizes = settings.recovery.grace_seconds, run.directory / SIZES
         return launch_through_shortages(again(options), num_processes, sizes, say, grace_seconds=grace)
+    for note in resolved.notes:
+        say(fitting(note))
     run.may_exit, run.begin_with = True, begin
     report = Report(run)
     try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +20,7 @@ from configs.ready import find_file, shown_name
 from configs.run_names import names_itself, run_name
 from configs.settings import TrainSettings
 from configs.strict_yaml import MAX_DEPTH, StrictYamlError, read_scalar, read_yaml
-from configs.tree import Leaf, Tree, lay, leaves_of, merge, plant, plant_at, values_of
+from configs.tree import Leaf, Tree, lay, leaves_of, merge, plant, plant_at, replaced_config, values_of
 from configs.variables import variables_of
 from domain.errors import ConfigurationError
 
@@ -39,11 +38,12 @@ class Resolved:
     """Settings, and where each value came from.
 
     ``origins`` maps every dotted name to ``default``, the path of a file, ``environment HOLDFAST_...`` or
-    ``command line``.
+    ``command line``. ``notes`` are sentences on what a layer set and a higher one replaced as a whole.
     """
 
     settings: TrainSettings
     origins: Mapping[str, str]
+    notes: Sequence[str] = ()
 
 
 def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ: Mapping[str, str]) -> Resolved:
@@ -57,10 +57,15 @@ def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ
         refuse_all(problems)
     layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
     known = [renamed(layer, problems) for layer in layers]
-    tree = infer_kinds(reduce(lambda lower, higher: lay(lower, infer_kinds(higher, lower)), known, Tree()))
+    tree, notes = Tree(), list[str]()
+    for layer in known:
+        higher = infer_kinds(layer, tree)
+        notes += filter(None, [replaced_config(tree, higher)])
+        tree = lay(tree, higher)
+    tree = infer_kinds(tree)
     for path, leaf in leaves_of(tree):
         _attempt(problems, _check_text, path, leaf)
-    return _resolve(tree, problems)
+    return replace(_resolve(tree, problems), notes=notes)
 
 
 def _attempt(problems: list[str], step: Callable[..., T], *arguments: Any) -> T | None:

@@ -30,7 +30,8 @@ def render(resolved: Resolved, *, only_changed: bool = False) -> str:
     plain = dump_settings(resolved.settings)
     if only_changed:
         plain = _changed(plain, (), resolved.origins)
-    return "\n".join(_lines(plain, (), resolved.origins)) + "\n"
+    notes = (f"# {one_line(note)}" for note in resolved.notes)
+    return "\n".join([*notes, *_lines(plain, (), resolved.origins)]) + "\n"
 
 
 def _changed(values: Mapping[str, Any], path: tuple[str, ...], origins: Mapping[str, str]) -> dict[str, Any]:

@@ -76,6 +76,11 @@ def lay(lower: Tree, higher: Tree) -> Tree:
 def _surviving(section: str, lower: Tree | Leaf, higher: Tree | Leaf | None) -> Tree | Leaf:
     if not (isinstance(lower, dict) and isinstance(higher, dict) and kinds_of(section)):
         return lower
+    kept = _surviving_keys(section, lower, higher)
+    return {key: node for key, node in lower.items() if key in kept}
+
+
+def _surviving_keys(section: str, lower: Tree, higher: Tree) -> set[str]:
     dropped: set[str] = set()
     chosen = lower.get("kind")
     former = _value(lower, "kind", built_in_kinds(section)[0])
@@ -86,7 +91,22 @@ def _surviving(section: str, lower: Tree | Leaf, higher: Tree | Leaf | None) -> 
         dropped |= {"revision", "config"}
     if section == "model" and _model_type(higher, None) not in (None, _model_type(lower, "llama")):
         dropped |= {"config"}
-    return {key: node for key, node in lower.items() if key not in dropped}
+    return lower.keys() - dropped
+
+
+def replaced_config(lower: Tree, higher: Tree) -> str | None:
+    """Return a sentence that says why ``model.config`` of the lower layer goes by ``lay``, None if it does not."""
+    below, above = lower.get("model"), higher.get("model")
+    if not (isinstance(below, dict) and isinstance(above, dict) and "config" in below):
+        return None
+    if "config" in _surviving_keys("model", below, above):
+        return None
+    origins = ", ".join(dict.fromkeys(leaf.origin for _, leaf in leaves_of({"config": below["config"]})))
+    for path, leaf in leaves_of(above):
+        if path in (("path",), ("config", "model_type"), ("kind",)) and not leaf.is_inferred:
+            instead = f"model.{'.'.join(path)} ({leaf.origin})"
+            return f"model.config ({origins}) is not used, because {instead} chooses another model"
+    return None
 
 
 def _value(tree: Tree, key: str, otherwise: Any) -> Any:

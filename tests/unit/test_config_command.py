@@ -86,3 +86,23 @@ def test_the_version_is_told(capsys):
     name, number = capsys.readouterr().out.split()
     assert name == "holdfast"
     assert number[0].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.path=org/b", "model.path (command line) chooses another model"),
+        ("model.config.model_type=gpt2", "model.config.model_type (command line) chooses another model"),
+        ("model.config.hidden_size=8", None),
+        ("model.attention=eager", None),
+    ],
+)
+def test_a_model_of_a_file_that_is_replaced_is_told(override, expected, capsys, tmp_path):
+    """Where the command line chooses another model, one line says that the file's model.config is not used."""
+    file = tmp_path / "own.yaml"
+    file.write_text("model: {config: {model_type: llama, hidden_size: 64}}")
+    assert main(["config", "--config", str(file), override]) == 0
+    said = f"# model.config ({file}) is not used, because {expected}"
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0] == said) is (expected is not None)
+    assert sum("is not used" in line for line in lines) == (expected is not None)
