@@ -10,6 +10,7 @@ from bootstrap.accounting import sentence_of
 from bootstrap.printing import fitting, short
 from bootstrap.program import called_as
 from bootstrap.screen import phases_shown
+from bootstrap.trust import asked_trust
 from domain.counting import counted
 from domain.events import EvaluationCompleted, RunStarted
 from domain.sampling import Sampling
@@ -65,10 +66,15 @@ class Report:
         if (checkpoint := self._run.newest_checkpoint()) is not None:
             reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
             print(fitting(f"checkpoint: {short(checkpoint)}  (for {reader})"))
-        program = called_as()
-        prompt = [f"--prompt={chosen.prompt}"] if chosen.prompt.startswith("-") else ["--prompt", chosen.prompt]
-        print(f"try next:   {shlex.join([*program, 'generate', str(folder), *prompt])}")
-        print(f"            {shlex.join([*program, 'evaluate', str(folder)])}")
+        self._propose(chosen.prompt)
+
+    def _propose(self, prompt: str) -> None:
+        """Print the commands to try next, with what a person has to say again of what this run trusts."""
+        folder = str(self._run.directory)
+        trust = [word for asked in asked_trust(self._run.settings).items() for word in ("--trust", "=".join(asked))]
+        text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt]
+        print(f"try next:   {shlex.join([*called_as(), 'generate', folder, *text, *trust])}")
+        print(f"            {shlex.join([*called_as(), 'evaluate', folder, *trust])}")
 
     def _ending(self, progress: Progress) -> str:
         """Return whether the budget was spent, or what ended the run before that."""

@@ -14,15 +14,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bootstrap.cli import main
+from bootstrap.cli import _parser, main
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = Path(__file__).resolve().parent / "plugins"
 SAME_RHYTHM = "resources.manage=false"
 """For a test that counts checkpoints: a disk that is slow for a second would have the run make them rarer."""
+_TRIED: set[frozenset[str]] = set()
 WORDS = "the model reads text and learns to say what comes next in small steps and keeps its place"
 
 
@@ -42,9 +43,11 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
 def run(*arguments: str, cwd: Path, timeout: float = 110) -> subprocess.CompletedProcess[str]:
     """Run ``python -m application`` to its end."""
     command = [sys.executable, "-m", "application", *arguments]
-    return subprocess.run(
+    process = subprocess.run(
         command, cwd=cwd, env=environment(), text=True, capture_output=True, timeout=timeout, check=False
     )
+    try_new(arguments, process.stdout, cwd=cwd)
+    return process
 
 
 def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -52,15 +55,38 @@ def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.chdir(cwd), contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = main(arguments)
+    try_new(arguments, output.getvalue(), cwd=cwd)
     return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
 def next_commands(output: str) -> list[list[str]]:
-    """Return the arguments of each command that ``output`` says to try next."""
+    """Return the arguments of each command that ``output`` says to try next, each of which is one that there is."""
     words = shlex.split(output.partition("try next:")[2])
     begins = [number for number in range(len(words)) if words[number : number + 3] == ["python", "-m", "application"]]
     assert begins, f"nothing is said to try next: {output}"
-    return [words[begin + 3 : end] for begin, end in zip(begins, [*begins[1:], len(words)], strict=True)]
+    commands = [words[begin + 3 : end] for begin, end in zip(begins, [*begins[1:], len(words)], strict=True)]
+    for command in commands:
+        options, others = _parser()[0].parse_known_args(command)
+        assert not [other for other in others if other.startswith("-") or not hasattr(options, "settings")], command
+    return commands
+
+
+def try_new(arguments: Sequence[str], output: str, *, cwd: Path) -> None:
+    """Run, cut short, what ``output`` says to try next, unless that was done for a command of this kind before.
+
+    Commands are of one kind that name the same settings, with the same values of each ``kind``. Raises
+    ``AssertionError`` if what is said to try is no command that there is, or does not end well.
+    """
+    if "try next:" not in output:
+        return
+    commands = next_commands(output)
+    kind = frozenset(word if ".kind=" in word else word.partition("=")[0] for word in arguments if "=" in word)
+    if kind in _TRIED or commands[0][0] == "train":  # that which ``prepare`` proposes is run where it is tested
+        return
+    _TRIED.add(kind)
+    for command in commands:
+        process = run_here(*command, *(["--max-new-tokens", "1"] if command[0] == "generate" else []), cwd=cwd)
+        assert process.returncode == 0, f"{command} was said to try next: {process.stderr}"
 
 
 def try_next(output: str, *, cwd: Path) -> list[subprocess.CompletedProcess[str]]:

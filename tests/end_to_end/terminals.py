@@ -14,7 +14,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from command_line import environment
+from command_line import environment, try_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ class Terminal:
         self._side, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.columns = columns
+        self._given = arguments, cwd
         self._written = bytearray()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "application", *arguments],
@@ -82,7 +83,9 @@ class Terminal:
         return time.monotonic() - began
 
     def end(self) -> int:
-        """Return the exit code, once all was drawn."""
+        """Return the exit code, once all was drawn and what is said to try next works."""
         code = self.process.wait(_SECONDS)
         self._reader.join(10.0)
+        arguments, cwd = self._given
+        try_new(arguments, self.text, cwd=cwd)
         return code

@@ -10,6 +10,17 @@ import pytest
 import torch
 from command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny, try_next
 
+SAME_TEXT = """
+from ports.transform import Transform
+
+class Same(Transform):
+    def __call__(self, text):
+        return text
+
+    def fingerprint(self):
+        return "same 1"
+"""
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
@@ -55,6 +66,21 @@ def test_a_run_with_default_lengths_ends_well_and_so_does_what_it_says_to_try(tm
     assert process.returncode == 0, process.stderr
     generated, _ = try_next(process.stdout, cwd=tmp_path)
     assert ("positions" in generated.stderr) == ("positions" in process.stdout)
+
+
+def test_a_run_by_a_plug_in_says_to_trust_it_in_what_to_try(tmp_path, monkeypatch):
+    """What runs code of another package has to be trusted again: the commands to try say so, and end well."""
+    package = tmp_path / "packages/same_text-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Name: same-text\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[holdfast.transform]\nsame = same_text:Same\n")
+    (package.parent / "same_text.py").write_text(SAME_TEXT)
+    monkeypatch.syspath_prepend(package.parent)
+    settings = tiny(corpus(tmp_path), "data.transforms=[{kind: same}]", "run.budget.steps=1")
+    process = run_here("train", *settings, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.count("--trust data.transforms=same") == 2
+    try_next(process.stdout, cwd=tmp_path)
 
 
 def test_the_run_folder_holds_what_is_documented(trained):
