@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from inspect import signature
+from inspect import isabstract, signature
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
@@ -78,8 +78,8 @@ def blame(error: BaseException) -> str | None:
 def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
     """Return what the entry point ``kind`` of the group ``holdfast.<port>`` names; only this one is imported.
 
-    Raises ``ConfigurationError`` if there is none, or if it bears the name of a built-in one, and ``PluginFailed`` for
-    whatever its import raises.
+    Raises ``ConfigurationError`` if there is none, if it bears the name of a built-in one, or if it lacks methods of
+    its port, and ``PluginFailed`` for whatever its import raises.
     """
     found = _points(port)
     if shadowed := sorted(found.keys() & set(built_in)):
@@ -87,9 +87,16 @@ def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
         raise ConfigurationError(msg)
     if kind in found:
         try:
-            return found[kind].load()
+            plugin = found[kind].load()
         except (Exception, SystemExit) as error:
             raise PluginFailed(_told(found[kind], error, "when it was imported")) from error
+        if isabstract(plugin):
+            msg = (
+                f"{_called(found[kind])}, lacks {', '.join(sorted(plugin.__abstractmethods__))}: write them, or derive "
+                f"{plugin.__name__} from the class in ports.basic that answers what its port has as an option"
+            )
+            raise ConfigurationError(msg)
+        return plugin
     names = sorted({*built_in, *found})
     near = get_close_matches(kind, names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names) or 'none'}"
@@ -102,7 +109,11 @@ def _points(port: str) -> dict[str, EntryPoint]:
 
 
 def _told(point: EntryPoint, error: BaseException, when: str) -> str:
-    package = "no installed package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
     text = one_line(str(error))
     raised = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"the entry point '{point.name}' of {point.group}, which is of {package}, raised {raised} {when}"
+    return f"{_called(point)}, raised {raised} {when}"
+
+
+def _called(point: EntryPoint) -> str:
+    package = "no installed package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
+    return f"the entry point '{point.name}' of {point.group}, which is of {package}"

@@ -12,20 +12,20 @@ from configs.sections.data import MixtureDataSettings
 from configs.sections.sources import FilesSource, HuggingFaceSource
 from domain.errors import ConfigurationError
 from domain.retry import RetryPolicy
-from ports.data_source import DataSource
+from ports.basic import BasicDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from configs.sections.data import FeedSettings
     from configs.sections.sources import PythonLibrarySource
-    from ports.data_source import Document, Rejected, Unit
+    from ports.data_source import DataSource, Document, Rejected, Unit
 
 _NO_TEXT = "data.kind=tokens has no text to train a tokenizer on: name the one it was made with in tokenizer.path"
 
 
 @final
-class NoText(DataSource):
+class NoText(BasicDataSource):
     """Stands where text would be when the data are tokens already; whatever asks for text is refused in words."""
 
     @override

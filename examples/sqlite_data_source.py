@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, final
 from bootstrap import build
 from configs.layers import load_settings
 from domain.errors import DataError
-from ports.data_source import DataSource, Document, Rejected, Unit
+from ports.basic import BasicDataSource
+from ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +31,7 @@ _ROWS = "SELECT id, text FROM documents WHERE source = ? AND id > ? ORDER BY id"
 
 
 @final
-class SqliteDataSource(DataSource):
+class SqliteDataSource(BasicDataSource):
     """Reads the column ``text`` of the table ``documents``; each ``source`` is a unit, a position the last id read."""
 
     def __init__(self, path: str) -> None:

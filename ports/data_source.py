@@ -86,57 +86,57 @@ class DataSource(ABC):
     def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
         """Yield the documents of ``unit`` from the position ``start`` on, and what was rejected among them."""
 
-    def expect(self, unit: Unit, start: int | None = None) -> None:  # noqa: ARG002  whoever is far away overrides it
+    @abstractmethod
+    def expect(self, unit: Unit, start: int | None = None) -> None:
         """Hear that ``unit`` is read from ``start`` on soon; a source that is far away may begin to fetch it.
 
         Nothing is raised, and nothing else changes.
         """
-        return
 
     @property
+    @abstractmethod
     def fetches_ahead(self) -> bool:
         """Return whether units that are expected are fetched meanwhile, so that nobody waits for a place far away."""
-        return False
 
-    def tell(self, unit: Unit, rejected: Rejected) -> str:  # noqa: ARG002  whoever can find more overrides it
+    @abstractmethod
+    def tell(self, unit: Unit, rejected: Rejected) -> str:
         """Return the reason of ``rejected``, with what takes too long to be found for every record, such as its line.
 
         It is asked only for the record that ends a run, and raises nothing.
         """
-        return rejected.reason
 
+    @abstractmethod
     def release(self) -> None:
         """Hear that nothing is expected any more: what was fetched and not read is let go."""
-        return
 
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short text that identifies the documents and how they are read."""
 
+    @abstractmethod
     def files(self) -> DataFiles | None:
         """Return what the data are wherever they lie, with the contents that are known so far.
 
         None says that only ``fingerprint`` tells it.
         """
-        return None
 
-    def identify(self, known: DataFiles | None = None) -> DataFiles | None:  # noqa: ARG002  of whoever has files
+    @abstractmethod
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:
         """Return ``files`` with all contents, or those of the files of which ``known`` tells a content.
 
         What it tells of a file with the same stamp is not read again.
         """
-        return self.files()
 
-    def only(self, names: Collection[str]) -> DataSource | None:  # noqa: ARG002  of whoever has files
+    @abstractmethod
+    def only(self, names: Collection[str]) -> DataSource | None:
         """Return the documents of those of ``files`` that have these ``names``; None where files have none."""
-        return None
 
     @property
+    @abstractmethod
     def bytes_read(self) -> int:
         """Return how many bytes have arrived so far, as stored."""
-        return 0
 
     @property
+    @abstractmethod
     def read_retries(self) -> int:
         """Return how many reads had to be repeated so far."""
-        return 0

@@ -22,22 +22,21 @@ class ModelFactory(ABC, Generic[Model]):
     - Building leaves the process's random state as it was.
     """
 
-    def check(self, *, vocabulary_size: int | None = None) -> None:  # noqa: ARG002  whoever knows more overrides it
+    @abstractmethod
+    def check(self, *, vocabulary_size: int | None = None) -> None:
         """Raise ``ConfigurationError`` for what ``build`` would refuse, as far as the model's description alone tells.
 
         No weights are read. Without ``vocabulary_size`` there is no tokenizer yet.
         """
-        return
 
+    @abstractmethod
     def longest_row(self) -> int | None:
         """Return how many positions the model has, as far as its description tells; None if it knows no limit."""
-        return None
 
     @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
         """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document."""
 
+    @abstractmethod
     def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:
         """Return how many parameters ``build`` would make, without the memory for them; None if nobody can tell."""
-        del vocabulary_size, end_of_text
-        return None

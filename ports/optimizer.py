@@ -91,24 +91,24 @@ class Trainable(ABC):
         """Return where and how the model trains."""
 
     @property
+    @abstractmethod
     def is_retry_safe(self) -> bool:
         """Return whether an update that is left without ``apply`` leaves no trace, so that it can be tried again."""
-        return True
 
     @property
+    @abstractmethod
     def memory_retries(self) -> int:
         """Return how often so far the allocator got room only by giving back what it had kept: a shortage is near."""
-        return 0
 
     @property
+    @abstractmethod
     def is_sharded(self) -> bool:
         """Return whether each rank holds, and captures, a part of the state."""
-        return False
 
     @property
+    @abstractmethod
     def num_positions(self) -> int | None:
         """Return how many tokens of a text the model can see, None if it knows no such limit."""
-        return None
 
     @abstractmethod
     def memory_bytes(self) -> int:
@@ -122,20 +122,19 @@ class Trainable(ABC):
     def evaluate(self, batch: Batch) -> SupportsFloat:
         """Return the summed loss of ``batch`` in nats."""
 
+    @abstractmethod
     def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
         """Return numbers that add up to the losses of all ranks, not yet read from the device; collective."""
-        return losses
 
     @abstractmethod
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
         """Return new token ids after ``prompt``, which has at least one, up to ``end_of_text`` (left out)."""
 
+    @abstractmethod
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
     ) -> None:
         """Hand the ids that ``generate`` would return to ``tell``, each as it comes if that can be."""
-        for token in self.generate(prompt, sampling, end_of_text=end_of_text):
-            tell(token)
 
     @abstractmethod
     def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:

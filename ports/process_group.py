@@ -37,9 +37,9 @@ class ProcessGroup(ABC):
         """Return the number of processes."""
 
     @property
+    @abstractmethod
     def timeout_seconds(self) -> float:
         """Return after how long a rank that does not come is given up."""
-        return 1800.0
 
     @abstractmethod
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:

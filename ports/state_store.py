@@ -204,28 +204,25 @@ class StateStore(ABC):
     """
 
     @property
+    @abstractmethod
     def takes_shares(self) -> bool:
         """Return whether several ranks can write one checkpoint here, each a share of it."""
-        return False
 
     @abstractmethod
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         """Make ``snapshot`` durable."""
 
+    @abstractmethod
     def contribute(self, snapshot: Snapshot) -> None:
         """Make the parts of ``snapshot``, a share, durable for the first rank's ``save``."""
-        raise NotImplementedError
 
     @abstractmethod
     def load(self, *, at_most: int | None = None) -> Loaded:
         """Return the newest checkpoint that verifies, of step ``at_most`` or an earlier one if that is given."""
 
+    @abstractmethod
     def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
         """Have ``into`` take over the state of the newest checkpoint that verifies; return it as ``load`` does."""
-        loaded = self.load(at_most=at_most)
-        if loaded.folder is not None:
-            into(loaded.folder, open_plainly)
-        return loaded
 
     @abstractmethod
     def supersede(self, step: int) -> None:
@@ -235,15 +232,17 @@ class StateStore(ABC):
     def list(self) -> Sequence[CheckpointInfo]:
         """Return the complete checkpoints, oldest first."""
 
-    def tidy(self) -> None:  # noqa: B027  whoever deletes overrides it
+    @abstractmethod
+    def tidy(self) -> None:
         """Delete what failed saves and deletions of earlier starts have left; never while a save is under way."""
 
-    def spare(self, way_back: WayBack) -> None:  # noqa: B027  whoever deletes overrides it
+    @abstractmethod
+    def spare(self, way_back: WayBack) -> None:
         """Have the retention of later saves leave what ``way_back`` needs; a store that keeps all does so anyway."""
 
+    @abstractmethod
     def scrub(self) -> Sequence[Rejected]:
         """Look into an older checkpoint; return it if it was set aside. Rank-local, callable from any thread."""
-        return ()
 
     @abstractmethod
     def flush(self) -> None:

@@ -70,10 +70,10 @@ class TokenSource(ABC):
     def fingerprint(self) -> str:
         """Return a short text that identifies the tokens."""
 
+    @abstractmethod
     def files(self) -> DataFiles | None:
         """Return what the tokens are wherever they lie; None says that only ``fingerprint`` tells it."""
-        return None
 
-    def identify(self, known: DataFiles | None = None) -> DataFiles | None:  # noqa: ARG002  they were read already
+    @abstractmethod
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:
         """Return ``files``, as a data source does."""
-        return self.files()

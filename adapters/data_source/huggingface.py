@@ -13,7 +13,8 @@ from adapters.data_source.formats.records import Fields, Limits, fingerprint_of
 from domain.data_files import DataFile, DataFiles
 from domain.errors import ConfigurationError, DataError
 from domain.urls import describe
-from ports.data_source import DataSource, Document, Rejected, Unit
+from ports.basic import BasicDataSource
+from ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @final
-class HuggingfaceDataSource(DataSource):
+class HuggingfaceDataSource(BasicDataSource):
     """Reads one ``split`` of a dataset with the ``datasets`` library, which only reads here: nothing is copied to disk.
 
     ``path`` is a name on the Hub, a folder of data files, or a folder that ``save_to_disk`` wrote; ``name`` chooses

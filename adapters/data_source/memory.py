@@ -9,14 +9,15 @@ from typing_extensions import override
 
 from adapters.data_source.formats.records import fingerprint_of
 from domain.errors import DataError
-from ports.data_source import DataSource, Document, Rejected, Unit
+from ports.basic import BasicDataSource
+from ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
 @final
-class MemoryDataSource(DataSource):
+class MemoryDataSource(BasicDataSource):
     """Serves documents from a mapping of unit names to texts, copied; a position is the index in its unit.
 
     The bytes that it has read are those of the documents that it has yielded, in UTF-8.

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from domain.data_files import DataFiles, join, part_of
 from domain.errors import DataError
+from ports.basic import BasicDataSource
 from ports.data_source import DataSource, Rejected, Unit
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @final
-class MixtureDataSource(DataSource):
+class MixtureDataSource(BasicDataSource):
     """Serves the units of all its ``parts``, each named ``part: unit``; what is read from which part is not its matter.
 
     So a tokenizer is trained on all of them, and what identifies the data of a run covers all. Raises ``DataError``

@@ -15,18 +15,19 @@ from typing_extensions import override
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.records import Limits, fingerprint_of
 from domain.errors import DataError
-from ports.data_source import DataSource, Document, Rejected, Unit
+from ports.basic import BasicDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from domain.data_files import DataFiles
+    from ports.data_source import Document, Rejected, Unit
 
 _NOT_THE_LIBRARY = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
 
 
 @final
-class PythonLibraryDataSource(DataSource):
+class PythonLibraryDataSource(BasicDataSource):
     """Serves the source files of the running Python's standard library, its tests left out; a unit is a file.
 
     Names are relative to ``root``, the folder of the library. A file that is not UTF-8 (Python allows others) holds

@@ -26,7 +26,7 @@ from adapters.shared.loss_choice import choose_loss
 from adapters.shared.model_folder import refuse_strange_files
 from adapters.shared.state_parts import read_tensors
 from domain.errors import ConfigurationError, StateError
-from ports.model_factory import ModelFactory
+from ports.basic import BasicModelFactory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ _PROBED = 48  # tokens
 
 
 @final
-class DecoderModelFactory(ModelFactory[CausalLanguageModel]):
+class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
     """Builds a decoder whose every part is chosen, or one that continues a model folder's weights.
 
     ``config`` are the flat fields of ``adapters.shared.decoder.fields``; without ``vocab_size`` the model embeds the

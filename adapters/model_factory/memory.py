@@ -8,11 +8,11 @@ import numpy as np
 from typing_extensions import override
 
 from adapters.shared.bigram import BigramModel
-from ports.model_factory import ModelFactory
+from ports.basic import BasicModelFactory
 
 
 @final
-class MemoryModelFactory(ModelFactory[BigramModel]):
+class MemoryModelFactory(BasicModelFactory[BigramModel]):
     """Builds a bigram model with normally distributed logits."""
 
     @override

@@ -12,6 +12,7 @@ from typing_extensions import override
 from adapters.shared.bigram import BigramModel
 from adapters.shared.file_parts import BytesPart, read_whole
 from domain.errors import NonFiniteGradients, OutOfMemory, StateError
+from ports.basic import BasicTrainable
 from ports.optimizer import Hardware, Optimizer, Trainable, Update
 from ports.state_store import open_plainly
 
@@ -43,7 +44,7 @@ class MemoryOptimizer(Optimizer[BigramModel]):
 
 
 @final
-class _MemoryTrainable(Trainable):
+class _MemoryTrainable(BasicTrainable):
     def __init__(self, model: BigramModel, max_rows: int | None) -> None:
         self.model = model
         self.velocity = np.zeros_like(model.logits)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from ports.process_group import ProcessGroup
+from ports.basic import BasicProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @final
-class SingleProcessGroup(ProcessGroup):
+class SingleProcessGroup(BasicProcessGroup):
     """The group of a process that trains alone: it agrees with itself and waits for nobody."""
 
     @property

@@ -17,7 +17,8 @@ from adapters.state_store.manifest import refuse_odd_names
 from adapters.state_store.store_folder import folder_name
 from domain.errors import StateError
 from domain.retention import Retention, Stored
-from ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart, StateStore
+from ports.basic import BasicStateStore
+from ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @final
-class MemoryStateStore(StateStore):
+class MemoryStateStore(BasicStateStore):
     """Keeps snapshots as bytes, as ``Retention`` says; nothing survives the process, and nothing is ever rejected.
 
     ``load`` returns folders in the system's temporary one, deleted with the store.

@@ -14,6 +14,7 @@ from adapters.shared.token_folder.shards import StoredShards
 from adapters.shared.token_folder.writing import ShardWriter
 from adapters.token_cache.room import Room
 from domain.eviction import LeastRecentlyUsed, OwnLast
+from ports.basic import BasicTokenSource
 from ports.token_cache import TokenCache
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @final
-class DiskTokenCache(TokenCache):
+class DiskTokenCache(BasicTokenSource, TokenCache):
     """Keeps the shards of the dataset ``fingerprint`` under ``folder``, beside those of other datasets.
 
         <fingerprint>/<shard>/   tokens.bin  offsets.bin  hashes.bin  manifest.json  derived-*.safetensors

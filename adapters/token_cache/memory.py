@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from domain.errors import ConfigurationError, TokensLost
 from domain.eviction import CachedShard, LeastRecentlyUsed
+from ports.basic import BasicTokenSource
 from ports.token_cache import TokenCache
 from ports.token_source import Tokens, TokenShard
 
@@ -47,7 +48,7 @@ class _Entry:
 
 
 @final
-class MemoryTokenCache(TokenCache):
+class MemoryTokenCache(BasicTokenSource, TokenCache):
     """Keeps shards in memory, at most ``budget`` bytes of them; one is pinned while what ``open`` returned is held."""
 
     def __init__(self, *, budget: int | None = None, eviction: EvictionPolicy | None = None) -> None:

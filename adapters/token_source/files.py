@@ -20,7 +20,7 @@ from adapters.token_source.pieces import Reading, fingerprint_of
 from adapters.token_source.stored import is_stored, stored_pieces
 from domain.data_files import DataFile, DataFiles
 from domain.errors import DataError
-from ports.token_source import TokenSource
+from ports.basic import BasicTokenSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ _MAX_OPEN = 64
 
 
 @final
-class FilesTokenSource(TokenSource):
+class FilesTokenSource(BasicTokenSource):
     """Reads token ids from ``paths``: files, folders, globs, local or URLs, and token caches of Holdfast.
 
     - ``.npy``: one dimension of integers. ``.bin``: raw little-endian ids of ``dtype``; ``auto`` goes by the header of

@@ -8,7 +8,8 @@ from blake3 import blake3
 from typing_extensions import override
 
 from domain.errors import DataError
-from ports.token_source import Tokens, TokenShard, TokenSource
+from ports.basic import BasicTokenSource
+from ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @final
-class MemoryTokenSource(TokenSource):
+class MemoryTokenSource(BasicTokenSource):
     """Serves ``shards``, tokens by name, as they are given; whoever gives them leaves them unchanged."""
 
     def __init__(self, shards: Mapping[str, Tokens]) -> None:

@@ -15,7 +15,8 @@ from benchmarks.data.work import MIXTURE
 from domain.cursor import Cursor
 from domain.order import SampleOrder, Share
 from domain.packing import ConcatPacking
-from ports.token_source import Tokens, TokenShard, TokenSource
+from ports.basic import BasicTokenSource
+from ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +29,7 @@ _PLACES = (0, 1, SAMPLES // 3, SAMPLES - ROWS, SAMPLES * 7 // 2, 10**12)
 
 
 @final
-class RepeatedTokens(TokenSource):
+class RepeatedTokens(BasicTokenSource):
     """Shards of a million rows that all lie in one small array; what is derived is kept, as an earlier start left it.
 
     A million documents of one row each would need offsets of their own, so rows are made here and not by the packing.

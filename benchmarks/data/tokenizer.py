@@ -12,13 +12,10 @@ from adapters.tokenizer.backends.choose import FAST
 from adapters.tokenizer.backends.guard import GuardedEncoder
 from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from ports.tokenizer import Tokenizer
+from ports.forwarding.tokenizer import ForwardingTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from adapters.tokenizer.backends.encoder import Encoder
     from ports.tokenizer import Encoded
@@ -28,7 +25,7 @@ FIRST_TEXT = "\u00e9"  # not ASCII, so that imports and tables of characters tha
 
 
 @final
-class NewTokenizer(Tokenizer):
+class NewTokenizer(ForwardingTokenizer):
     """Encodes with ``backend`` and the guard that a run puts before it; all else is Hugging Face's.
 
     The comparison at a run's start has gigatoken encode each token of the vocabulary, and gigatoken remembers words:
@@ -36,7 +33,7 @@ class NewTokenizer(Tokenizer):
     """
 
     def __init__(self, path: str, backend: str) -> None:
-        self._usual = HuggingfaceTokenizer.load(path, backend="huggingface")
+        super().__init__(HuggingfaceTokenizer.load(path, backend="huggingface"))
         core = Core.from_file(path)
         core.encode_special_tokens = True
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self.vocabulary_size <= 1 << 16 else np.uint32)
@@ -45,36 +42,9 @@ class NewTokenizer(Tokenizer):
             self._encoder = GuardedEncoder(FAST[backend](core, dtype), self._encoder, dtype, _refuse)
         self._encoder.encode([FIRST_TEXT])
 
-    @property
-    @override
-    def vocabulary_size(self) -> int:
-        return self._usual.vocabulary_size
-
-    @property
-    @override
-    def end_of_text(self) -> int:
-        return self._usual.end_of_text
-
-    @property
-    @override
-    def token_bytes(self) -> NDArray[np.int32]:
-        return self._usual.token_bytes
-
     @override
     def encode(self, documents: Sequence[str]) -> Encoded:
         return self._encoder.encode(documents)
-
-    @override
-    def decode(self, ids: Sequence[int]) -> str:
-        return self._usual.decode(ids)
-
-    @override
-    def fingerprint(self) -> str:
-        return self._usual.fingerprint()
-
-    @override
-    def write(self, folder: Path) -> None:
-        self._usual.write(folder)
 
 
 def _refuse(reason: str) -> None:

@@ -14,7 +14,8 @@ from typing_extensions import override
 from adapters.data_source.memory import MemoryDataSource
 from adapters.resource_probe.memory import QUIET
 from domain.resources import Pressure
-from ports.data_source import DataSource, Document
+from ports.data_source import Document
+from ports.forwarding.data_source import ForwardingDataSource
 from ports.resource_probe import ResourceProbe
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ for line in sys.stdin:
 
 
 @final
-class SlowDisk(DataSource):
+class SlowDisk(ForwardingDataSource):
     """Serves ``texts``, a unit each; between ``slow_down`` and ``recover`` each reader gets so many bytes a second."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        self._inner = MemoryDataSource({f"{number:04}": [text] for number, text in enumerate(texts)})
+        super().__init__(MemoryDataSource({f"{number:04}": [text] for number, text in enumerate(texts)}))
         self._is_fast = threading.Event()
         self._is_fast.set()
         self._rate = 1.0
@@ -53,19 +54,11 @@ class SlowDisk(DataSource):
         self._is_fast.set()
 
     @override
-    def units(self) -> Sequence[Unit]:
-        return self._inner.units()
-
-    @override
     def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
-        for item in self._inner.read(unit, start):
+        for item in super().read(unit, start):
             if isinstance(item, Document):
                 self._is_fast.wait(len(item.text) / self._rate)
             yield item
-
-    @override
-    def fingerprint(self) -> str:
-        return self._inner.fingerprint()
 
 
 @final

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self, SupportsFloat, final
+from typing import TYPE_CHECKING, SupportsFloat, final
 
 from typing_extensions import override
 
-from ports.optimizer import Hardware, Trainable, Update
-from ports.state_store import CheckpointInfo, Loaded, Rejected, StateStore, open_plainly
+from ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
+from ports.forwarding.state_store import ForwardingStateStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
-    from pathlib import Path
-    from types import TracebackType
+    from collections.abc import Callable, Generator
 
     from application.feed import BatchStream
     from domain.batch import Batch
     from domain.cursor import Cursor
-    from domain.retention import WayBack
-    from domain.sampling import Sampling
-    from ports.state_store import JoinedPart, OpenFile, Snapshot, StatePart
+    from ports.optimizer import Trainable, Update
+    from ports.state_store import CheckpointInfo, Snapshot, StateStore
 
 
 @final
@@ -40,161 +37,54 @@ class Hooks:
 
 
 @final
-class FaultyTrainable(Trainable):
+class FaultyTrainable(ForwardingTrainable):
     """Trains as ``inner`` does, and asks ``hooks`` on the way."""
 
     def __init__(self, inner: Trainable, hooks: Hooks) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.hooks = hooks
-
-    @property
-    @override
-    def hardware(self) -> Hardware:
-        return self.inner.hardware
-
-    @property
-    @override
-    def is_retry_safe(self) -> bool:
-        return self.inner.is_retry_safe
-
-    @property
-    @override
-    def memory_retries(self) -> int:
-        return self.inner.memory_retries
-
-    @property
-    @override
-    def is_sharded(self) -> bool:
-        return self.inner.is_sharded
-
-    @property
-    @override
-    def num_positions(self) -> int | None:
-        return self.inner.num_positions
-
-    @override
-    def memory_bytes(self) -> int:
-        return self.inner.memory_bytes()
 
     @override
     def update(self, *, step: int, learning_rate: float) -> Update:
-        return _FaultyUpdate(self, self.inner.update(step=step, learning_rate=learning_rate), step)
-
-    @override
-    def evaluate(self, batch: Batch) -> SupportsFloat:
-        return self.inner.evaluate(batch)
-
-    @override
-    def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
-        return self.inner.sum_over_ranks(losses)
-
-    @override
-    def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
-        return self.inner.generate(prompt, sampling, end_of_text=end_of_text)
-
-    @override
-    def stream(
-        self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
-    ) -> None:
-        self.inner.stream(prompt, sampling, end_of_text=end_of_text, tell=tell)
-
-    @override
-    def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
-        return self.inner.capture(copy=copy)
-
-    @override
-    def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
-        self.inner.restore(folder, weights_only=weights_only, open_file=open_file)
+        return _FaultyUpdate(self.inner.update(step=step, learning_rate=learning_rate), self.hooks, step)
 
 
 @final
-class _FaultyUpdate(Update):
-    def __init__(self, trainable: FaultyTrainable, inner: Update, step: int) -> None:
-        self._trainable = trainable
-        self._inner = inner
+class _FaultyUpdate(ForwardingUpdate):
+    def __init__(self, inner: Update, hooks: Hooks, step: int) -> None:
+        super().__init__(inner)
+        self._hooks = hooks
         self._step = step
 
     @override
     def accumulate(self, part: Batch, *, weight: float, last: bool) -> SupportsFloat:
-        for ask in self._trainable.hooks.before_part:
+        for ask in self._hooks.before_part:
             ask(self._step, part.num_rows)
-        loss = self._inner.accumulate(part, weight=weight, last=last)
-        for tell in self._trainable.hooks.loss_told:
+        loss = super().accumulate(part, weight=weight, last=last)
+        for tell in self._hooks.loss_told:
             loss = tell(self._step, part.cursor.samples, loss)
         return loss
 
     @override
     def apply(self) -> SupportsFloat:
-        for ask in self._trainable.hooks.before_apply:
+        for ask in self._hooks.before_apply:
             ask(self._step)
-        return self._inner.apply()
-
-    @override
-    def __enter__(self) -> Self:
-        self._inner.__enter__()
-        return self
-
-    @override
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._inner.__exit__(kind, error, trace)
+        return super().apply()
 
 
 @final
-class FaultyStateStore(StateStore):
+class FaultyStateStore(ForwardingStateStore):
     """Keeps what ``inner`` keeps, and asks ``hooks`` before each save."""
 
     def __init__(self, inner: StateStore, hooks: Hooks) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._hooks = hooks
-
-    @property
-    @override
-    def takes_shares(self) -> bool:
-        return self._inner.takes_shares
 
     @override
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         for ask in self._hooks.before_save:
             ask(snapshot.progress.step)
-        return self._inner.save(snapshot)
-
-    @override
-    def contribute(self, snapshot: Snapshot) -> None:
-        self._inner.contribute(snapshot)
-
-    @override
-    def load(self, *, at_most: int | None = None) -> Loaded:
-        return self._inner.load(at_most=at_most)
-
-    @override
-    def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
-        return self._inner.restore(into, at_most=at_most)
-
-    @override
-    def supersede(self, step: int) -> None:
-        self._inner.supersede(step)
-
-    @override
-    def list(self) -> Sequence[CheckpointInfo]:
-        return self._inner.list()
-
-    @override
-    def tidy(self) -> None:
-        self._inner.tidy()
-
-    @override
-    def spare(self, way_back: WayBack) -> None:
-        self._inner.spare(way_back)
-
-    @override
-    def scrub(self) -> Sequence[Rejected]:
-        return self._inner.scrub()
-
-    @override
-    def flush(self) -> None:
-        self._inner.flush()
+        return super().save(snapshot)
 
 
 @final

@@ -7,16 +7,18 @@ import sys
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from source_tree import camel, last_name, within
+from source_tree import camel, last_name, name_of, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from source_tree import Module
 
 ALLOWED = {
     "domain": {"domain", "numpy"},
     "ports": {"domain", "ports", "numpy"},
+    "ports/basic.py": {"domain", "ports", "numpy", "typing_extensions"},
+    "ports/forwarding": {"domain", "ports", "numpy", "typing_extensions"},
     "ports/testing": {"domain", "ports", "numpy", "pytest", "hypothesis"},
     "application": {"domain", "ports", "application", "numpy"},
     "application/__main__.py": {"bootstrap"},
@@ -55,7 +57,7 @@ def folders_without_init(paths: Iterable[str]) -> Iterator[str]:
 def port_names(modules: Iterable[Module]) -> list[str]:
     """Return the names of the files in ``ports/``, each of which is a port."""
     files = (module.parts for module in within(modules, "ports"))
-    return [parts[1] for parts in files if len(parts) == 2 and parts[1] != "__init__"]
+    return [parts[1] for parts in files if len(parts) == 2 and parts[1] not in {"__init__", "basic"}]
 
 
 def adapters_of(modules: Iterable[Module], port: str) -> Iterator[tuple[Module, ast.ClassDef]]:
@@ -63,7 +65,7 @@ def adapters_of(modules: Iterable[Module], port: str) -> Iterator[tuple[Module, 
     for module in modules:
         if module.parts[:2] == ("adapters", port):
             for node in module.nodes(ast.ClassDef):
-                if camel(port) in map(last_name, node.bases):
+                if {camel(port), f"Basic{camel(port)}"} & set(map(last_name, node.bases)):
                     yield module, node
 
 
@@ -126,3 +128,53 @@ def _contract_classes(module: Module | None, suite: str) -> Iterator[ast.ClassDe
 def _is_about(adapter: str, suite: ast.ClassDef) -> bool:
     is_named = adapter.casefold() in suite.name.casefold()
     return is_named or any(last_name(node) == adapter for node in ast.walk(suite) if isinstance(node, ast.expr))
+
+
+def quiet_defaults(modules: Sequence[Module]) -> Iterator[str]:
+    """Yield the methods of ports that are not abstract, so that a wrapper could forget them."""
+    for module in within(modules, "ports"):
+        for node in _ports_in(module) if len(module.parts) == 2 and module.parts[1] != "basic" else ():
+            for method in _promised(node):
+                if "abstractmethod" not in map(last_name, method.decorator_list):
+                    yield f"{module.at(method)} {node.name}.{method.name}"
+
+
+def forgotten_methods(modules: Sequence[Module]) -> Iterator[str]:
+    """Yield the methods of ports that the forwarding base of the port does not pass on to the same one of ``inner``."""
+    classes = {node.name: node for module in within(modules, "ports") for node in module.nodes(ast.ClassDef)}
+    for module in within(modules, "ports"):
+        for node in module.nodes(ast.ClassDef):
+            if node.name.startswith("Forwarding"):
+                forwarded = {method.name for method in _promised(node) if _asks_inner(method)}
+                ports = _with_bases(classes[node.name.removeprefix("Forwarding")], classes)
+                promised = {method.name for port in ports for method in _promised(port)}
+                yield from (f"{module.at(node)} {node.name}.{name}" for name in promised - forwarded)
+
+
+def _ports_in(module: Module) -> Iterator[ast.ClassDef]:
+    for node in module.nodes(ast.ClassDef):
+        decorators = [name for method in _promised(node) for name in method.decorator_list]
+        if "abstractmethod" in map(last_name, decorators):
+            yield node
+
+
+def _promised(node: ast.ClassDef) -> Iterator[ast.FunctionDef]:
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and (
+            not method.name.startswith("_") or method.name in {"__enter__", "__exit__", "__call__"}
+        ):
+            yield method
+
+
+def _with_bases(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
+    yield node
+    for base in map(last_name, node.bases):
+        if base in classes:
+            yield from _with_bases(classes[base], classes)
+
+
+def _asks_inner(method: ast.FunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == method.name and name_of(node.value) == "self.inner"
+        for node in ast.walk(method)
+    )

@@ -5,11 +5,13 @@ import tomllib
 from layout_rules import (
     adapters_without_contract,
     folders_without_init,
+    forgotten_methods,
     misnamed_adapters,
     open_adapters,
     port_names,
     ports_without_memory,
     ports_without_suite,
+    quiet_defaults,
     strange_imports,
 )
 from source_tree import PACKAGES, ROOT, modules_under, project, refuse
@@ -64,6 +66,17 @@ def test_every_adapter_is_held_to_its_contract():
     """No adapter is used that the contract suite of its port has not run."""
     remedy = "subclass <Port>Contract for the adapter, its fixture building it (see CONTRIBUTING.md)"
     refuse(adapters_without_contract(project(), modules_under("tests")), remedy=remedy)
+
+
+def test_ports_are_abstract_throughout():
+    """No wrapper of a port inherits an answer that the wrapped adapter would have given differently."""
+    remedy = "is not abstract: make it so, and answer it for simple adapters in ports/basic.py"
+    refuse(quiet_defaults(project()), remedy=remedy)
+
+
+def test_forwarding_bases_forward_everything():
+    """A method that a port gets reaches the wrapped adapter, or the port's forwarding base is incomplete."""
+    refuse(forgotten_methods(project()), remedy="is not passed on: call the same method of self.inner")
 
 
 def test_ports_are_found():

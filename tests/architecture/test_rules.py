@@ -16,10 +16,12 @@ from code_rules import (
 from layout_rules import (
     adapters_without_contract,
     folders_without_init,
+    forgotten_methods,
     misnamed_adapters,
     open_adapters,
     ports_without_memory,
     ports_without_suite,
+    quiet_defaults,
     strange_imports,
 )
 from source_tree import Module
@@ -181,3 +183,32 @@ def test_an_adapter_without_contract_is_seen(text, is_held):
     adapter = Module("adapters/clock/wall.py", _ADAPTER)
     tests = [Module("tests/contracts/test_clock.py", text)]
     assert (list(adapters_without_contract([_PORT, adapter], tests)) == []) is is_held
+
+
+_TWO = "class Clock(ABC):\n    @abstractmethod\n    def now(self): ...\n"
+_FORWARDING = "class ForwardingClock(Clock):\n    def now(self):\n        return self.inner.now()\n"
+
+
+def test_a_port_with_a_default_is_seen():
+    """Every method of a port is abstract, and the bases beside the ports may answer them."""
+    default = "    def zone(self):\n        return None\n"
+    assert list(quiet_defaults([Module("ports/clock.py", _TWO)])) == []
+    assert list(quiet_defaults([Module("ports/basic.py", _TWO + default)])) == []
+    assert list(quiet_defaults([Module("ports/clock.py", _TWO + default)])) == ["ports/clock.py:4 Clock.zone"]
+
+
+@pytest.mark.parametrize(
+    ("port", "base", "forgotten"),
+    [
+        (_TWO, _FORWARDING, []),
+        (_TWO + "    @abstractmethod\n    def zone(self): ...\n", _FORWARDING, ["zone"]),
+        (_TWO, _FORWARDING.replace("self.inner.now", "self.inner.later"), ["now"]),
+        ("class Base(ABC):\n    def zone(self): ...\n" + _TWO.replace("ABC", "Base"), _FORWARDING, ["zone"]),
+    ],
+)
+def test_a_method_that_is_not_forwarded_is_seen(port, base, forgotten):
+    """A forwarding base passes on each method of its port, and of what that inherits, to the same method."""
+    modules = [Module("ports/clock.py", port), Module("ports/forwarding/clock.py", base)]
+    assert list(forgotten_methods(modules)) == [
+        f"ports/forwarding/clock.py:1 ForwardingClock.{name}" for name in forgotten
+    ]

@@ -23,6 +23,7 @@ from adapters.data_source.huggingface import HuggingfaceDataSource
 from adapters.data_source.memory import MemoryDataSource
 from adapters.data_source.mixture import MixtureDataSource
 from adapters.data_source.python_library import PythonLibraryDataSource
+from ports.basic import BasicDataSource
 from ports.data_source import DataSource, Rejected
 from ports.testing.data_source import DataSourceContract
 
@@ -327,7 +328,7 @@ def test_a_file_that_is_gone_is_named(tmp_path):
 
 
 @final
-class Read(DataSource):
+class Read(BasicDataSource):
     """Stands for a source of which so much was read."""
 
     def __init__(self, bytes_read: int, read_retries: int) -> None:

@@ -21,9 +21,9 @@ USED = {
     "exits": "import sys\ndef fail(): sys.exit('no licence found')",
 }
 SOURCE = """
-from ports.data_source import DataSource
+from ports.basic import BasicDataSource
 
-class make(DataSource):
+class make(BasicDataSource):
     def units(self):
         fail()
 
@@ -92,3 +92,16 @@ def test_a_plug_in_that_fails_in_use(home, how, error):
     settings = [setting for setting in tiny(folder) if not setting.startswith(("data.kind", "data.path"))]
     process = run_here("train", *settings, "run.name=x", "data.kind=ours", cwd=folder)
     assert told(process, folder, error, "in use") == 1
+
+
+def test_an_adapter_that_lacks_methods_of_its_port(home):
+    """An adapter that leaves a method of its port out is refused before anything is made, and told what to add."""
+    folder = home(
+        "holdfast.data_source", SOURCE.replace("BasicDataSource", "DataSource").replace("basic", "data_source")
+    )
+    settings = [setting for setting in tiny(folder) if not setting.startswith(("data.kind", "data.path"))]
+    process = run_here("train", *settings, "run.name=x", "data.kind=ours", cwd=folder)
+    assert process.returncode == 2
+    assert "the package failing-extra 2.5, lacks bytes_read, expect, " in process.stderr
+    assert "ports.basic" in process.stderr
+    assert "Traceback" not in process.stderr

@@ -17,7 +17,7 @@ from bootstrap import build
 from configs.layers import load_settings
 from domain.errors import DataError
 from domain.holdout import Holdout
-from ports.tokenizer import Tokenizer
+from ports.forwarding.tokenizer import ForwardingTokenizer
 
 
 def stored(cache):
@@ -149,29 +149,16 @@ def test_a_full_disk_is_told_and_room_mends_it(tmp_path):
     assert run_here("prepare", *settings, cwd=tmp_path).returncode == 0
 
 
-class CountingTokenizer(Tokenizer):
+class CountingTokenizer(ForwardingTokenizer):
     """Counts the documents that it encodes as bytes."""
 
     def __init__(self):
-        self.inner = MemoryTokenizer()
+        super().__init__(MemoryTokenizer())
         self.encoded = []
-
-    vocabulary_size = property(lambda self: self.inner.vocabulary_size)
-    end_of_text = property(lambda self: self.inner.end_of_text)
-    token_bytes = property(lambda self: self.inner.token_bytes)
 
     def encode(self, documents):
         self.encoded += documents
-        return self.inner.encode(documents)
-
-    def decode(self, ids):
-        return self.inner.decode(ids)
-
-    def fingerprint(self):
-        return self.inner.fingerprint()
-
-    def write(self, folder):
-        self.inner.write(folder)
+        return super().encode(documents)
 
 
 def train(path, name, *more):

@@ -18,7 +18,8 @@ from adapters.data_source.python_library import PythonLibraryDataSource
 from adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from adapters.tokenizer.train import sample_documents, train_tokenizer
 from domain.errors import ConfigurationError, DataError
-from ports.data_source import DataSource, Document, Rejected, Unit
+from ports.basic import BasicDataSource
+from ports.data_source import Document, Rejected, Unit
 
 # each pair is as frequent as the next: what decides between them must be the same everywhere
 TIES = {f"unit {number}": [f"{chr(97 + number)}{chr(98 + number)} " * 50] for number in range(40)}
@@ -181,7 +182,7 @@ def test_a_sample_is_spread_over_the_units():
     assert [text[:2] for text in sample] == [f"{number:02}" for number in range(50) for _ in range(2)]
 
 
-class Torn(DataSource):
+class Torn(BasicDataSource):
     """Two documents with a record between them that is none."""
 
     def units(self):

@@ -33,9 +33,9 @@ from domain.holdout import Holdout
 from domain.micro_batch import KnownSize, MicroBatchPolicy
 from domain.schedule import Span, WarmupDecay, half_cosine
 from domain.train_plan import TrainPlan
-from ports.optimizer import Trainable, Update
+from ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
+from ports.optimizer import Trainable
 from ports.process_group import ProcessGroup
-from ports.state_store import open_plainly
 from ports.testing.optimizer_cases import files_of
 
 TOKENIZER = MemoryTokenizer()
@@ -51,54 +51,33 @@ def nothing(*_):
 
 
 @final
-class FaultyTrainable(Trainable):
+class FaultyTrainable(ForwardingTrainable):
     """Trains as ``inner`` does, remembers the rows of each step, and asks before it does anything.
 
     ``before_part(step, part)`` and ``before_evaluation(batch)`` may raise.
     """
 
     def __init__(self, inner, *, before_part=nothing, before_evaluation=nothing):
-        self.inner = inner
+        super().__init__(inner)
         self.before_part = before_part
         self.before_evaluation = before_evaluation
         self.consumed = {}
 
-    @property
-    @override
-    def hardware(self):
-        return self.inner.hardware
-
-    @override
-    def memory_bytes(self):
-        return self.inner.memory_bytes()
-
     @override
     def update(self, *, step, learning_rate):
-        return _FaultyUpdate(self, self.inner.update(step=step, learning_rate=learning_rate), step)
+        return _FaultyUpdate(self, super().update(step=step, learning_rate=learning_rate), step)
 
     @override
     def evaluate(self, batch):
         self.before_evaluation(batch)
-        return self.inner.evaluate(batch)
-
-    @override
-    def generate(self, prompt, sampling, *, end_of_text):
-        return self.inner.generate(prompt, sampling, end_of_text=end_of_text)
-
-    @override
-    def capture(self, *, copy=True):
-        return self.inner.capture(copy=copy)
-
-    @override
-    def restore(self, folder, *, weights_only=False, open_file=open_plainly):
-        self.inner.restore(folder, weights_only=weights_only, open_file=open_file)
+        return super().evaluate(batch)
 
 
 @final
-class _FaultyUpdate(Update):
+class _FaultyUpdate(ForwardingUpdate):
     def __init__(self, trainable, inner, step):
+        super().__init__(inner)
         self._trainable = trainable
-        self._inner = inner
         self._step = step
         self._rows = []
 
@@ -106,22 +85,13 @@ class _FaultyUpdate(Update):
     def accumulate(self, part, *, weight, last):
         self._trainable.before_part(self._step, part)
         self._rows += part.input_ids.tolist()
-        return self._inner.accumulate(part, weight=weight, last=last)
+        return super().accumulate(part, weight=weight, last=last)
 
     @override
     def apply(self):
-        norm = self._inner.apply()
+        norm = super().apply()
         self._trainable.consumed[self._step] = self._rows
         return norm
-
-    @override
-    def __enter__(self):
-        self._inner.__enter__()
-        return self
-
-    @override
-    def __exit__(self, kind, error, trace):
-        self._inner.__exit__(kind, error, trace)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from domain.commands import SaveReason, StopRun
 from domain.errors import LeaveAtOnce
 from domain.events import CheckpointSaved, EvaluationCompleted, RunFailed, RunStarted, StepCompleted
 from domain.grace import Grace
-from ports.data_source import DataSource
+from ports.forwarding.data_source import ForwardingDataSource
 
 STEPS = 8
 
@@ -25,11 +25,11 @@ class Panic(BaseException):
 ERRORS = [RuntimeError, MemoryError, SystemExit, Panic]
 
 
-class FaultySource(DataSource):
+class FaultySource(ForwardingDataSource):
     """Reads as documents in memory do; once it is armed, something happens before the next document is given."""
 
     def __init__(self, happen):
-        self.inner = MemoryDataSource(CORPUS)
+        super().__init__(MemoryDataSource(CORPUS))
         self.happen = happen
         self.is_armed = False
 
@@ -38,20 +38,12 @@ class FaultySource(DataSource):
         self.is_armed = True
 
     @override
-    def units(self):
-        return self.inner.units()
-
-    @override
     def read(self, unit, start=None):
-        for document in self.inner.read(unit, start):
+        for document in super().read(unit, start):
             if self.is_armed:
                 self.is_armed = False
                 self.happen()
             yield document
-
-    @override
-    def fingerprint(self):
-        return self.inner.fingerprint()
 
 
 def settings(source=None):

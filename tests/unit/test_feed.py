@@ -15,7 +15,7 @@ from application.rejections import Rejections
 from domain.cursor import Cursor, Lane
 from domain.errors import DataError, StateError
 from domain.holdout import Holdout
-from ports.data_source import DataSource
+from ports.forwarding.data_source import ForwardingDataSource
 
 END = 256
 TEXTS = st.text("abcdefgh ä", max_size=30)
@@ -230,20 +230,11 @@ def test_more_threads_read_more_lanes_at_a_time():
     """Threads that are added while batches are made read beside those that wait; no more than lanes are of use."""
     gate, reading = threading.Event(), threading.Semaphore(0)
 
-    class Waiting(DataSource):
-        def __init__(self, inner):
-            self.inner = inner
-
-        def units(self):
-            return self.inner.units()
-
+    class Waiting(ForwardingDataSource):
         def read(self, unit, start=None):
             reading.release()
             gate.wait(10)
-            yield from self.inner.read(unit, start)
-
-        def fingerprint(self):
-            return self.inner.fingerprint()
+            yield from super().read(unit, start)
 
     units = {f"{number}": ["abcdefgh" * 9] for number in range(6)}
     feed = feed_of(Waiting(MemoryDataSource(units)), Plan("stream", 8, 2, lanes=3, workers=1, prefetch=1))

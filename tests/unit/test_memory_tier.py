@@ -16,34 +16,28 @@ from domain.errors import ConfigurationError, StateError
 from domain.events import CheckpointFailed, CheckpointMoved, CheckpointSaved
 from domain.progress import Progress
 from domain.tiers import Tier
-from ports.state_store import StateStore
+from ports.forwarding.state_store import ForwardingStateStore
 from ports.testing.snapshots import BytesPart, snapshot_of
 
 
-class FaultyStore(StateStore):
+class FaultyStore(ForwardingStateStore):
     """Keeps what a store in memory keeps; refuses to save while ``is_full``, and to load ever."""
 
     def __init__(self):
-        self.inner = MemoryStateStore(keep=100)
+        super().__init__(MemoryStateStore(keep=100))
         self.is_full = False
 
     def save(self, snapshot):
         if self.is_full:
             msg = "the disk is full: free some space there"
             raise StateError(msg)
-        return self.inner.save(snapshot)
+        return super().save(snapshot)
 
     def load(self, *, at_most=None):
         pytest.fail(f"the store was asked for {at_most}")
 
-    def supersede(self, step):
-        self.inner.supersede(step)
-
-    def list(self):
-        return self.inner.list()
-
-    def flush(self):
-        self.inner.flush()
+    def restore(self, into, *, at_most=None):
+        return self.load(at_most=at_most)
 
 
 def saved_loop(**options):

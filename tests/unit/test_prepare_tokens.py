@@ -14,7 +14,9 @@ from application.prepare_tokens import Prepared, PrepareTokens
 from application.rejections import Rejections
 from application.tokenize import TextReader
 from domain.errors import ConfigurationError, DataError
-from ports.data_source import DataSource, Document, Unit
+from ports.basic import BasicDataSource
+from ports.data_source import Document, Unit
+from ports.forwarding.data_source import ForwardingDataSource
 
 END = 256
 CORPORA = st.dictionaries(
@@ -22,20 +24,15 @@ CORPORA = st.dictionaries(
 ).filter(lambda units: any(text for texts in units.values() for text in texts))
 
 
-class Watched(DataSource):
+class Watched(ForwardingDataSource):
     """Serves ``units``; ``at`` is called before each document."""
 
     def __init__(self, units, at=lambda unit, index: None):
-        self.inner, self.at = MemoryDataSource(units), at
-
-    def units(self):
-        return self.inner.units()
-
-    def fingerprint(self):
-        return self.inner.fingerprint()
+        super().__init__(MemoryDataSource(units))
+        self.at = at
 
     def read(self, unit, start=None):
-        for item in self.inner.read(unit, start):
+        for item in super().read(unit, start):
             self.at(unit.name, item.start)
             yield item
 
@@ -217,7 +214,7 @@ def test_figures_of_several_sources_add_up():
 def test_sources_without_sizes_are_prepared():
     """A source that cannot tell how large its units are makes one shard of them."""
 
-    class Sizeless(DataSource):
+    class Sizeless(BasicDataSource):
         def units(self):
             return [Unit(name, 0, "") for name in "ab"]
 

@@ -13,14 +13,15 @@ from domain.commands import SaveCheckpoint, SaveReason, StopRun
 from domain.errors import StateError
 from domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, StepCompleted
 from domain.progress import Progress
-from ports.state_store import StatePart, StateStore
+from ports.forwarding.state_store import ForwardingStateStore
+from ports.state_store import StatePart
 
 
-class SlowStore(StateStore):
+class SlowStore(ForwardingStateStore):
     """Keeps what ``inner`` keeps, each save once ``may_save`` is set; steps in ``failing`` fail."""
 
     def __init__(self, *failing):
-        self.inner = MemoryStateStore(keep=100)
+        super().__init__(MemoryStateStore(keep=100))
         self.may_save = threading.Event()
         self.failing = set(failing)
         self.saving = 0
@@ -34,21 +35,9 @@ class SlowStore(StateStore):
             if snapshot.progress.step in self.failing:
                 msg = "the disk is full: free some space there"
                 raise StateError(msg)
-            return self.inner.save(snapshot)
+            return super().save(snapshot)
         finally:
             self.saving -= 1
-
-    def load(self, *, at_most=None):
-        return self.inner.load(at_most=at_most)
-
-    def supersede(self, step):
-        self.inner.supersede(step)
-
-    def list(self):
-        return self.inner.list()
-
-    def flush(self):
-        self.inner.flush()
 
 
 def steps_of(loop):

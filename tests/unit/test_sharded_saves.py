@@ -8,16 +8,22 @@ from tempfile import TemporaryDirectory
 import pytest
 from loop import Loop
 
+from adapters.model_factory.memory import MemoryModelFactory
+from adapters.optimizer.memory import MemoryOptimizer
 from adapters.process_group.memory import MemoryProcessGroup
 from adapters.state_store.disk import DiskStateStore
 from adapters.state_store.memory import MemoryStateStore
+from bootstrap.drills.wrappers import FaultyStateStore, FaultyTrainable, Hooks
 from domain.errors import StateError
 from domain.events import CheckpointFailed, CheckpointSaved
+from ports.forwarding.optimizer import ForwardingTrainable
 from ports.state_store import StatePart
+from ports.testing.optimizer_cases import files_of
 from ports.testing.snapshots import BytesPart, FailingPart
 from ports.testing.state_store_shares import EndToEnd
 
 RANKS = 2
+SLICES = [f"slices/{rank}" for rank in range(RANKS)]
 
 
 @pytest.fixture
@@ -27,27 +33,48 @@ def tmp_path():
         yield Path(folder)
 
 
-def sharded_loops(store_of, *, save_every=3, timeout_seconds=100):
-    """Return the loops of two ranks of which each captures half of the state; the first one asks for saves."""
-    groups = MemoryProcessGroup.linked(RANKS, timeout_seconds=timeout_seconds)
-    loops = [
-        Loop(store_of(), group=group, saves_beside=True, saves_on_failure=False, save_every=every)
-        for group, every in zip(groups, (save_every, 0), strict=True)
-    ]
-    slices = [f"slices/{rank}" for rank in range(RANKS)]
+class Half(ForwardingTrainable):
+    """Captures half of the state of ``inner``, and on the first rank also the file that joins the halves."""
 
-    def capture(loop, rank):
-        (whole,) = loop.trainable.inner.capture()
+    is_sharded = True
+
+    def __init__(self, inner, rank):
+        super().__init__(inner)
+        self.rank = rank
+
+    def capture(self, *, copy=True):
+        (whole,) = super().capture(copy=copy)
         data = b"".join(whole.chunks())
         middle = len(data) // 2
-        own = BytesPart(slices[rank], (data[:middle], data[middle:])[rank])
-        return (own, EndToEnd(whole.name, slices)) if rank == 0 else (own,)
+        own = BytesPart(SLICES[self.rank], (data[:middle], data[middle:])[self.rank])
+        return (own, EndToEnd(whole.name, SLICES)) if self.rank == 0 else (own,)
 
-    for rank, loop in enumerate(loops):
-        kind = type(loop.trainable)
-        loop.trainable.__class__ = type("Sharded", (kind,), {"is_sharded": True})
-        loop.trainable.capture = lambda loop=loop, rank=rank, **_: capture(loop, rank)
-    return loops
+
+def sharded_loops(store_of, *, save_every=3, timeout_seconds=100, wrap=lambda trainable: trainable):
+    """Return the loops of two ranks of which each captures half of the state; the first one asks for saves."""
+    groups = MemoryProcessGroup.linked(RANKS, timeout_seconds=timeout_seconds)
+    model = MemoryModelFactory()
+    return [
+        Loop(
+            store_of(),
+            group=group,
+            inner=wrap(
+                Half(MemoryOptimizer().prepare(model.build(vocabulary_size=257, end_of_text=256, seed=1)), group.rank)
+            ),
+            saves_beside=True,
+            saves_on_failure=False,
+            save_every=every,
+        )
+        for group, every in zip(groups, (save_every, 0), strict=True)
+    ]
+
+
+def whole_of(loop):
+    """Return the state of ``loop``, which is the same on each rank, as one rank that holds all of it captures it."""
+    trainable = loop.trainable
+    while isinstance(trainable, ForwardingTrainable):
+        trainable = trainable.inner
+    return files_of(trainable.capture())
 
 
 def run_together(loops):
@@ -74,15 +101,22 @@ def told(loop):
     return [(type(event).__name__, event.progress.step) for event in events]
 
 
-def test_each_rank_writes_its_share(tmp_path):
+@pytest.mark.parametrize(
+    ("wrap", "wrap_store"),
+    [
+        (lambda trainable: trainable, lambda store: store),
+        (lambda trainable: FaultyTrainable(trainable, Hooks()), lambda store: FaultyStateStore(store, Hooks())),
+    ],
+    ids=["as it is", "in a drill"],
+)
+def test_each_rank_writes_its_share(tmp_path, wrap, wrap_store):
     """The checkpoints hold what all ranks captured, every rank is told of them, and a run goes on from them."""
-    loops = sharded_loops(lambda: DiskStateStore(tmp_path, keep=9))
+    loops = sharded_loops(lambda: wrap_store(DiskStateStore(tmp_path, keep=9)), wrap=wrap)
     assert run_together(loops) == [None, None]
     assert told(loops[0]) == told(loops[1]) == [("CheckpointSaved", step) for step in (3, 6, 8)]
     again = Loop(DiskStateStore(tmp_path, keep=9))
     assert again.checkpoints.restore_latest().step == 8
-    (whole,) = loops[0].trainable.inner.capture()
-    assert again.state == {whole.name: b"".join(whole.chunks())}
+    assert again.state == whole_of(loops[0])
 
 
 @pytest.mark.parametrize("failing", range(RANKS))

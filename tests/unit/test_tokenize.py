@@ -11,7 +11,7 @@ from application.rejections import Rejections
 from application.tokenize import TextReader
 from domain.errors import DataError
 from domain.holdout import Holdout, hash_of
-from ports.tokenizer import Tokenizer
+from ports.forwarding.tokenizer import ForwardingTokenizer
 
 END = 256
 ITEMS = st.lists(st.one_of(st.text("abcä€ ", max_size=12), st.just(3)), max_size=12)
@@ -94,26 +94,16 @@ def test_unwanted_documents_are_left_out_and_their_places_kept(items, group, see
             assert documents_of(rest) == documents_of(groups)[len(documents_of(groups[: number - 1])) + skipped :]
 
 
-class RememberingTokenizer(Tokenizer):
+class RememberingTokenizer(ForwardingTokenizer):
     """Encodes as bytes, and remembers what."""
 
     def __init__(self):
+        super().__init__(MemoryTokenizer())
         self.encoded = []
-
-    vocabulary_size, end_of_text, token_bytes = 257, END, None
 
     def encode(self, documents):
         self.encoded += documents
-        return MemoryTokenizer().encode(documents)
-
-    def decode(self, ids):
-        raise NotImplementedError
-
-    def fingerprint(self):
-        return ""
-
-    def write(self, folder):
-        raise NotImplementedError
+        return super().encode(documents)
 
 
 def test_unwanted_documents_are_not_tokenized():

@@ -24,7 +24,7 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
-from ports.process_group import ProcessGroup
+from ports.forwarding.process_group import ForwardingProcessGroup
 
 
 @pytest.fixture(scope="module")
@@ -255,30 +255,16 @@ def test_the_first_error_is_the_one_that_is_raised():
     assert [str(event.error) for event in loop.published(HandlerFailed)] == ["no capture"]
 
 
-class LateProcessGroup(ProcessGroup):
+class LateProcessGroup(ForwardingProcessGroup):
     """Returns commands one call late, as the port allows."""
 
-    rank = 0
-    size = 1
-
     def __init__(self):
+        super().__init__(SingleProcessGroup())
         self.late = ()
 
     def agree(self, commands):
         returned, self.late = self.late, tuple(commands)
         return returned
-
-    def gather(self, text):
-        return (text,)
-
-    def sum(self, numbers):
-        return numbers
-
-    def barrier(self):
-        """Wait for nobody."""
-
-    def close(self):
-        """Leave nothing."""
 
 
 @pytest.mark.parametrize("group", [SingleProcessGroup, LateProcessGroup])

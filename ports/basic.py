@@ -1,0 +1,178 @@
+"""Bases for adapters without the optional abilities of their port.
+
+Each answers for what the adapter cannot do, and leaves the rest of the port abstract.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from domain.errors import StateError
+from ports.data_source import DataSource
+from ports.model_factory import Model, ModelFactory
+from ports.optimizer import Trainable
+from ports.process_group import ProcessGroup
+from ports.state_store import StateStore, open_plainly
+from ports.token_source import TokenSource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+    from typing import SupportsFloat
+
+    from domain.data_files import DataFiles
+    from domain.retention import WayBack
+    from domain.sampling import Sampling
+    from ports.data_source import Rejected, Unit
+    from ports.state_store import Loaded, OpenFile, Snapshot
+    from ports.state_store import Rejected as RejectedCheckpoint
+
+
+class BasicDataSource(DataSource):
+    """A source that is at hand, knows its data by ``fingerprint`` alone and counts no bytes."""
+
+    @override
+    def expect(self, unit: Unit, start: int | None = None) -> None:
+        pass
+
+    @property
+    @override
+    def fetches_ahead(self) -> bool:
+        return False
+
+    @override
+    def tell(self, unit: Unit, rejected: Rejected) -> str:
+        return rejected.reason
+
+    @override
+    def release(self) -> None:
+        pass
+
+    @override
+    def files(self) -> DataFiles | None:
+        return None
+
+    @override
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:
+        return self.files()
+
+    @override
+    def only(self, names: Collection[str]) -> DataSource | None:
+        return None
+
+    @property
+    @override
+    def bytes_read(self) -> int:
+        return 0
+
+    @property
+    @override
+    def read_retries(self) -> int:
+        return 0
+
+
+class BasicTokenSource(TokenSource):
+    """A token source that is known by ``fingerprint`` alone."""
+
+    @override
+    def files(self) -> DataFiles | None:
+        return None
+
+    @override
+    def identify(self, known: DataFiles | None = None) -> DataFiles | None:
+        return self.files()
+
+
+class BasicModelFactory(ModelFactory[Model]):
+    """A factory whose description tells nothing before the model is built."""
+
+    @override
+    def check(self, *, vocabulary_size: int | None = None) -> None:
+        pass
+
+    @override
+    def longest_row(self) -> int | None:
+        return None
+
+    @override
+    def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:
+        return None
+
+
+class BasicTrainable(Trainable):
+    """A trainable of one process that holds the whole state, sees texts of any length and can try an update again."""
+
+    @property
+    @override
+    def is_retry_safe(self) -> bool:
+        return True
+
+    @property
+    @override
+    def memory_retries(self) -> int:
+        return 0
+
+    @property
+    @override
+    def is_sharded(self) -> bool:
+        return False
+
+    @property
+    @override
+    def num_positions(self) -> int | None:
+        return None
+
+    @override
+    def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
+        return losses
+
+    @override
+    def stream(
+        self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
+    ) -> None:
+        for token in self.generate(prompt, sampling, end_of_text=end_of_text):
+            tell(token)
+
+
+class BasicStateStore(StateStore):
+    """A store that one process writes to, that deletes nothing and verifies a checkpoint before it is restored."""
+
+    @property
+    @override
+    def takes_shares(self) -> bool:
+        return False
+
+    @override
+    def contribute(self, snapshot: Snapshot) -> None:
+        msg = f"{type(self).__name__} takes no shares of several ranks: use the state store 'disk'"
+        raise StateError(msg)
+
+    @override
+    def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
+        loaded = self.load(at_most=at_most)
+        if loaded.folder is not None:
+            into(loaded.folder, open_plainly)
+        return loaded
+
+    @override
+    def tidy(self) -> None:
+        pass
+
+    @override
+    def spare(self, way_back: WayBack) -> None:
+        pass
+
+    @override
+    def scrub(self) -> Sequence[RejectedCheckpoint]:
+        return ()
+
+
+class BasicProcessGroup(ProcessGroup):
+    """A group that waits half an hour for a rank."""
+
+    @property
+    @override
+    def timeout_seconds(self) -> float:
+        return 1800.0

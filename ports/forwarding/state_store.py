@@ -1,0 +1,68 @@
+"""Forwards to a state store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from ports.state_store import CheckpointInfo, Loaded, Rejected, StateStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from domain.retention import WayBack
+    from ports.state_store import OpenFile, Snapshot
+
+
+class ForwardingStateStore(StateStore):
+    """Keeps what ``inner`` keeps."""
+
+    def __init__(self, inner: StateStore) -> None:
+        self.inner = inner
+
+    @property
+    @override
+    def takes_shares(self) -> bool:
+        return self.inner.takes_shares
+
+    @override
+    def save(self, snapshot: Snapshot) -> CheckpointInfo:
+        return self.inner.save(snapshot)
+
+    @override
+    def contribute(self, snapshot: Snapshot) -> None:
+        self.inner.contribute(snapshot)
+
+    @override
+    def load(self, *, at_most: int | None = None) -> Loaded:
+        return self.inner.load(at_most=at_most)
+
+    @override
+    def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
+        return self.inner.restore(into, at_most=at_most)
+
+    @override
+    def supersede(self, step: int) -> None:
+        self.inner.supersede(step)
+
+    @override
+    def list(self) -> Sequence[CheckpointInfo]:
+        return self.inner.list()
+
+    @override
+    def tidy(self) -> None:
+        self.inner.tidy()
+
+    @override
+    def spare(self, way_back: WayBack) -> None:
+        self.inner.spare(way_back)
+
+    @override
+    def scrub(self) -> Sequence[Rejected]:
+        return self.inner.scrub()
+
+    @override
+    def flush(self) -> None:
+        self.inner.flush()

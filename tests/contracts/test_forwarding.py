@@ -1,0 +1,103 @@
+"""Wrappers keep the promises of what they wrap: the forwarding bases, and the proxies that drills put into a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from test_data_source import TestMemoryDataSource as MemoryDataSourceSuite
+from test_optimizer import TestMemoryOptimizer as MemoryOptimizerSuite
+from test_process_group import TestMemoryProcessGroup as MemoryProcessGroupSuite
+from test_state_store import TestDiskStateStore as DiskStateStoreSuite
+from test_state_store import TestMemoryStateStore as MemoryStateStoreSuite
+from test_token_cache import TestMemoryTokenCache as MemoryTokenCacheSuite
+from test_tokenizer import TestMemoryTokenizer as MemoryTokenizerSuite
+
+from adapters.data_source.memory import MemoryDataSource
+from adapters.state_store.memory import MemoryStateStore
+from adapters.token_cache.memory import MemoryTokenCache
+from adapters.tokenizer.memory import MemoryTokenizer
+from bootstrap.drills.wrappers import FaultyStateStore, FaultyTrainable, Hooks
+from ports.forwarding.data_source import ForwardingDataSource
+from ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
+from ports.forwarding.process_group import ForwardingProcessGroup
+from ports.forwarding.state_store import ForwardingStateStore
+from ports.forwarding.token_cache import ForwardingTokenCache
+from ports.forwarding.tokenizer import ForwardingTokenizer
+from ports.optimizer import Optimizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ports.optimizer import Trainable
+
+
+class Wrapping(Optimizer):
+    """Puts ``wrap`` around whatever ``inner`` prepares."""
+
+    def __init__(self, inner: Optimizer, wrap: Callable[[Trainable], Trainable]) -> None:
+        self.inner, self.wrap = inner, wrap
+
+    def prepare(self, model: object) -> Trainable:
+        return self.wrap(self.inner.prepare(model))
+
+
+class WithUpdates(ForwardingTrainable):
+    """Forwards to the updates of ``inner``, too."""
+
+    def update(self, *, step, learning_rate):
+        return ForwardingUpdate(super().update(step=step, learning_rate=learning_rate))
+
+
+class TestForwardingTrainable(MemoryOptimizerSuite):
+    wrap = WithUpdates
+
+    def make_optimizer(self, *, seed=0):
+        return Wrapping(super().make_optimizer(seed=seed), type(self).wrap)
+
+    def prepare_short_of_memory(self):
+        trainable, allocated = super().prepare_short_of_memory()
+        return type(self).wrap(trainable), allocated
+
+
+class TestFaultyTrainable(TestForwardingTrainable):
+    def wrap(inner):  # noqa: N805  no method: called by the class
+        return FaultyTrainable(inner, Hooks())
+
+
+class TestForwardingStateStore(MemoryStateStoreSuite):
+    @pytest.fixture
+    def new_store(self):
+        return lambda: ForwardingStateStore(MemoryStateStore(keep=self.keep))
+
+
+class TestFaultyStateStore(DiskStateStoreSuite):
+    def open_as(self, rank, root):
+        return FaultyStateStore(super().open_as(rank, root), Hooks())
+
+
+class TestForwardingDataSource(MemoryDataSourceSuite):
+    @pytest.fixture
+    def source(self, units):
+        return ForwardingDataSource(MemoryDataSource(units))
+
+    @pytest.fixture
+    def damaged(self):
+        return ForwardingDataSource(MemoryDataSource({"unit": ["good", 5, "too"]})), 1
+
+
+class TestForwardingTokenCache(MemoryTokenCacheSuite):
+    @pytest.fixture
+    def new_cache(self):
+        return lambda *arguments, **options: ForwardingTokenCache(MemoryTokenCache(*arguments, **options))
+
+
+class TestForwardingTokenizer(MemoryTokenizerSuite):
+    @pytest.fixture
+    def tokenizer(self):
+        return ForwardingTokenizer(MemoryTokenizer())
+
+
+class TestForwardingProcessGroup(MemoryProcessGroupSuite):
+    def on_each_rank(self, task, *, timeout_seconds):
+        return super().on_each_rank(lambda group: task(ForwardingProcessGroup(group)), timeout_seconds=timeout_seconds)
