@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from adapters.shared.processors import usable_cpus
 from adapters.shared.regular_file import read_regular
 from bootstrap.lazy import lazy
+from bootstrap.signals import stopping_signals
 from configs.sections.distributed import AutoDistributedSettings
 from domain.restart import FINAL
 
@@ -127,7 +128,7 @@ def launch(
         run_id=f"{_RUN_ID}{os.getpid()}",
         max_restarts=0,
         monitor_interval=0.2,
-        signals_to_handle="SIGTERM,SIGINT,SIGUSR1,SIGHUP,SIGQUIT",
+        signals_to_handle=",".join([*(number.name for number in stopping_signals()), "SIGQUIT"]),
     )
     try:
         elastic_launch(config, sys.executable)("-m", module, *arguments)

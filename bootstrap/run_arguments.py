@@ -18,7 +18,9 @@ EXIT_CODES = """\
 exit codes:
   0 finished   1 failed   2 configuration   3 data   4 state (checkpoints, run folder)
   75           only a new process can go on: the same command goes on
-  130 / 138 / 143   stopped by SIGINT / SIGUSR1 / SIGTERM with a checkpoint saved: the same command goes on
+  129 / 130 / 138 / 143
+                    stopped by SIGHUP (terminal closed) / SIGINT / SIGUSR1 / SIGTERM with a checkpoint saved: the same
+                    command goes on
 """
 
 _TRAIN_HELP = """\

@@ -18,6 +18,7 @@ from adapters.shared.regular_file import open_regular
 from bootstrap.beginning import again, begin_as_asked
 from bootstrap.launch import is_launched
 from bootstrap.processes import adopt_orphans, kill_descendants
+from bootstrap.signals import MILD, leave_lost_terminal, stopping_signals
 from bootstrap.silence import Silence
 from configs.layers import load_settings
 from domain.counting import counted
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 RESTARTS = "restarts.jsonl"
-_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-_WARNING = signal.SIGUSR1  # announces another signal: no grace period begins with it
 _MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 65536
@@ -61,10 +60,11 @@ def supervise(options: argparse.Namespace) -> int:
 class Supervisor:
     """Runs ``command``, which trains in ``folder``, and again as ``policy`` says; its output passes through.
 
-    SIGINT, SIGTERM and SIGUSR1 are passed on; then nothing is started again, and what is left when ``grace_seconds``
-    are over is killed, as is a run whose ``silence`` is too long. Before each start nothing of the one before is left:
-    two never train in one folder. Each death but a final one without a problem is a line of ``restarts.jsonl``. What
-    the run prints goes to ``output``, without one to where this process prints; ``stopped_by`` is the last signal.
+    What stops a run (``stopping_signals``) is passed on; then nothing is started again, and what is left when
+    ``grace_seconds`` are over is killed, as is a run whose ``silence`` is too long. Before each start nothing of the
+    one before is left: two never train in one folder. Each death but a final one without a problem is a line of
+    ``restarts.jsonl``. What the run prints goes to ``output``, without one to where this process prints;
+    ``stopped_by`` is the last signal.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Supervisor:
             while self._signals:
                 number = self._signals.popleft()
                 process.send_signal(number)
-                if deadline is None and number != _WARNING:
+                if deadline is None and number not in MILD:
                     deadline = time.monotonic() + self._grace_seconds + _MARGIN_SECONDS
             if deadline is not None and time.monotonic() > deadline:
                 self._say(f"the run has not ended within {self._grace_seconds:g} s of the signal: killed")
@@ -171,10 +171,11 @@ class Supervisor:
     @contextmanager
     def _hearing_signals(self) -> Iterator[None]:
         def hear(number: int, _frame: FrameType | None) -> None:
+            leave_lost_terminal()
             self.stopped_by = number
             self._signals.append(number)
 
-        previous = {number: signal.signal(number, hear) for number in _PASSED_ON}
+        previous = {number: signal.signal(number, hear) for number in stopping_signals()}
         try:
             yield
         finally:

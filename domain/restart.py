@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RESTART_NEEDED = 75
-# Finished, a user's mistake (settings, data), or stopped by SIGINT, SIGUSR1 or SIGTERM: not to be started again.
-FINAL = frozenset({0, 2, 3, 130, 138, 143})
+# Finished, a user's mistake (settings, data), or stopped by SIGHUP, SIGINT, SIGUSR1 or SIGTERM: not started again.
+FINAL = frozenset({0, 2, 3, 129, 130, 138, 143})
 
 
 @dataclass(frozen=True, slots=True)

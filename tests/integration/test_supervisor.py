@@ -92,7 +92,7 @@ def test_a_dead_run_is_started_until_it_ends(tmp_path, supervised):
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_is_passed_on_and_ends_it(tmp_path, supervised, number):
     """The child hears the signal once, its exit code is the supervisor's, and nothing is started again."""
     process = supervised(

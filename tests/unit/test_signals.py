@@ -6,7 +6,7 @@ import pytest
 from bootstrap.signals import StoppedAtOnce, stopping_on_signals
 from domain.grace import Grace
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
 
 def asked_by(*numbers, is_training=True):
@@ -41,9 +41,19 @@ def test_a_signal_before_training_ends_the_process_at_once(number):
         asked_by(number, is_training=False)
 
 
-@pytest.mark.parametrize("signals", [SIGNALS[::-2], [signal.SIGUSR1, signal.SIGUSR1], SIGNALS[1:]])
+@pytest.mark.parametrize(
+    "signals",
+    [
+        [signal.SIGUSR1, signal.SIGINT],
+        [signal.SIGUSR1, signal.SIGUSR1],
+        [signal.SIGTERM, signal.SIGUSR1],
+        [signal.SIGHUP, signal.SIGHUP],  # of the kernel and of the shell
+        [signal.SIGTERM, signal.SIGHUP],  # of systemd
+        [signal.SIGHUP, signal.SIGTERM],
+    ],
+)
 def test_a_warning_is_no_first_and_no_second_signal(signals):
-    """SIGUSR1 warns of the signal that ends a job: neither behind the other does it cut the save short."""
+    """SIGUSR1 and SIGHUP come beside the signal that ends a job: before or after it, neither cuts the save short."""
     assert asked_by(*signals)[0] == (f"received {signals[0].name}", signals[0])
 
 
@@ -51,6 +61,16 @@ def test_a_warning_does_not_take_the_second_signal_away():
     """Behind a warning, too, it takes two signals to end the process at once."""
     with pytest.raises(StoppedAtOnce):
         asked_by(signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM)
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored():
+    """Under nohup a run that loses its terminal continues."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert asked_by(signal.SIGHUP) == []
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def acknowledged(*numbers, will_save, seconds=5.0):
