@@ -60,12 +60,11 @@ class SharedRunFolder:
         if self._own is not None:
             self._own.enter(phase)
 
-    def note_shortage(self, clause: str | None) -> bool:
-        """Tell in ``run.json`` of this start why it may run out of memory, if a ``clause`` says so; return whether."""
-        if self._own is None or clause is None:
-            return False
-        self._own.record["start"]["memory"] = clause
-        return True
+    def note_shortage(self, clause: str | None, say: Callable[[str], object]) -> None:
+        """Tell in ``run.json`` of this start why it may run out of memory, if a ``clause`` says so, and ``say`` so."""
+        if self._own is not None and clause is not None:
+            self._own.record["start"]["memory"] = clause
+            say(f"memory is short: {clause}; the system may end the run without a word")
 
     def note_failure(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         """Tell in ``run.json`` what ended this start before it trained: an ``ExitStack`` calls this at its end."""

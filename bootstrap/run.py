@@ -181,7 +181,7 @@ class Run:
         container.mode()
         check_description(container, is_new=not folder.knows("tokenizer"))
         check_identity(folder, container, accepts_changes=self._accepts_changed_data)
-        self._warn(folder, refuse_counted(container))
+        folder.note_shortage(refuse_counted(container), self._screen.say)
         stack.enter_context(torch_state(self.settings))
         stack.enter_context(threads_of_processor(container))
         folder.enter("preparing the tokens")
@@ -210,14 +210,10 @@ class Run:
         folder.begin(dump_settings(self.settings))
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
-        self._warn(folder, refuse_from_settings(container))
+        folder.note_shortage(refuse_from_settings(container), self._screen.say)
         if group.rank == 0:
             claim_archive(container.state_store(), folder.run_id)
         return folder
-
-    def _warn(self, folder: SharedRunFolder, shortage: str | None) -> None:
-        if folder.note_shortage(shortage):
-            self._screen.say(f"memory is short: {shortage}; the system may end the run without a word")
 
     def _tell(self, line: str) -> None:
         self._screen.say(line)
