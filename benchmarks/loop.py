@@ -208,7 +208,9 @@ if __name__ == "__main__":
     main(
         "loop",
         "The default run's model, data and batches on a CPU: Holdfast's loop with its default handlers and monitors, "
-        "alternating step by step in one process with a hand-written PyTorch loop.",
+        "alternating step by step in one process with a hand-written PyTorch loop. Some handlers look at the disk or "
+        "the memory once a second: where two steps, one of each loop, take longer than that, each of ours has that in "
+        "it.",
         measure,
         ("torch", "transformers", "accelerate", "numpy"),
     )
