@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from adapters.shared.processors import allowed_cpus, usable_cpus
 from bootstrap.environment import SPIN_COUNT
 from bootstrap.lazy import lazy
+from bootstrap.libraries import telling_broken_library
 from bootstrap.plugins import load_plugin
 from configs.ready import find_file
 from configs.sections.memory import BUDGET
@@ -43,7 +44,8 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
             precision, reason = "bf16", f"{file} turns it on"
     if optimizer.precision == "auto":
         precision = decide("optimizer.precision", precision, reason)
-    from adapters.shared.attention import BUILT_IN_ATTENTION, choose_attention, register_attention
+    with telling_broken_library():
+        from adapters.shared.attention import BUILT_IN_ATTENTION, choose_attention, register_attention
 
     attention = getattr(settings.model, "attention", "auto")
     if attention not in ("auto", *BUILT_IN_ATTENTION):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from bootstrap.libraries import telling_broken_library
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,7 +26,8 @@ def lazy(target: str) -> Callable[..., Any]:
 def lazy_attribute(target: str) -> Any:
     """Return the attribute that ``module:attribute`` (dots allowed behind the colon) names."""
     module, _, path = target.partition(":")
-    found: Any = import_module(module)
+    with telling_broken_library():
+        found: Any = import_module(module)
     for name in path.split("."):
         found = getattr(found, name)
     return found
