@@ -74,7 +74,9 @@ class Report:
         trust = [word for asked in asked_trust(self._run.settings).items() for word in ("--trust", "=".join(asked))]
         text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt]
         print(f"try next:   {shlex.join([*called_as(), 'generate', folder, *text, *trust])}")
-        print(f"            {shlex.join([*called_as(), 'evaluate', folder, *trust])}")
+        data = self._run.settings.data
+        if data.holdout or data.folds is not None:  # else there is nothing to evaluate on
+            print(f"            {shlex.join([*called_as(), 'evaluate', folder, *trust])}")
 
     def _ending(self, progress: Progress) -> str:
         """Return whether the budget was spent, or what ended the run before that."""

@@ -24,6 +24,7 @@ PLUGINS = Path(__file__).resolve().parent / "plugins"
 SAME_RHYTHM = "resources.manage=false"
 """For a test that counts checkpoints: a disk that is slow for a second would have the run make them rarer."""
 _TRIED: set[frozenset[str]] = set()
+_OF_A_MODEL = ("data.", "tokenizer.", "model.", "sample.", "run.dir=", "optimizer.kind=", "state_store.encryption.")
 WORDS = "the model reads text and learns to say what comes next in small steps and keeps its place"
 
 
@@ -74,13 +75,14 @@ def next_commands(output: str) -> list[list[str]]:
 def try_new(arguments: Sequence[str], output: str, *, cwd: Path) -> None:
     """Run, cut short, what ``output`` says to try next, unless that was done for a command of this kind before.
 
-    Commands are of one kind that name the same settings, with the same values of each ``kind``. Raises
-    ``AssertionError`` if what is said to try is no command that there is, or does not end well.
+    Commands are of one kind that name the same settings of what makes a model and of its folder, with the same values
+    of each ``kind``. Raises ``AssertionError`` if what is said to try is no command that there is, or does not end well.
     """
     if "try next:" not in output:
         return
     commands = next_commands(output)
-    kind = frozenset(word if ".kind=" in word else word.partition("=")[0] for word in arguments if "=" in word)
+    settings = (word for word in arguments if word.startswith(_OF_A_MODEL))
+    kind = frozenset(word if ".kind=" in word else word.partition("=")[0] for word in settings)
     if kind in _TRIED or commands[0][0] == "train":  # that which ``prepare`` proposes is run where it is tested
         return
     _TRIED.add(kind)

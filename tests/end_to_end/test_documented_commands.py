@@ -4,50 +4,127 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
+from importlib.util import find_spec
 
 import pytest
-from command_line import ROOT, corpus, run_here, tiny
+from accelerate.commands.launch import launch_command_parser
+from command_line import ROOT, corpus, next_commands, run_here, tiny
+from printed_commands import printed, words_of
+from torch.distributed.run import get_args_parser
 
 from bootstrap.cli import _parser
 from configs.layers import load_settings
 
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md"))]
-BEGIN = ["python", "-m", "application"]
 READING = {"generate", "evaluate", "inspect", "explain", "config"}
-"""What a run of seconds can show; the others train, and so take minutes with the settings as printed."""
-
-
-def printed():
-    """Yield where each command stands, the variables before it and its words, of code blocks: fenced or indented."""
-    for page in PAGES:
-        is_fenced = False
-        for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), 1):
-            is_fenced ^= line.startswith("```")
-            found = re.match(r"((?:\w+=\S+ )*)(?:.* && )?(python -m application .*)", line.strip())
-            if found is not None and (is_fenced or line.startswith("    ")):
-                words = shlex.split(found[2], comments=True)
-                yield pytest.param(dict(part.split("=", 1) for part in found[1].split()), words, id=f"{page}:{number}")
-
+"""What a run of seconds can show; test_documented_pages.py runs the others."""
+OTHERS = {
+    "python -m venv .venv && . .venv/bin/activate": "Python's own",
+    "pre-commit install": "changes the checkout",
+    "python checkpoint/zero_to_fp32.py checkpoint checkpoint-joined --safe_serialization": "DeepSpeed's own script",
+    "cp config.json checkpoint-joined": "the system's own",
+    "openssl rand -base64 32 > run.key && chmod 600 run.key": "run by test_documented_pages.py",
+}
+"""Commands of other programs, and why they are not looked at here."""
+STANDS_FOR = {"COMMAND": "train", "run.yaml": "configs/quickstart.yaml", "configs/NAME.yaml": "configs/quickstart.yaml"}
+VARIABLES = re.compile(r"((?:\w+=(?:\$\(.*?\)|\S+) ?)+)(?:$|(?=python ))")
 
 COMMANDS = list(printed())
+OURS = [each for each in COMMANDS if words_of(each.text) and (" -m application" in each.text or each.is_short)]
+LAUNCHED = [each for each in COMMANDS if re.search(r"\b(torchrun|accelerate launch) ", each.text)]
+
+
+def named(commands):
+    """Return ``commands`` as parameters whose ids say where each stands."""
+    return [pytest.param(each, id=f"{each.page}:{each.line}") for each in commands]
 
 
 def test_the_documentation_prints_commands():
-    """Commands are found on several pages: else the tests below would pass on nothing."""
-    assert len(COMMANDS) >= 20
-    assert len({str(each.id).partition(":")[0] for each in COMMANDS}) >= 6
+    """Commands are found on several pages, in blocks and sentences: else the tests below would pass on nothing."""
+    assert len(OURS) >= 50
+    assert len({each.page for each in OURS}) >= 10
+    assert len(LAUNCHED) >= 4
 
 
-@pytest.mark.parametrize(("variables", "words"), COMMANDS)
-def test_a_printed_command_is_understood(variables, words, monkeypatch):
+@pytest.mark.parametrize("command", named(OURS))
+def test_a_printed_command_is_understood(command, monkeypatch):
     """Each printed command is one that there is, with arguments that it takes and settings that validate together."""
     monkeypatch.chdir(ROOT)  # where the configurations that are named lie
-    assert words[:3] == BEGIN
-    options, others = _parser()[0].parse_known_args(words[3:])
+    words = [STANDS_FOR.get(word, word) for word in words_of(command.text)]
+    if "--help" in words:
+        with pytest.raises(SystemExit, match=r"^0$"):
+            _parser()[0].parse_args(words)
+        return
+    options, others = _parser()[0].parse_known_args(words)
     assert not [other for other in others if other.startswith("-") or "=" not in other]
     settings = [*getattr(options, "settings", []), *others]
     assert hasattr(options, "settings") or not others
-    load_settings(getattr(options, "config", []), settings, variables)
+    if getattr(options, "describe", False):
+        settings = []  # they are names of settings then, and tried further below
+    load_settings(getattr(options, "config", []), settings, variables_of(command.text))
+
+
+def variables_of(text):
+    """Return the variables that stand before a command, or for themselves."""
+    found = VARIABLES.match(text)
+    return dict(re.findall(r"(\w+)=(\$\(.*?\)|\S+)", found[1])) if found else {}
+
+
+@pytest.mark.parametrize("command", named(each for each in COMMANDS if each.text.startswith("HOLDFAST_")))
+def test_a_printed_variable_is_a_setting(command):
+    """Each variable that is printed by itself is understood as a setting."""
+    variables = variables_of(command.text)
+    assert variables
+    load_settings([], [], variables)
+
+
+@pytest.mark.parametrize("command", named(LAUNCHED))
+def test_a_launcher_understands_what_is_printed(command):
+    """The launchers take the options as printed, and start Holdfast as a module."""
+    words = [word for word in shlex.split(command.text) if word != "..."]
+    if "torchrun" in words:
+        options = get_args_parser().parse_args(words[words.index("torchrun") + 1 :])
+    else:
+        options = launch_command_parser().parse_args(words[2:])
+    assert options.module
+    assert options.training_script == "application"
+    assert options.training_script_args[0] == "train"
+
+
+@pytest.mark.parametrize("command", named(each for each in COMMANDS if "pip install" in each.text))
+def test_printed_extras_exist(command):
+    """Each extra that is to be installed is one of pyproject.toml."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (what,) = re.findall(r"pip install (?:-e )?(\.|'(?:\.|holdfast)\[[\w,]+\]')", command.text)
+    assert set(re.findall(r"\w+", what)) - {"holdfast"} <= extras.keys()
+
+
+@pytest.mark.parametrize("command", named(each for each in COMMANDS if re.search(r"\b(make|pytest) ", each.text)))
+def test_printed_targets_and_tests_exist(command):
+    """Each target of make, mark of pytest and file of tests that is printed is one that there is."""
+    words = shlex.split(command.text)
+    if words[0] == "make":
+        assert set(words[1:]) <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    else:
+        marks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
+        assert words[1] == "-m"
+        assert words[2] in {mark.partition(":")[0] for mark in marks}
+        assert all((ROOT / path).is_file() for path in words[3:])
+
+
+@pytest.mark.parametrize("command", named(each for each in COMMANDS if " -m benchmarks." in each.text))
+def test_printed_benchmarks_exist(command):
+    """Each benchmark that is printed is a module that can be run, with options that there are."""
+    module, *options = shlex.split(command.text)[2:]
+    assert find_spec(module)
+    assert set(options) <= {"--write", "--check"}
+
+
+def test_every_printed_command_is_looked_at():
+    """No command is passed over but those of other programs that are listed, and this list names only what is there."""
+    kinds = re.compile(r"pip install|\b(make|pytest|torchrun|accelerate) |-m benchmarks\.|HOLDFAST_\w+=")
+    rest = {each.text for each in COMMANDS if each not in OURS and not kinds.search(each.text)}
+    assert rest - {"python -m application"} == OTHERS.keys()
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +137,20 @@ def home(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("words", [each.values[1] for each in COMMANDS if each.values[1][3] in READING], ids=shlex.join)
-def test_a_printed_command_that_reads_a_run_works(home, words):
+READERS = [each for each in OURS if each.is_complete and words_of(each.text)[0] in READING]
+
+
+@pytest.mark.parametrize("command", named(READERS))
+def test_a_printed_command_that_reads_a_run_works(home, command):
     """Each printed command that looks at a run or at settings works as printed beside a run called default."""
-    process = run_here(*words[3:], cwd=home)
+    process = run_here(*words_of(command.text), cwd=home)
     assert process.returncode == 0, process.stderr
     assert process.stdout
+
+
+def test_the_picture_of_a_run_shows_commands_that_there_are(home):
+    """What the picture says to try next is understood, and works beside such a run."""
+    lines = re.findall(r">([^<]*python[^<]*application[^<]*)<", (ROOT / "docs/run.svg").read_text(encoding="utf-8"))
+    shown = "\n".join(lines).replace("&#160;", " ").replace("&#x27;", "'")
+    for words in next_commands(shown.partition("train\n")[2]):
+        assert run_here(*words, cwd=home).returncode == 0, words

@@ -83,6 +83,13 @@ def test_a_run_by_a_plug_in_says_to_trust_it_in_what_to_try(tmp_path, monkeypatc
     try_next(process.stdout, cwd=tmp_path)
 
 
+def test_a_run_that_holds_nothing_out_proposes_no_evaluation(tmp_path):
+    """Where no document was held out, ``evaluate`` could not end well and is not said to try."""
+    process = run_here("train", *tiny(corpus(tmp_path), "data.holdout=0", "run.budget.steps=1"), cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert [process.args[0] for process in try_next(process.stdout, cwd=tmp_path)] == ["generate"]
+
+
 def test_the_run_folder_holds_what_is_documented(trained):
     """Settings, metrics, events and the last three checkpoints stand in the run folder."""
     folder = trained[0] / "runs/default"
