@@ -76,7 +76,7 @@ def try_new(arguments: Sequence[str], output: str, *, cwd: Path) -> None:
     """Run, cut short, what ``output`` says to try next, unless that was done for a command of this kind before.
 
     Commands are of one kind that name the same settings of what makes a model and of its folder, with the same values
-    of each ``kind``. Raises ``AssertionError`` if what is said to try is no command that there is, or does not end well.
+    of each ``kind``. Raises ``AssertionError`` if one is no command that there is, or does not end well.
     """
     if "try next:" not in output:
         return
