@@ -23,7 +23,7 @@ _VOCABULARY = re.compile(
 )
 # What a library says of a URL may lack its scheme: it took `key:secret@bucket` for a name.
 _BARE_USER = re.compile(r"""(?<![^\s"'`<>()\[\]{},=])[^\s"'`<>()\[\]{},=:/?#@]+:(?!//)[^\s"'`<>]{1,4096}@(?=\w)""")
-_END = re.compile("&")
+_END = re.compile(r"&|(?<==\*\*\*)")  # a value that was hidden already ends by itself: a sentence may come after it
 
 
 def is_secret(name: str) -> bool:

@@ -15,6 +15,7 @@ from configs.plain import leaves, to_plain
 from configs.rendering import dump_settings, render
 from configs.settings import TrainSettings
 from domain.errors import ConfigurationError
+from domain.urls import without_secrets
 
 # `CANARY` keeps a drawn secret from standing in the settings by chance.
 secrets = st.text(st.characters(codec="utf-8", exclude_characters="&"), max_size=20).map("CANARY{}".format)
@@ -157,3 +158,9 @@ def test_errors_do_not_repeat_secrets(override):
     with pytest.raises(ConfigurationError) as caught:
         load_settings([], [override, "data.x=1"], {})
     assert "CANARY" not in str(caught.value)
+
+
+def test_a_sentence_after_a_secret_that_was_hidden_already_stays():
+    """What is masked a second time keeps the words after the URL."""
+    said = without_secrets("https://host/x?part=1&X-Amz-Signature=CANARY: line 3 is not one JSON object")
+    assert mask_text(said) == f"https://host/x?part=1&X-Amz-Signature={MASK} line 3 is not one JSON object"
