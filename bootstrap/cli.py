@@ -49,22 +49,20 @@ def guarded(command: Callable[[], int]) -> int:
     """Return the exit code of ``command``, or that of the error that it raised, which is told."""
     from bootstrap.printing import as_error
     from configs.masking import mask_text
-    from domain.errors import (
-        ConfigurationError,
-        DataError,
-        PluginFailed,
-        RestartNeeded,
-        StateError,
-        TokensLost,
-        TrainingError,
-    )
+    from domain import errors
 
     try:
         return command()
-    except TrainingError as error:
-        where = _where(error) if isinstance(error, PluginFailed) else ""
+    except errors.TrainingError as error:
+        where = _where(error) if isinstance(error, errors.PluginFailed) else ""
         print(as_error(f"error: {mask_text(str(error))}{where}"), file=sys.stderr)
-        codes = {ConfigurationError: 2, TokensLost: 75, DataError: 3, StateError: 4, RestartNeeded: 75}
+        codes = {
+            errors.ConfigurationError: 2,
+            errors.TokensLost: 75,
+            errors.DataError: 3,
+            errors.StateError: 4,
+            errors.RestartNeeded: 75,
+        }
         return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; Python would complain about it at exit

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from domain.eviction import CachedShard, EvictionPolicy
     from domain.mixture import Mixture
 
+EVICTIONS = ("next_use", "lru")
+
 
 def first_uses(readers: Sequence[TextReader], mixture: Mixture, datasets: Datasets) -> dict[str, int]:
     """Return by fingerprint the datasets that a run of ``readers`` needs, and from which of its samples on.
@@ -40,10 +42,8 @@ def load_eviction(cache: CacheSettings, uses: Mapping[str, int]) -> EvictionPoli
     def next_use(shard: CachedShard) -> int | None:
         return uses.get(shard.fingerprint)
 
-    built_in: dict[str, Callable[[], EvictionPolicy]] = {
-        "next_use": lambda: FarthestNextUse(next_use),
-        "lru": LeastRecentlyUsed,
-    }
+    makers: Sequence[Callable[[], EvictionPolicy]] = (lambda: FarthestNextUse(next_use), LeastRecentlyUsed)
+    built_in = dict(zip(EVICTIONS, makers, strict=True))
     kind = cache.eviction
     new = built_in[kind] if kind in built_in else load_plugin("eviction", kind, built_in=built_in)
     policy: EvictionPolicy = make_plugin(

@@ -77,7 +77,6 @@ def explain(run: Path) -> str:
     if is_unwritten(run):
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
     record = read_record(run)
-    settings = record["settings"]
     figures = [line.get("step") for line in JsonLines(run / "metrics.jsonl").read() if "loss" in line]
     commits = run.glob("checkpoints/checkpoint-*/COMMIT")
     steps = [commit.parent.name.rpartition("-")[2] for commit in commits]
@@ -85,7 +84,7 @@ def explain(run: Path) -> str:
         list(JsonLines(run / "events.jsonl").read()),
         max((step for step in figures if isinstance(step, int)), default=0),
         sorted(int(step) for step in steps if step.isdecimal()),
-        settings.get("run", {}).get("budget", {}).get("steps"),
+        _budget(record["settings"]),
         is_locked(run),
         record.get("start", {}),
         [entry for entry in record["history"] if isinstance(entry, dict) and isinstance(entry.get("from_step"), dict)],
@@ -93,6 +92,14 @@ def explain(run: Path) -> str:
     note = note_trust(run)
     lines = [*_lines(run, story), *([note] if note else [])]
     return "\n".join(one_line(line, _LONGEST) for line in lines)
+
+
+def _budget(settings: Mapping[str, Any]) -> int | None:
+    """Return how many steps the run is to take, None if what was recorded does not tell."""
+    run = settings.get("run")
+    budget = run.get("budget") if isinstance(run, dict) else None
+    steps = budget.get("steps") if isinstance(budget, dict) else None
+    return steps if isinstance(steps, int) else None
 
 
 def _lines(run: Path, story: Story) -> Iterator[str]:

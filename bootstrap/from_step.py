@@ -11,18 +11,16 @@ from application.inbox import Inbox
 from bootstrap.assemble import assemble
 from bootstrap.fit import take_former_tokenizer
 from bootstrap.launch import is_restart
+from bootstrap.named_checkpoint import refuse_other
 from bootstrap.run_folder import RunFolder, read_record
 from bootstrap.state_stores import archive_in_use, archive_of
 from configs.rendering import dump_settings
-from domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from configs.settings import TrainSettings
     from ports.state_store import StateStore
-
-_MOST_NAMED = 20
 
 
 def return_to(
@@ -35,7 +33,8 @@ def return_to(
     """Let the run of ``settings`` continue from its checkpoint of ``step``: later ones are moved to ``superseded/``.
 
     A start that a launcher has made again does nothing: the first one did it. ``run.json`` tells it in its history.
-    Raises ``StateError`` if there is no such checkpoint, or it does not verify: no step is left then.
+    Raises ``StateError`` if there is no such checkpoint, or it does not verify: it is in quarantine then, and all else
+    is as it was.
     """
     if is_restart(environment):
         say(f"this is a restart, and the run went back to step {step} before: it continues from its newest checkpoint")
@@ -62,14 +61,6 @@ def _verified(store: StateStore, step: int, settings: TrainSettings) -> int:
     """Return the newest step of ``store`` and its archive; raises ``StateError`` unless that of ``step`` verifies."""
     with archive_of(settings, is_writing=False) as archive:
         copies = () if archive is None else archive.list()
-    before = sorted({info.progress.step for info in (*store.list(), *copies)})
-    loaded = store.load(at_most=step)
-    if loaded.info is not None and loaded.info.progress.step == step:
-        return max(before, default=step)
-    flaw = next((rejected.reason for rejected in loaded.rejected if rejected.name == f"checkpoint-{step}"), None)
-    if flaw is not None:
-        msg = f"checkpoint-{step} of {settings.run.directory} is damaged ({flaw}) and was set aside: name another step"
-        raise StateError(msg)
-    told = ", ".join(map(str, before[-_MOST_NAMED:]))
-    msg = f"{settings.run.directory} holds no checkpoint of step {step}: "
-    raise StateError(msg + (f"it holds {told}" if told else "it holds none"))
+    steps = sorted({info.progress.step for info in (*store.list(), *copies)})
+    refuse_other(store.load(at_most=step), steps, settings.run.directory, step)
+    return max(steps, default=step)

@@ -15,6 +15,7 @@ from bootstrap.plugins import load_plugin
 from configs.ready import find_file
 from configs.sections.memory import BUDGET
 from configs.sections.optimizer import TorchOptimizerSettings
+from domain.built_in import ATTENTION
 from domain.checkpoint_choice import CheckpointBudget
 from domain.memory_estimate import Engine, Training
 from domain.sizes import size_in_bytes
@@ -45,11 +46,11 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
     if optimizer.precision == "auto":
         precision = decide("optimizer.precision", precision, reason)
     with telling_broken_library():
-        from adapters.shared.attention import BUILT_IN_ATTENTION, choose_attention, register_attention
+        from adapters.shared.attention import choose_attention, register_attention
 
     attention = getattr(settings.model, "attention", "auto")
-    if attention not in ("auto", *BUILT_IN_ATTENTION):
-        register_attention(attention, load_plugin("attention", attention, built_in=BUILT_IN_ATTENTION))
+    if attention not in ("auto", *ATTENTION):
+        register_attention(attention, load_plugin("attention", attention, built_in=ATTENTION))
     attention, _ = choose_attention(attention, device, "bf16" if precision == "fp8" else precision)
     return {"optimizer.device": device, "optimizer.precision": precision, "model.attention": attention}
 

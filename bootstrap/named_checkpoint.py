@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ports.state_store import CheckpointInfo, OpenFile, StateStore
+    from ports.state_store import CheckpointInfo, Loaded, OpenFile, StateStore
 
 _MOST_NAMED = 20
 
@@ -72,17 +72,28 @@ def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], ob
     """
     run, choice = place.path, place.choice
     step = _best(store.list(), run) if choice.best else choice.step
+    steps = _steps_of(store.list())
     if step is not None:
-        _refuse_missing(store.list(), run, step)
+        _refuse_missing(steps, run, step)
     loaded = store.restore(into, at_most=step)
     if loaded.info is None:
         msg = f"{run} holds no valid checkpoint yet: train it first"
         raise StateError(msg)
-    if step not in (None, loaded.info.progress.step):
-        flaw = "".join(f" ({rejected.reason})" for rejected in loaded.rejected[:1])
-        msg = f"checkpoint-{step} of {run} is damaged{flaw} and was set aside: choose another step, which inspect shows"
-        raise StateError(msg)
+    if step is not None:
+        refuse_other(loaded, steps, run, step)
     return loaded.info
+
+
+def refuse_other(loaded: Loaded, steps: Sequence[int], run: Path, step: int) -> None:
+    """Raise ``StateError`` unless ``loaded`` is of ``step``; ``steps`` are those that ``run`` held before that."""
+    if loaded.info is not None and loaded.info.progress.step == step:
+        return
+    flaw = next((rejected.reason for rejected in loaded.rejected if rejected.name == f"checkpoint-{step}"), None)
+    if flaw is None:
+        _refuse_missing(steps, run, step)
+    why = "" if flaw is None else f" ({flaw})"
+    msg = f"checkpoint-{step} of {run} is damaged{why} and was set aside: choose another step, which inspect shows"
+    raise StateError(msg)
 
 
 def restore_alone(folder: Path, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
@@ -122,7 +133,7 @@ def folder_of(path: Path, choice: Choice) -> Path:
     assert step is not None
     folder = store.checkpoint(step)
     if not folder.exists():  # a damaged one is there to be looked at, too
-        _refuse_missing(found, path, step)
+        _refuse_missing(_steps_of(found), path, step)
     return path / folder.relative_to(path.absolute())
 
 
@@ -137,9 +148,12 @@ def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
     return -min(measured)[1]
 
 
-def _refuse_missing(found: Sequence[CheckpointInfo], run: Path, step: int) -> None:
-    steps = [info.progress.step for info in found]
+def _refuse_missing(steps: Sequence[int], run: Path, step: int) -> None:
     if step not in steps:
         told = ", ".join(str(each) for each in steps[-_MOST_NAMED:])
         msg = f"{run} holds no checkpoint of step {step}: " + (f"it holds {told}" if steps else "it holds none")
         raise StateError(msg)
+
+
+def _steps_of(found: Sequence[CheckpointInfo]) -> Sequence[int]:
+    return [info.progress.step for info in found]

@@ -107,7 +107,8 @@ def _go_back(container: Container) -> list[Reaction]:
 def _save(container: Container) -> list[Reaction]:
     inbox = container.inbox()
     save = SaveOnCadence(Every(container.settings().state_store.every), container.budget(), inbox)
-    shown = [(kind, _shown_saves(container)) for kind in ShowSaves.EVENTS]
+    show = _shown_saves(container)
+    shown = [(kind, show) for kind in ShowSaves.EVENTS]
     return [*shown, *_go_back(container), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from configs.sections.state_store import EncryptionSettings
     from ports.key_provider import KeyProvider
 
+KEY_KINDS = ("env", "file")
+
 
 def build_sealing(settings: EncryptionSettings | None) -> Sealing | None:
     """Return what encrypts a run's checkpoints, None if nothing does; raises ``ConfigurationError`` without its key."""
@@ -55,7 +57,7 @@ def key_provider(settings: KeySettings, section: str) -> KeyProvider:
             paths = [Path(place).expanduser() for place in places]
             provider = lazy("adapters.key_provider.file:FileKeyProvider")(paths[0], old=paths[1:])
         else:
-            plugin = load_plugin("key_provider", kinds[0], built_in=("env", "file"))
+            plugin = load_plugin("key_provider", kinds[0], built_in=KEY_KINDS)
             check_options("key_provider", kinds[0], plugin, first, old=old)
             provider = build_plugin("key_provider", kinds[0], plugin, first, old=old)
     except ImportError as error:

@@ -77,7 +77,7 @@ class Trained:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether ``evaluate`` left out documents behind the first ``evaluation.max_tokens``."""
+        """Return whether ``evaluate`` left out documents after the first ``evaluation.max_tokens``."""
         is_cut: bool = self._container.held_out().is_cut
         return is_cut
 
@@ -174,9 +174,8 @@ def _as_begun(
 
 
 def _awaiting_weights(factory: Any) -> Any:
-    """Have ``factory``, if it can, leave out the weights that are restored behind it, each of them."""
-    if hasattr(factory, "await_weights"):
-        factory.await_weights()
+    """Have ``factory`` leave out the weights, as each of them is restored after it has built the model."""
+    factory.await_weights()
     return factory
 
 

@@ -11,6 +11,7 @@ from configs.ready import find_file
 from configs.sections.decoder import DecoderModelSettings
 from configs.sections.model import HuggingFaceModelSettings
 from configs.sections.schedule import SCHEDULES
+from domain.built_in import LOSSES
 from domain.errors import ConfigurationError
 from domain.packing import ConcatPacking, SlidingPacking
 from domain.schedule import (
@@ -49,10 +50,10 @@ def build_model(
     model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
     add_adapters(model, settings)
     if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and hasattr(model, "network"):
-        from adapters.shared.loss_choice import BUILT_IN_LOSSES, choose_loss
+        from adapters.shared.loss_choice import choose_loss
 
         wanted = settings.model.loss
-        own = None if wanted in BUILT_IN_LOSSES else load_plugin("loss", wanted, built_in=BUILT_IN_LOSSES)
+        own = None if wanted in LOSSES else load_plugin("loss", wanted, built_in=LOSSES)
         if getattr(settings.optimizer, "kind", None) == "deepspeed" and wanted == "auto":
             wanted = "plain"  # ZeRO-3 gathers a parameter for the module that owns it alone
         choose_loss(model, wanted, own_loss=own)  # type: ignore[arg-type]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from bootstrap.eviction import EVICTIONS
 from bootstrap.run_folder import read_record
+from bootstrap.sealing import KEY_KINDS
 from bootstrap.transforms import TRANSFORMS
 from configs.layers import load_settings, restore_settings
 from configs.sections.schedule import SCHEDULES
+from domain.built_in import ATTENTION, LOSSES
 from domain.errors import ConfigurationError, TrainingError
 
 if TYPE_CHECKING:
@@ -18,10 +21,6 @@ if TYPE_CHECKING:
 
     from configs.settings import TrainSettings
 
-BUILT_IN_ATTENTION = ("auto", "sdpa", "eager", "varlen", "flex_attention", "flash_attention_2", "flash_attention_3")
-BUILT_IN_LOSSES = ("auto", "chunked", "plain", "liger")
-EVICTIONS = ("next_use", "lru")
-_KEYS = ("env", "file")
 _SECTIONS = ("data", "tokenizer", "model", "optimizer", "state_store", "event_bus")
 
 
@@ -69,8 +68,8 @@ def _asked(settings: TrainSettings) -> Iterator[tuple[str, str]]:
     has_base = getattr(model, "lora", None) is not None  # else the base model is not opened
     names = {f"{name}.kind": getattr(settings, name).kind for name in _SECTIONS if _is_outside(getattr(settings, name))}
     names |= {f"model.{name}": getattr(model, name, None) for name in ("trust_remote_code", "trust_pickle") if has_base}
-    names["model.attention"] = _outside(getattr(model, "attention", "auto"), BUILT_IN_ATTENTION)
-    names["model.loss"] = _outside(getattr(model, "loss", "auto"), BUILT_IN_LOSSES) if has_base else None
+    names["model.attention"] = _outside(getattr(model, "attention", "auto"), ("auto", *ATTENTION))
+    names["model.loss"] = _outside(getattr(model, "loss", "auto"), LOSSES) if has_base else None
     names["data.transforms"] = ",".join(each.kind for each in data.transforms if each.kind not in TRANSFORMS) or None
     schedule = getattr(settings.optimizer, "schedule", None)
     names["optimizer.schedule.kind"] = _outside(getattr(schedule, "kind", "cosine"), SCHEDULES)
@@ -78,7 +77,7 @@ def _asked(settings: TrainSettings) -> Iterator[tuple[str, str]]:
     names["data.cache.eviction"] = _outside(getattr(cache, "eviction", "lru"), EVICTIONS)
     for place, section in (("state_store", settings.state_store), ("data.cache", cache)):
         encryption = getattr(section, "encryption", None)
-        if encryption is not None and encryption.key_from.partition(":")[0] not in _KEYS:
+        if encryption is not None and encryption.key_from.partition(":")[0] not in KEY_KINDS:
             names[f"{place}.encryption.key_from"] = encryption.key_from
     yield from ((key, value) for key, value in names.items() if value is not None)
 

@@ -33,6 +33,9 @@ class ModelFactory(ABC, Generic[Model]):
     def longest_row(self) -> int | None:
         """Return how many positions the model has, as far as its description tells; None if it knows no limit."""
 
+    def await_weights(self) -> None:
+        """Leave weights that ``build`` would load unread from now on, as each of them is restored from elsewhere."""
+
     @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
         """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, final
 
 from adapters.data_source.formats.compression import DamagedError, unpacked
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from adapters.data_source.opening import Access
 
 _TABLES = ("parquet", "arrow")
-_MOST_COUNTED, _COUNTED_AT_ONCE = 4 << 30, 1 << 20  # bytes, some seconds
+_COUNTED_AT_ONCE = 1 << 20  # bytes
+_SECONDS_TO_COUNT = 5.0  # between a bad line and its message
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -119,13 +121,16 @@ class Reading:
 
     def line_of(self, file: File, position: int) -> int | None:
         """Return the number of the line that begins at byte ``position``, None where nobody would wait for it."""
-        if not file.stored.is_local or file.format in _TABLES or position > _MOST_COUNTED:
+        if not file.stored.is_local or file.format in _TABLES:
             return None
         try:
             with self.access.opened(file.stored, is_random=False) as stored:
-                stream = unpacked(stored, file.compression)
-                sizes = [_COUNTED_AT_ONCE] * (position // _COUNTED_AT_ONCE) + [position % _COUNTED_AT_ONCE]
-                return 1 + sum(stream.read(size).count(b"\n") for size in sizes)
+                stream, line, until = unpacked(stored, file.compression), 1, monotonic() + _SECONDS_TO_COUNT
+                for start in range(0, position, _COUNTED_AT_ONCE):
+                    if monotonic() >= until:
+                        return None
+                    line += stream.read(min(_COUNTED_AT_ONCE, position - start)).count(b"\n")
+                return line
         except (OSError, DamagedError, DataError):
             return None
 

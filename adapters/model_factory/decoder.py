@@ -71,6 +71,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         self._checkpointing = gradient_checkpointing
         self._awaits_weights = False
 
+    @override
     def await_weights(self) -> None:
         """Leave the weights at ``path`` unread from now on, as each of them is restored from elsewhere."""
         self._awaits_weights = True

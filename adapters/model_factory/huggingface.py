@@ -81,6 +81,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         self._source = {"revision": revision, "token": os.environ.get("HF_TOKEN") or False}
         self._awaits_weights = False
 
+    @override
     def await_weights(self) -> None:
         """Leave the weights at ``path`` unread from now on, as each of them is restored from elsewhere."""
         self._awaits_weights = True

@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo
 from torch.distributed.rendezvous import rendezvous
 from typing_extensions import override
 
+from adapters.shared.peers import COURTESY_SECONDS
 from domain.commands import from_json, to_json
 from domain.errors import ConfigurationError, TrainingError
 from ports.process_group import ProcessGroup
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MEETING_SECONDS = 600.0  # all were started at once: they differ by the time that imports take
-_COURTESY_SECONDS = 2.0  # so that the rank that failed first also ends first: a launcher goes by its exit code
 _group_numbers = itertools.count()
 
 
@@ -119,9 +119,10 @@ class TorchProcessGroup(ProcessGroup):
         except RuntimeError as error:
             self.close()
             bound = _waited(asked, self._timeout_seconds)
-            time.sleep(_COURTESY_SECONDS)
+            time.sleep(COURTESY_SECONDS)
             msg = (
-                f"rank {self._rank} of {self._size} lost the others{bound}; look for the first error there and restart"
+                f"rank {self._rank} of {self._size} lost the others{bound}; look for the first error in their output "
+                "and restart"
             )
             raise TrainingError(msg) from error
         return everyone

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 VARLEN = "varlen"
-BUILT_IN_ATTENTION = ("sdpa", "eager", VARLEN, "flex_attention", "flash_attention_2", "flash_attention_3")
 
 _TELLS_SHARING = "enable_gqa" in signature(varlen_attn).parameters
 _by_lengths = {VARLEN, "flash_attention_2", "flash_attention_3", "flash_attention_4"}

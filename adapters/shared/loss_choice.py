@@ -10,6 +10,7 @@ from torch.nn.functional import linear
 
 from adapters.shared.attention import packed_arguments
 from adapters.shared.isolation import as_evaluated, random_tokens
+from domain.built_in import LOSSES
 from domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from adapters.shared.causal_language_model import CausalLanguageModel
-
-BUILT_IN_LOSSES = ("auto", "chunked", "plain", "liger")
 
 _TOKENS = 6
 _LARGE = 1e3  # logits beside which soft caps, such as 30 of Gemma 2, show
@@ -35,8 +34,8 @@ def choose_loss(
     that is not built in comes with ``own_loss``, computed in chunks where that can be. To be asked again after layers
     were replaced. Raises ``ConfigurationError`` for chunked or liger with a model that cannot take them.
     """
-    if wanted not in BUILT_IN_LOSSES and own_loss is None:
-        msg = f"model.loss is {wanted}, which is no loss here: it must be one of {', '.join(BUILT_IN_LOSSES)}"
+    if wanted not in LOSSES and own_loss is None:
+        msg = f"model.loss is {wanted}, which is no loss here: it must be one of {', '.join(LOSSES)}"
         raise ConfigurationError(msg)
     model.own_loss = own_loss
     reason = None if wanted == "plain" else why_not_chunked(model.network)

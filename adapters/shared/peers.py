@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import torch.distributed as dist
 
 from domain.errors import TrainingError
 
-_COURTESY_SECONDS = 2.0  # so that the rank that failed first also ends first: a launcher goes by its exit code
+COURTESY_SECONDS = 2.0  # so that the rank that failed first also ends first: a launcher goes by its exit code
+_WAITED = re.compile(r"Timed out waiting (\d+)ms")  # of gloo
 _SIGNS = (
     "gloo/transport",
     "Connection closed by peer",
@@ -25,9 +27,13 @@ def raise_if_peers_are_lost(error: BaseException) -> None:
     """Raise ``TrainingError`` if ``error`` came from a collective that another rank has left, as by being killed."""
     if not dist.is_available() or not dist.is_initialized() or not is_of_lost_peers(error, dist.get_world_size()):
         return
-    time.sleep(_COURTESY_SECONDS)
+    time.sleep(COURTESY_SECONDS)
     place = f"rank {dist.get_rank()} of {dist.get_world_size()}"
-    msg = f"{place} lost the others in the middle of a step; look for the first error there and restart"
+    waited = _WAITED.search(str(error))
+    bound = f" within {int(waited[1]) / 1000:.0f} s, the most that torch waits" if waited else ""
+    msg = (
+        f"{place} lost the others in the middle of a step{bound}; look for the first error in their output and restart"
+    )
     raise TrainingError(msg) from error
 
 

@@ -52,7 +52,8 @@ def announced(files: FileOperations, folder: Path, share: StateShare) -> Wrapped
     deadline = time.monotonic() + share.patience
     while (record := _read(files, folder / RANKS / _OPEN)) is None:
         if share.is_over() or time.monotonic() > deadline:
-            msg = f"rank 0 did not begin {folder} within {share.patience:.0f} s, or has left: look there for its error"
+            patience = f"{share.patience:.0f} s"
+            msg = f"rank 0 did not begin {folder} within {patience}, or has left: look for the error in its output"
             raise StateError(msg)
         time.sleep(_POLL_SECONDS)
     return key_from_record(record.get("encryption"))
@@ -85,7 +86,7 @@ def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence
             if share.is_over() or time.monotonic() > deadline:
                 msg = (
                     f"rank {missing[0]} of {share.num_ranks} did not write its part within {share.patience:.0f} s, "
-                    "or has left: look there for its error"
+                    "or has left: look for the error in its output"
                 )
                 raise StateError(msg)
             time.sleep(_POLL_SECONDS)

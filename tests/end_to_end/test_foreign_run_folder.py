@@ -9,8 +9,6 @@ import shutil
 import pytest
 from command_line import corpus, run_here, tiny
 
-from bootstrap.trust import BUILT_IN_ATTENTION, BUILT_IN_LOSSES, EVICTIONS
-
 LORA = ["model.lora.rank=4"]
 COMMANDS = {
     "generate": ["generate", "run", "--max-new-tokens", "2"],
@@ -133,15 +131,6 @@ def test_who_only_looks_is_told_what_the_folder_asks_for(foreign, command):
     assert process.returncode == 0
     assert f"ask for model.trust_remote_code={base}" in process.stdout
     assert not (foreign / "ran").exists()
-
-
-def test_what_is_built_in_is_what_the_adapters_have():
-    """A name that an adapter of our own answers to needs no trust, and every other does."""
-    from adapters.shared import attention, loss_choice
-
-    assert set(BUILT_IN_ATTENTION) == {"auto", *attention.BUILT_IN_ATTENTION}
-    assert set(BUILT_IN_LOSSES) == set(loss_choice.BUILT_IN_LOSSES)
-    assert set(EVICTIONS) == {"next_use", "lru"}
 
 
 def files_of(folder):

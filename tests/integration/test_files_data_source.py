@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import read_all, texts_of
 
+from adapters.data_source import reading
 from adapters.data_source.files import FilesDataSource
 from adapters.data_source.formats.compression import zstd
 from adapters.data_source.formats.records import Limits
@@ -340,6 +341,18 @@ def test_of_many_expected_parts_the_oldest_are_given_up():
             number for number, first in enumerate(firsts) if any(asked.startswith(first) for asked in server.requests)
         ]
         assert again == list(range(8))
+
+
+def test_nobody_waits_long_for_the_number_of_a_line(tmp_path, monkeypatch):
+    """Where lines take longer to count than a person would wait, the byte alone is told."""
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"text": "good"}\n' * 6 + b"bad\n"))
+    source = FilesDataSource([str(path)])
+    (unit,) = source.units()
+    (rejected,) = (item for item in source.read(unit) if isinstance(item, Rejected))
+    assert "line 7 at byte 102" in source.tell(unit, rejected)
+    monkeypatch.setattr(reading, "_SECONDS_TO_COUNT", 0.0)
+    assert source.tell(unit, rejected) == rejected.reason
 
 
 @pytest.mark.parametrize("packed", [False, True])

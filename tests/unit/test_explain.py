@@ -53,6 +53,16 @@ def test_how_a_run_stands_follows_from_its_last_start(tmp_path, events, state):
     assert first == f"{tmp_path} · {state} · step 8 of 350"
 
 
+@pytest.mark.parametrize("run", [None, [], "text", {"budget": 5}, {"budget": {"steps": "many"}}])
+def test_strange_settings_in_the_record_leave_the_rest_of_the_story(tmp_path, run):
+    """A record whose budget cannot be read is told without it."""
+    path = run_folder(tmp_path, [STARTED], last_step=8) / "run.json"
+    record = json.loads(path.read_text())
+    record["settings"]["run"] = run
+    path.write_text(json.dumps(record))
+    assert explain(tmp_path).splitlines()[0] == f"{tmp_path} · killed · step 8"
+
+
 def test_a_run_that_trains_is_told_as_such(tmp_path):
     """While a process holds the lock the run is running, and nothing is said of an end."""
     run_folder(tmp_path, [STARTED], checkpoints=[4], last_step=6)

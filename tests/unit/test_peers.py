@@ -4,9 +4,20 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from adapters.shared import peers
 from adapters.shared.peers import is_of_lost_peers
+from domain.errors import TrainingError
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:36736: Connection reset by peer"
+
+
+def test_the_longest_wait_of_a_step_is_told(monkeypatch):
+    """What ends because torch waited as long as it does says how long that was."""
+    for name, value in {"is_initialized": True, "get_world_size": 2, "get_rank": 0}.items():
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+    monkeypatch.setattr(peers, "COURTESY_SECONDS", 0)
+    with pytest.raises(TrainingError, match="in the middle of a step within 1800 s, the most that torch waits; look"):
+        peers.raise_if_peers_are_lost(RuntimeError("gloo/transport: Timed out waiting 1800000ms for recv"))
 
 
 @pytest.mark.parametrize(

@@ -1,33 +1,19 @@
 """Settings under the names of LlamaHome's training configuration."""
 
+from pathlib import Path
+
 import pytest
 
 from configs.aliases import ALIASES
 from configs.layers import load_settings
 from domain.errors import ConfigurationError
 
-LLAMAHOME = """\
-training:
-  pipeline:
-    batch_size: "auto"
-    prefetch: 2
-    max_memory: 0.8
-  optimization:
-    mixed_precision: true
-    gradient_checkpointing: true
-    compile_mode: "reduce-overhead"
-  resources:
-    gpu_memory_fraction: 0.7
-    cpu_workers: "auto"
-    io_queue_size: 1000
-"""
+LLAMAHOME = Path(__file__).parents[1] / "llamahome.yaml"
 
 
-def test_its_configuration_keeps_its_meaning(tmp_path):
+def test_its_configuration_keeps_its_meaning():
     """The block of its documentation sets what it says, and each value tells where it came from."""
-    path = tmp_path / "llamahome.yaml"
-    path.write_text(LLAMAHOME)
-    found = load_settings([path], [], {})
+    found = load_settings([LLAMAHOME], [], {})
     settings = found.settings
     assert settings.optimizer.micro_batch == "auto"
     assert (settings.data.prefetch, settings.data.workers) == (2, None)
@@ -39,7 +25,7 @@ def test_its_configuration_keeps_its_meaning(tmp_path):
         "full",
         "reduce-overhead",
     )
-    assert found.origins["data.prefetch"] == f"{path}, as training.pipeline.prefetch"
+    assert found.origins["data.prefetch"] == f"{LLAMAHOME}, as training.pipeline.prefetch"
 
 
 VALUES = {
