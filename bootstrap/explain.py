@@ -94,12 +94,10 @@ def explain(run: Path) -> str:
     return "\n".join(one_line(line, _LONGEST) for line in lines)
 
 
-def _budget(settings: Mapping[str, Any]) -> int | None:
-    """Return how many steps the run is to take, None if what was recorded does not tell."""
-    run = settings.get("run")
-    budget = run.get("budget") if isinstance(run, dict) else None
-    steps = budget.get("steps") if isinstance(budget, dict) else None
-    return steps if isinstance(steps, int) else None
+def _budget(settings: Any) -> int | None:
+    for name in ("run", "budget", "steps"):
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return settings if isinstance(settings, int) else None
 
 
 def _lines(run: Path, story: Story) -> Iterator[str]:

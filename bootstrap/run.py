@@ -78,8 +78,7 @@ class Run:
     """A run that a host starts, watches and stops; usable from any thread, and installs no signal handler.
 
     ``stopped_by`` is the command that ended it before its budget did, if one did. With ``may_exit`` the watchdog ends
-    the process, with exit code 75, if the run hangs. The first rank calls ``begin_with`` before it opens the folder,
-    once all ranks have met.
+    the process, with exit code 75, if the run hangs. The first rank calls ``begin_with`` once all ranks have met.
     """
 
     def __init__(
@@ -169,8 +168,7 @@ class Run:
             decide=lambda name, value, reason: folder.decide(name, value, reason),  # noqa: PLW0108  not open yet
             show=lambda phase, share=None: self._screen.show(phase, share),
         )
-        folder = self._open_folder(container, stack)
-        group = container.process_group()
+        folder, group = self._open_folder(container, stack), container.process_group()
         folder.give_to(container)
         stack.enter_context(one_hub(container))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
