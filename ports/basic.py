@@ -97,6 +97,10 @@ class BasicModelFactory(ModelFactory[Model]):
         return None
 
     @override
+    def await_weights(self) -> None:
+        pass
+
+    @override
     def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:
         return None
 

@@ -33,6 +33,7 @@ class ModelFactory(ABC, Generic[Model]):
     def longest_row(self) -> int | None:
         """Return how many positions the model has, as far as its description tells; None if it knows no limit."""
 
+    @abstractmethod
     def await_weights(self) -> None:
         """Leave weights that ``build`` would load unread from now on, as each of them is restored from elsewhere."""
 
