@@ -1,0 +1,160 @@
+"""Each page of the documentation, followed line by line in a fresh folder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import ROOT, corpus
+from printed_commands import printed, words_of
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+EXCEPTIONS = {
+    "python -m application prepare data.kind=files "
+    "'data.path=s3://bucket/*.parquet' data.text_field=content": "needs a bucket",
+    "python -m application train run.name=mine state_store.archive.url=s3://bucket/runs": "needs a bucket",
+    "python -m application train --accept-changed-data": "needs changed data: test_data_identity.py has them",
+}
+"""What is not run as printed, and why."""
+ADDITIONS = {
+    "run.budget.tokens=2e7": ["run.budget.steps=3"],
+    "run.budget.steps=100000": ["run.budget.steps=3"],
+    "model.path=": ["run.budget.steps=3"],
+    "model.config.": ["run.budget.steps=3"],
+    "soak --faults 100": ["--faults", "2"],
+}
+"""What is added to the end of a command that has these words, so that it takes seconds."""
+SHORT = {
+    "DATA__SEQUENCE_LENGTH": "64",
+    "OPTIMIZER__BATCH_SIZE": "2",
+    "OPTIMIZER__DEVICE": "cpu",
+    "OPTIMIZER__PRECISION": "fp32",
+    "EVALUATION__AT_START": "false",
+    "SAMPLE__MAX_NEW_TOKENS": "4",
+}
+SMALL = {
+    "TOKENIZER__VOCABULARY_SIZE": "300",
+    "TOKENIZER__MAX_BYTES": "100000",
+    "MODEL__CONFIG__HIDDEN_SIZE": "32",
+    "MODEL__CONFIG__INTERMEDIATE_SIZE": "64",
+    "MODEL__CONFIG__NUM_HIDDEN_LAYERS": "1",
+    "MODEL__CONFIG__NUM_ATTENTION_HEADS": "2",
+    "MODEL__CONFIG__NUM_KEY_VALUE_HEADS": "2",
+}
+"""Settings of the environment, so weaker than those that a command names: a run of 350 steps takes seconds by them."""
+PREPARATION = {
+    "python -m application erase ~/.cache/holdfast/encrypted-tokens": "python -m application prepare "
+    "data.cache.encryption.key_from=file:run.key",
+}
+"""What has to be there before a command that a page prints for another time."""
+END = "<|endoftext|>"
+
+
+def line_of(each):
+    """Return what is run of a command: without the comment after it or what installs Holdfast, with its whole name."""
+    line = each.text.partition("  #")[0].removeprefix("pip install -e . && ").rstrip()
+    return f"python -m application {line}" if each.is_short else line
+
+
+def followed():
+    """Return the commands of each page that are run: complete, ours (or of openssl), each where it stands first."""
+    seen, pages = set(EXCEPTIONS), {}
+    for each in printed():
+        line = line_of(each)
+        is_ours = "python -m application " in line and bool(words_of(line))
+        if (is_ours or line.startswith("openssl")) and each.is_complete and line not in seen:
+            seen.add(line)
+            pages.setdefault(each.page, []).append(line)
+    return pages
+
+
+FOLLOWED = followed()
+
+
+def shortened(line):
+    """Return ``line`` with what makes it short behind it."""
+    return " ".join([line, *(word for part, more in ADDITIONS.items() if part in line for word in more)])
+
+
+def variables(line, home):
+    """Return the environment of a reader whose home is ``home``, with settings that make ``line`` short."""
+    names_itself = any(part in line for part in ("data.kind=", "model.", "run.name="))
+    settings = SHORT | ({} if "model.path=" in line else SMALL) | ({} if names_itself else {"RUN__NAME": "default"})
+    kept = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    own = {"HOME": str(home), "PYTHONPATH": str(ROOT), "PATH": path, "HF_HUB_OFFLINE": "1"}
+    return kept | own | {f"HOLDFAST_{name}": value for name, value in settings.items()}
+
+
+def follow(line, folder):
+    """Run ``line`` as a shell does; it has to end with 0."""
+    process = subprocess.run(
+        ["sh", "-c", shortened(line)],
+        cwd=folder,
+        env=variables(line, folder),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+    assert process.returncode == 0, f"{line}\n{process.stdout[-3000:]}\n{process.stderr[-3000:]}"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return a folder with what the pages speak of: texts, and models from elsewhere."""
+    texts = corpus(tmp_path)
+    (tmp_path / "texts/more").mkdir(parents=True)
+    (tmp_path / "texts/more/corpus.jsonl.gz").write_bytes(gzip.compress(texts.read_bytes()))
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core.train([str(texts)], trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=[END]))
+    size = core.get_vocab_size()
+    gpt2 = GPT2Config(vocab_size=size, n_positions=64, n_embd=32, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    llama = LlamaConfig(
+        vocab_size=size, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    for name, model in {
+        "gpt2": GPT2LMHeadModel(gpt2),
+        "old": GPT2LMHeadModel(gpt2),
+        "llama": LlamaForCausalLM(llama),
+    }.items():
+        model.save_pretrained(tmp_path / name)
+        core.save(str(tmp_path / name / "tokenizer.json"))
+        config = {"eos_token": END, "tokenizer_class": "PreTrainedTokenizerFast"}
+        (tmp_path / name / "tokenizer_config.json").write_text(json.dumps(config))
+        if name == "old":
+            (tmp_path / "old/model.safetensors").unlink()
+            torch.save(model.state_dict(), tmp_path / "old/pytorch_model.bin")
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize(("page", "lines"), FOLLOWED.items(), ids=FOLLOWED)
+def test_each_command_of_a_page_works_as_printed(page, lines, folder):
+    """Followed from its first line to its last, after the first run of the README, each line of a page ends well."""
+    first = "python -m application train"
+    if page != "docs/encryption.md" and lines[0] != first and any("runs/default" in line for line in lines):
+        follow(first, folder)
+    for line in lines:
+        if line in PREPARATION:
+            follow(PREPARATION[line], folder)
+        follow(line, folder)
+
+
+def test_the_exceptions_are_printed():
+    """What is listed as an exception, an addition or a preparation stands in the documentation."""
+    lines = {line_of(each) for each in printed()}
+    assert lines >= EXCEPTIONS.keys() | PREPARATION.keys()
+    assert all(any(part in line for line in lines) for part in ADDITIONS)
+    assert sum(map(len, FOLLOWED.values())) >= 30
