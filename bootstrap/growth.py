@@ -43,14 +43,27 @@ def divide_data(folder: SharedRunFolder, known: DataFiles | None, container: Con
 
     Raises ``StateError`` for files that nobody has said to take up.
     """
-    grows, record = may_grow(container), folder.record
-    told = "{}" if record is None or known is None else json.dumps(_plan(record, known, container, grows=grows))
-    plan = json.loads(folder.gather(told)[0])
+    grows, record, plan = may_grow(container), folder.record, {}
+    if record is not None and known is not None:
+        plan = _plan(record, known, container, grows=grows)
+        if len(plan.get("files", ())) > len(_known(record)) + 1:
+            plan["samples"] = _samples_so_far(container)
+    plan = json.loads(folder.gather(json.dumps(plan))[0])
     if plan:
-        source = container.data_source()
-        container.data_source.override(providers.Object(source.only(plan["files"][0])))
-        container.added.override(providers.Object([source.only(names) for names in plan["files"][1:]]))
+        _divide(plan["files"], container)
         container.growth.override(providers.Object(Growth(tuple(plan["epochs"]), plan["samples"])))
+
+
+def divide_ahead(record: Mapping[str, Any], known: DataFiles, container: Container) -> None:
+    """Divide the data as the run of this ``run.json`` will, for what is done ahead of it; raises as ``divide_data``."""
+    if plan := _plan(record, known, container, grows=may_grow(container)):
+        _divide(plan["files"], container)
+
+
+def _divide(files: Sequence[Sequence[str]], container: Container) -> None:
+    source = container.data_source()
+    container.data_source.override(providers.Object(source.only(files[0])))
+    container.added.override(providers.Object([source.only(names) for names in files[1:]]))
 
 
 def leave_added_out(record: Mapping[str, Any], known: DataFiles, container: Container) -> None:
@@ -90,7 +103,7 @@ def keep_growth(record: dict[str, Any], container: Container) -> None:
     record[_FACT] = parts
 
 
-def _plan(record: Mapping[str, Any], known: DataFiles, container: Container, *, grows: bool) -> Mapping[str, Any]:
+def _plan(record: Mapping[str, Any], known: DataFiles, container: Container, *, grows: bool) -> dict[str, Any]:
     growth = _known(record)
     if not growth and not grows:
         return {}
@@ -112,7 +125,7 @@ def _plan(record: Mapping[str, Any], known: DataFiles, container: Container, *, 
             raise StateError(msg)
         groups.append(new)
         epochs.append(None)
-    return {"files": groups, "epochs": epochs, "samples": _samples_so_far(container) if new else 0}
+    return {"files": groups, "epochs": epochs, "samples": 0}
 
 
 def _refuse_missing(groups: Sequence[Sequence[str]], there: Collection[str]) -> None:

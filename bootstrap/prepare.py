@@ -10,8 +10,10 @@ from application.prepare_tokens import Prepared, PrepareTokens
 from application.rejections import Rejections
 from bootstrap.assemble import assemble
 from bootstrap.data import form_of
+from bootstrap.data_identity import known_data, order_as_before
 from bootstrap.fit import check_description, check_tokenizer, take_former_tokenizer
-from bootstrap.run_folder import RECORD, tokenizer_before
+from bootstrap.growth import divide_ahead
+from bootstrap.run_folder import RECORD, read_record, tokenizer_before
 from bootstrap.screen import phases_shown
 from bootstrap.step_sizes import give_sizes
 from configs.masking import mask, mask_text
@@ -38,10 +40,11 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     container = _container(settings, rejections)
     is_new = not (settings.run.directory / RECORD).exists()
     with phases_shown() as show:
+        _divide_as_the_run(container)
         show("preparing the tokenizer")
         check_description(container, is_new=is_new)
         check_tokenizer(container, is_new=is_new)
-        readers, datasets = container.readers(), container.datasets()
+        readers, datasets = container.all_readers(), container.datasets()
     with _Bar() as bar:
         preparations = [
             PrepareTokens(
@@ -66,6 +69,15 @@ def _container(settings: TrainSettings, rejections: Rejections) -> Container:
     take_former_tokenizer(container, tokenizer_before(folder))
     give_sizes(container, {}, lambda _name, value, _reason: value)
     return container
+
+
+def _divide_as_the_run(container: Container) -> None:
+    """Have what was added to the data since the run began stand apart, as the run itself will have it."""
+    folder = container.directory()
+    record = read_record(folder) if (folder / RECORD).exists() else {}
+    if (known := known_data(record)) is not None:
+        order_as_before(known.first_places, container)
+        divide_ahead(record, known, container)
 
 
 def _say(line: str) -> None:

@@ -100,6 +100,10 @@ def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:
     if getattr(settings.tokenizer, "follows_model", False):
         followed = f"that of model.path ({origins.of(('model', 'path'))})"
         layers |= {("tokenizer", name): followed for name in ("kind", "path", "revision")}
+    if settings.optimizer.batch_size is None and ("optimizer", "batch_size") not in layers:
+        layers[("optimizer", "batch_size")] = (
+            f"from optimizer.batch_tokens ({origins.of(('optimizer', 'batch_tokens'))})"
+        )
     if ("run", "name") not in layers and names_itself(settings):
         name = run_name(settings, restore_settings)
         settings = settings.model_copy(update={"run": settings.run.model_copy(update={"name": name})})

@@ -155,3 +155,21 @@ def test_a_run_that_may_grow_generates_without_its_data(tmp_path):
     shutil.rmtree(tmp_path / "md")
     process = run_here("generate", "runs/default", "--prompt", "the", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
+
+
+def test_what_is_prepared_after_a_growth_is_what_the_run_uses(tmp_path):
+    """After `prepare` of grown data the run tokenizes nothing, and nothing that it began with was tokenized again."""
+
+    def tokens():
+        return {path: path.read_bytes() for path in tmp_path.glob("cache/tokens/*/*/*.bin")}
+
+    begun(tmp_path)
+    before = tokens()
+    ahead = run_here("prepare", *tiny(tmp_path / "any", "data.path=md", GROW), cwd=tmp_path)
+    assert ahead.returncode == 0, ahead.stderr
+    prepared = tokens()
+    assert before.items() < prepared.items()
+    assert len({path.parent.parent for path in prepared}) == len({path.parent.parent for path in before}) + 1
+    assert sum(map(len, prepared.values())) < 2 * sum(map(len, before.values()))
+    trained(tmp_path, GROW, steps=6)
+    assert tokens() == prepared

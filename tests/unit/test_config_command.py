@@ -106,3 +106,9 @@ def test_a_model_of_a_file_that_is_replaced_is_told(override, expected, capsys, 
     lines = capsys.readouterr().out.splitlines()
     assert (lines[0] == said) is (expected is not None)
     assert sum("is not used" in line for line in lines) == (expected is not None)
+
+
+def test_a_batch_in_tokens_is_said_where_the_rows_are_null(capsys):
+    """With optimizer.batch_tokens the null of batch_size says where the rows come from."""
+    assert main(["config", "optimizer.batch_tokens=4096"]) == 0
+    assert "batch_size: null  # from optimizer.batch_tokens (command line)" in capsys.readouterr().out
