@@ -96,9 +96,8 @@ def test_a_plug_in_that_fails_in_use(home, how, error):
 
 def test_an_adapter_that_lacks_methods_of_its_port(home):
     """An adapter that leaves a method of its port out is refused before anything is made, and told what to add."""
-    folder = home(
-        "holdfast.data_source", SOURCE.replace("BasicDataSource", "DataSource").replace("basic", "data_source")
-    )
+    source = SOURCE.replace("BasicDataSource", "DataSource").replace("ports.basic", "ports.data_source")
+    folder = home("holdfast.data_source", source)
     settings = [setting for setting in tiny(folder) if not setting.startswith(("data.kind", "data.path"))]
     process = run_here("train", *settings, "run.name=x", "data.kind=ours", cwd=folder)
     assert process.returncode == 2
