@@ -163,6 +163,6 @@ def _lost(names: Iterable[str]) -> StateError:
     known = ", ".join(dict.fromkeys(names)) or "the checkpoints"
     msg = (
         f"{known} turned out to be damaged while the state was read from them, and no other is left: they were "
-        "set aside, and the same command starts anew"
+        "set aside, and the same command starts again at step 0"
     )
     return StateError(msg)

@@ -20,26 +20,26 @@ _PROBES = (
 )
 
 
-def find_difference(model_s: Tokenizer, given: Tokenizer) -> str | None:
-    """Return in words how ``given`` differs from ``model_s``, the tokenizer of a model; None if it does not.
+def find_difference(own: Tokenizer, given: Tokenizer) -> str | None:
+    """Return in words how ``given`` differs from ``own``, the tokenizer of a model; None if it does not.
 
     Compared are the number of ids, what each id stands for, special ones included, and the ids of some hard texts.
     """
-    if model_s.fingerprint() == given.fingerprint():
+    if own.fingerprint() == given.fingerprint():
         return None
-    if model_s.vocabulary_size != given.vocabulary_size:
-        return f"it has {given.vocabulary_size:,} ids and the model's has {model_s.vocabulary_size:,}"
-    return next(_differences(model_s, given), None)
+    if own.vocabulary_size != given.vocabulary_size:
+        return f"it has {given.vocabulary_size:,} ids and the model's has {own.vocabulary_size:,}"
+    return next(_differences(own, given), None)
 
 
-def _differences(model_s: Tokenizer, given: Tokenizer) -> Iterator[str]:
-    if model_s.end_of_text != given.end_of_text:
-        yield f"it ends a document with id {given.end_of_text} and the model's with {model_s.end_of_text}"
+def _differences(own: Tokenizer, given: Tokenizer) -> Iterator[str]:
+    if own.end_of_text != given.end_of_text:
+        yield f"it ends a document with id {given.end_of_text} and the model's with {own.end_of_text}"
     for probe in _PROBES:
-        if model_s.encode([probe]).ids.tolist() != given.encode([probe]).ids.tolist():
+        if own.encode([probe]).ids.tolist() != given.encode([probe]).ids.tolist():
             yield f"it gives {probe[:24]!r} other ids than the model's"
-    for special in np.flatnonzero((model_s.token_bytes == 0) != (given.token_bytes == 0)):
+    for special in np.flatnonzero((own.token_bytes == 0) != (given.token_bytes == 0)):
         yield f"id {special} is special in only one of them"
     for number in range(given.vocabulary_size):
-        if model_s.decode([number]) != given.decode([number]):
-            yield f"id {number} is {given.decode([number])!r} and the model's is {model_s.decode([number])!r}"
+        if own.decode([number]) != given.decode([number]):
+            yield f"id {number} is {given.decode([number])!r} and the model's is {own.decode([number])!r}"

@@ -175,8 +175,8 @@ def _reasons_of_start(story: Story) -> Iterator[str]:
         yield "what to try: start the same command again once the cause is removed"
     else:
         yield f"why: the process ended without a word while it was {phase}: {_silent_causes(story)}"
-        goes_on = "; it goes on from the newest checkpoint" if story.checkpoints else "; it had trained nothing yet"
-        yield f"what to try: start the same command again{goes_on}"
+        then = "; it continues from the newest checkpoint" if story.checkpoints else "; it had trained nothing yet"
+        yield f"what to try: start the same command again{then}"
 
 
 def _silent_causes(story: Story) -> str:
@@ -192,15 +192,15 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
     found = _post_mortem(run, story)
     state, last = _state(story), story.last
     if state == "stopped":
-        yield f"why: {last['StopRequested'].get('reason')}; the same command goes on"
+        yield f"why: {last['StopRequested'].get('reason')}; the same command continues"
     elif state == "hung":
         yield f"why: {last['RunStalled'].get('reason')}"
         stacks = sorted(run.glob(f"{STACKS}/*.txt"), key=lambda path: path.stat().st_mtime)
         yield from (f"    where each thread was: {path}" for path in stacks[-1:])
-        yield "what to try: start the same command again; it goes on from the newest checkpoint"
+        yield "what to try: start the same command again; it continues from the newest checkpoint"
     elif state == "killed":
         yield f"why: the process ended without a word: {_silent_causes(story)}"
-        yield "what to try: start the same command again; it goes on from the newest checkpoint"
+        yield "what to try: start the same command again; it continues from the newest checkpoint"
     elif state == "failed" and not found:
         yield f"why: {last['RunFailed'].get('error')}"
         yield "what to try: start the same command again once the cause is removed"
@@ -213,7 +213,7 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
     if found:
         yield "what to try:"
         yield from (f"    - {words}" for words in found[0][1]["what_to_try"])
-        yield f"    - the same command goes on from step {max(story.checkpoints, default=0)}"
+        yield f"    - the same command continues from step {max(story.checkpoints, default=0)}"
 
 
 def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, Any]]]:

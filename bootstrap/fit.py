@@ -42,16 +42,16 @@ def take_former_tokenizer(container: Container, began: Mapping[str, Any] | None)
 def check_description(container: Container, *, is_new: bool) -> None:
     """Raise ``ConfigurationError`` for what is wrong with the model or its tokenizer before there is a tokenizer.
 
-    ``is_new`` tells a run that begins from one that goes on, whose tokenizer was accepted when it began.
+    ``is_new`` tells a run that begins from one that continues, whose tokenizer was accepted when it began.
     """
     container.model_factory().check()
     settings: Any = container.settings()
     is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings) and not container.tokenizer.overridden
     if not (is_new and is_trained and _is_bound(settings)):
         return
-    model_s, largest = _tokenizer_of_model(settings), settings.tokenizer.vocabulary_size
-    if model_s is None or model_s.vocabulary_size > largest:
-        has = "another tokenizer" if model_s is None else f"a tokenizer of {model_s.vocabulary_size:,} ids"
+    of_model, largest = _tokenizer_of_model(settings), settings.tokenizer.vocabulary_size
+    if of_model is None or of_model.vocabulary_size > largest:
+        has = "another tokenizer" if of_model is None else f"a tokenizer of {of_model.vocabulary_size:,} ids"
         msg = (
             f"tokenizer.kind is train with at most {largest:,} ids, but the weights at {settings.model.path} were "
             f"trained with {has}: {_REMEDY}"
@@ -67,8 +67,8 @@ def check_tokenizer(container: Container, *, is_new: bool) -> None:
     is_own = _is_of_the_same_place(settings) and not container.tokenizer.overridden
     if is_own or not (is_new and _is_bound(settings)):
         return
-    model_s = _tokenizer_of_model(settings)
-    if model_s is not None and (difference := find_difference(model_s, tokenizer)) is not None:
+    of_model = _tokenizer_of_model(settings)
+    if of_model is not None and (difference := find_difference(of_model, tokenizer)) is not None:
         msg = f"the tokenizer is not that of the weights at {settings.model.path}: {difference}; {_REMEDY}"
         raise ConfigurationError(msg)
 

@@ -37,7 +37,7 @@ class OtherData:
         Row length, transforms and the name of the text field are the run's, unless they are named.
         """
         if strange := [setting for setting in self.settings if not setting.startswith(_SECTIONS)]:
-            msg = f"{strange[0]} is the run's to say: evaluate takes settings of data and evaluation only"
+            msg = f"evaluate cannot change {strange[0]}: it takes settings of data and evaluation only"
             raise ConfigurationError(msg)
         files = ["data.kind=files", f"data.path={json.dumps([*self.paths])}"] if self.paths else []
         chosen = load_settings([], [*files, *self.settings], {}).settings

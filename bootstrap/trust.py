@@ -58,8 +58,9 @@ def _sentence(run: Path, asked: Mapping[str, str]) -> str:
     told = [f"{key}={value}" for key, value in asked.items()]
     options = " ".join(f"--trust {shlex.quote(each)}" for each in told)
     return (
-        f"the settings in {run} ask for {', '.join(told)}, which runs code that came with the folder's model or with "
-        f"another package: to allow it add {options}, or name a file of yours that has it by --config"
+        f"the settings in {run} ask for {', '.join(told)}, which runs code that is not Holdfast's (an entry point of "
+        "another package, or code or a pickle beside the base model): to allow it "
+        f"add {options}, or name a file of yours that has it by --config"
     )
 
 

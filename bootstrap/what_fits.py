@@ -34,8 +34,8 @@ _SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decid
 def refuse_from_settings(container: Container) -> str | None:
     """Raise ``ConfigurationError`` if the settings alone tell that the model does not fit; nothing is imported for it.
 
-    Return a clause that says so if what it takes leaves little. Building it takes host memory on any device; what
-    training takes beside is known here where there is only the CPU.
+    Return a clause that says so if what it takes leaves little. Building it takes host memory on any device. What
+    training takes besides is counted only if it will be on the CPU.
     """
     settings = container.settings()
     _refuse_batch(settings, container.process_group().size)
@@ -65,7 +65,7 @@ def refuse_counted(container: Container) -> str | None:
 
 
 def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | None) -> str | None:
-    """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device``, None for one that nobody knows yet.
+    """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device``, None while it is not known.
 
     Return a clause that says so if what it takes leaves little memory for all else.
     """
@@ -107,7 +107,7 @@ def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
 
 
 def _is_from_outside(container: Container) -> bool:
-    """Return whether a host brings the model or what trains it: nobody knows here what they take."""
+    """Return whether the host program brings the model or its optimizer, whose memory cannot be counted here."""
     return bool(container.model_factory.overridden or container.optimizer.overridden)
 
 

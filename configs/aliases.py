@@ -69,7 +69,7 @@ def renamed(layer: Tree, problems: list[str]) -> Tree:
 
 
 def _is_foreign(path: Path, leaf: Leaf, problems: list[str]) -> bool:
-    """Return whether nothing is to be set for ``path``, which is told unless it asks for what is so anyway."""
+    """Return whether ``path`` sets nothing here; that is a problem unless it asks for what always holds."""
     text = _WITHOUT_COUNTERPART.get(path)
     if path == _SHUFFLED and leaf.value is not True:
         text = "can only be true, as training data are always shuffled here: leave it out"

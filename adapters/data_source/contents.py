@@ -31,8 +31,8 @@ class Contents:
     """The hashes of files of this machine; any thread may add to them.
 
     That of a file is the XXH3 of those of its blocks of 8 MiB, 16 bytes each, so that blocks may be read in any order;
-    it tells what has changed, and is no proof against who wants two files to look alike. What lies elsewhere is
-    identified by what its place calls the version, and is not hashed.
+    it tells what has changed, but does not protect against somebody who makes two files with the same hash on purpose.
+    A file of another machine is not hashed: the version that its server tells (an ETag) identifies it.
     """
 
     def __init__(self) -> None:

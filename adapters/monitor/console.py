@@ -39,7 +39,7 @@ _TROUBLE = re.compile(r"\b(NOT|DROPPED|ROLLED BACK|damaged|failed)\b")
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """What goes on beside the steps, since ``began``; ``share`` of it is done, None if nobody knows."""
+    """What the run does while it takes no step, since ``began``, and the ``share`` that is done, None if unknown."""
 
     name: str
     share: float | None
@@ -127,7 +127,7 @@ class ConsoleMonitor(Monitor):
             self._print(text)
 
     def show(self, phase: str, share: float | None = None) -> None:
-        """Show in place of the figures that ``phase`` goes on, a ``share`` of it done; without a name none does."""
+        """Show ``phase`` in place of the figures, and the share that is done; an empty name shows the figures again."""
         before, now = self._phase, self._clock()
         is_new = before is None or before.name != phase
         self._phase = _Phase(phase, share, now if is_new or before is None else before.began) if phase else None

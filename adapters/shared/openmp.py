@@ -30,7 +30,7 @@ def threads_of_run(recorded: str = "") -> Iterator[None]:
     """Within the block torch computes with as many threads as there are processors for this process.
 
     A run keeps the number ``recorded`` with its checkpoints where a quota alone would change it, as the bits of a step
-    depend on it. Who sets ``OMP_NUM_THREADS`` has chosen.
+    depend on it. ``OMP_NUM_THREADS``, if it is set, counts instead.
     """
     before, wanted = torch.get_num_threads(), usable_cpus()
     if recorded.isdigit() and wanted < int(recorded) <= allowed_cpus():
@@ -49,10 +49,11 @@ def threads_of_run(recorded: str = "") -> Iterator[None]:
 class BriefWaits:
     """Makes the threads of libgomp sleep after a moment at a barrier, in place of what GOMP_SPINCOUNT says.
 
-    libgomp does so by itself while it has more threads than it found processors. So a thread here starts one more than
-    these, and all of them sleep. If a thread cannot be started, libgomp ends the process without a save. So nothing
-    happens where ``has_room`` finds too little room for the threads of all ranks on this machine, and never again after
-    that. Nor does anything where libgomp is not loaded.
+    libgomp counts the threads that it manages in the whole process, and lets waiting threads sleep soon while they are
+    more than the processors that it found when it was loaded. So a thread here has it start one thread more than these,
+    and all of them sleep. If a thread cannot be started, libgomp ends the process without a save. So nothing happens
+    where ``has_room`` finds too little room for the threads of all ranks on this machine, and never again after that,
+    nor where libgomp is not loaded.
     """
 
     def __init__(self, maps: Path = _MAPS, *, has_room: Callable[[int], bool] = has_room_for_threads) -> None:

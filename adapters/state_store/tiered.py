@@ -198,10 +198,10 @@ class TieredStateStore(StateStore):
     def flush(self) -> None:
         self._disk.flush()
         if not self._queue.wait(self._patience):
-            _log.warning("not archived within %.0f s: the next start goes on with it", self._patience)
+            _log.warning("not archived within %.0f s: the next start continues with it", self._patience)
 
     def _fetch_later_than(self, info: CheckpointInfo | None, rejected: MutableSequence[Rejected]) -> bool:
-        """Bring the newest copy behind ``info`` that verifies to the disk; return whether there is one."""
+        """Bring the newest copy after ``info`` that verifies to the disk; return whether there is one."""
         known = Progress() if info is None else info.progress
         later = [info for info in reversed(self._archive.list()) if info.progress.step > known.step]
         kept = [info for info in later if len(info.progress.health.returns) >= len(known.health.returns)]

@@ -48,7 +48,8 @@ class StepSettings(Section):
     @classmethod
     def _is_the_only_size(cls, tokens: int | None, info: ValidationInfo) -> int | None:
         if tokens is not None and info.data.get("batch_size") is not None:
-            msg = f"stands beside optimizer.batch_size, which is {info.data['batch_size']}: set one of the two to null"
+            other = f"optimizer.batch_size, which is {info.data['batch_size']}"
+            msg = f"is set together with {other}: set one of the two to null"
             raise ValueError(msg)
         if tokens is None and "batch_size" in info.data and info.data["batch_size"] is None:
             msg = "is null, and so is optimizer.batch_size: set one of the two"

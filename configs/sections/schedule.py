@@ -79,7 +79,8 @@ class ScheduleSettings(Section):
     def _is_the_only_unit(cls, tokens: int | None, info: ValidationInfo) -> int | None:
         steps = str(info.field_name).replace("tokens", "steps")
         if tokens is not None and info.data.get(steps) is not None:
-            msg = f"stands beside optimizer.schedule.{steps}, which is {info.data[steps]}: set one of the two to null"
+            other = f"optimizer.schedule.{steps}, which is {info.data[steps]}"
+            msg = f"is set together with {other}: set one of the two to null"
             raise ValueError(msg)
         return tokens
 

@@ -59,7 +59,7 @@ def test_a_closed_terminal_saves_and_stops(tmp_path, more):
     settings = tiny(corpus(tmp_path), "run.budget.steps=100000", "state_store.every=100000", "evaluation.every=0")
     assert train_on_a_terminal_that_closes(tmp_path, "train", *more, *settings) == 129
     told = run_here("explain", "runs/default", cwd=tmp_path)
-    assert "why: received SIGHUP; the same command goes on" in told.stdout
+    assert "why: received SIGHUP; the same command continues" in told.stdout
     last = max(losses(tmp_path / "runs/default"))
     assert (tmp_path / f"runs/default/checkpoints/checkpoint-{last}/COMMIT").exists()
 

@@ -91,7 +91,7 @@ def test_a_post_mortem_of_the_last_start_is_read(tmp_path):
     assert "cause: OutOfMemory: no room" in told
     assert "post-mortem/20261122-095959/rank0" in told
     assert "- less" in told
-    assert "goes on from step 7" in told
+    assert "continues from step 7" in told
     assert "long ago" not in told
 
 

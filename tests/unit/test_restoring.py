@@ -35,7 +35,7 @@ def loop():
 
 def test_a_run_does_not_begin_with_damaged_weights(loop):
     """Where all that was read turned out to be damaged the run ends with a sentence, and each is told."""
-    with pytest.raises(StateError, match=r"checkpoint-3 turned out to be damaged .* the same command starts anew"):
+    with pytest.raises(StateError, match=r"checkpoint-3 turned out to be damaged .* the same command starts again at"):
         loop.checkpoints.restore_latest()
     assert loop.published(CheckpointRejected) == [
         CheckpointRejected("checkpoint-3", "a bit", "quarantine/checkpoint-3")

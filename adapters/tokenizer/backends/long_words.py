@@ -69,7 +69,7 @@ class LongWords:
 
     def _hold(self, encode: Encode, text: str, cuts: Sequence[int], parts: Sequence[Ids]) -> list[bool]:
         """Return for each cut whether the tokens beside it are those of the uncut text."""
-        beside = [(before[-1], behind[0]) for before, behind in pairwise(parts)]
+        beside = [(before[-1], after[0]) for before, after in pairwise(parts)]
         spans = [tuple(int(self._lengths[number]) for number in pair) for pair in beside]
         texts = [text[cut - left : cut + right] for cut, (left, right) in zip(cuts, spans, strict=True)]
         return [
