@@ -24,7 +24,8 @@ PLUGINS = Path(__file__).resolve().parent / "plugins"
 SAME_RHYTHM = "resources.manage=false"
 """For a test that counts checkpoints: a disk that is slow for a second would have the run make them rarer."""
 _TRIED: set[frozenset[str]] = set()
-_OF_A_MODEL = ("data.", "tokenizer.", "model.", "sample.", "run.dir=", "optimizer.kind=", "state_store.encryption.")
+_OF_A_MODEL = ("data.kind=", "data.transforms=", "tokenizer.kind=", "model.", "sample.prompt=", "run.dir=")
+_OF_A_STORE = ("optimizer.kind=", "state_store.kind=", "state_store.encryption.")
 WORDS = "the model reads text and learns to say what comes next in small steps and keeps its place"
 
 
@@ -81,7 +82,7 @@ def try_new(arguments: Sequence[str], output: str, *, cwd: Path) -> None:
     if "try next:" not in output:
         return
     commands = next_commands(output)
-    settings = (word for word in arguments if word.startswith(_OF_A_MODEL))
+    settings = (word for word in arguments if word.startswith(_OF_A_MODEL + _OF_A_STORE))
     kind = frozenset(word if ".kind=" in word else word.partition("=")[0] for word in settings)
     if kind in _TRIED or commands[0][0] == "train":  # that which ``prepare`` proposes is run where it is tested
         return

@@ -71,6 +71,9 @@ def test_the_command_that_prepare_proposes_is_the_one_to_run(tmp_path):
     ).stdout.splitlines()
     assert words[:6] == ["python", "-m", "application", "train", "--config", "of mine.yaml"]
     assert setting in words
+    short = ("run.budget.steps=1", "evaluation.at_start=false", "evaluation.every=0")
+    trained = run_here(*words[3:], *short, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
 
 
 def test_rejected_records_are_told_and_are_no_pass_for_a_stricter_run(tmp_path):
