@@ -1,5 +1,5 @@
 """``python -m application``: the command line."""
 
-from bootstrap.cli import run
+from holdfast.bootstrap.cli.main import run
 
 run()

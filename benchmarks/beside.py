@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
-from adapters.shared.processors import allowed_cpus
 from benchmarks.report import Figure, interval_of_median, main
 from benchmarks.train.turns import Way
-from bootstrap.environment import SPIN_COUNT
+from holdfast.adapters.shared.device.cpu_count import allowed_cpus
+from holdfast.bootstrap.process.library_environment import SPIN_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

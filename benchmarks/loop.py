@@ -17,25 +17,25 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from adapters.event_bus.blinker import BlinkerEventBus
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.shared.device import choose_precision
 from benchmarks.report import Figure, interval_of_median, main
-from bootstrap.assemble import assemble
-from bootstrap.run import build
-from configs.layers import load_settings
-from configs.sections.model import HuggingFaceModelSettings
-from configs.sections.optimizer import TorchOptimizerSettings
-from configs.sections.tokenizer import TrainTokenizerSettings
-from domain.events import StepCompleted
-from domain.packing import ConcatPacking
-from domain.row_index import place_rows, read_rows
+from holdfast.adapters.event_bus.blinker import BlinkerEventBus
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.shared.device.device import choose_precision
+from holdfast.bootstrap.run import build
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.events import StepCompleted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from configs.settings import TrainSettings
-    from domain.batch import Batch
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.batch import Batch
 
 WARM_UP, PAIRS = 5, 40
 
@@ -152,7 +152,7 @@ def measure(_: object) -> Sequence[Figure]:
     reactions = statistics.median(duel.reactions) * 1e6
     rate = duel.loop_tokens / statistics.median(duel.ours)
     helped = statistics.median(_seconds([sys.executable, "-m", "application", "--help"]) for _ in range(5))
-    light = "import sys, bootstrap.run; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    light = "import sys, holdfast.bootstrap.run; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     is_light = subprocess.run([sys.executable, "-c", light], check=False).returncode == 0
     return [
         Figure("largest difference of a step's loss (else nothing is timed)", f"{furthest:.0f}", "0", furthest == 0.0),

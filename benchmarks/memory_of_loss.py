@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from adapters.shared.causal_language_model import CausalLanguageModel
-from adapters.shared.loss_choice import choose_loss
+from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 
 if TYPE_CHECKING:
     from torch import Tensor

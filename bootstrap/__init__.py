@@ -1,7 +1,7 @@
 """The only place that knows everything: it reads the settings, chooses the adapters and builds a run.
 
->>> from bootstrap import build
->>> from configs.settings import TrainSettings
+>>> from holdfast.bootstrap import build
+>>> from holdfast.configs.settings import TrainSettings
 >>> progress = build(TrainSettings()).run()
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bootstrap.run import Run, build
+    from holdfast.bootstrap.run import Run, build
 
 __all__ = ["Run", "build"]
 
@@ -31,6 +31,6 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    from bootstrap import run
+    from holdfast.bootstrap import run
 
     return getattr(run, name)

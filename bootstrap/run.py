@@ -7,47 +7,47 @@ import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from application.generate import generate
-from application.handlers.record_metrics import RecordMetrics
-from application.inbox import Inbox
-from bootstrap.access import refuse_to_train
-from bootstrap.accounting import account_time
-from bootstrap.assemble import PARTS, assemble
-from bootstrap.banner import banner
-from bootstrap.changes import told_changes
-from bootstrap.compiling import compile_model
-from bootstrap.fit import check_description, take_former_tokenizer
-from bootstrap.hardware import threads_of_processor, torch_state
-from bootstrap.hub_choice import one_hub
-from bootstrap.micro_batch import begin_micro_batch
-from bootstrap.monitors import open_monitors
-from bootstrap.post_mortem import post_mortem_reactions
-from bootstrap.ranks import SharedRunFolder, check_identity, prepare_data
-from bootstrap.reactions import reactions, reactions_of_each_rank, subscribe_outside_handlers
-from bootstrap.records import open_records, open_rejections
-from bootstrap.screen import Screen, open_screen
-from bootstrap.state_stores import archive_in_use, claim_archive
-from bootstrap.step_sizes import give_sizes
-from bootstrap.watching import build_watchdog
-from bootstrap.what_fits import refuse_counted, refuse_from_settings
-from configs.rendering import dump_settings
-from domain.commands import StopRun
-from domain.errors import ConfigurationError
-from domain.events import Event
-from domain.goodput import Ledger
+from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.application.training.generate import generate
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.run_folder.changed_settings import told_changes
+from holdfast.bootstrap.run_folder.post_mortem import post_mortem_reactions
+from holdfast.bootstrap.run_folder.shared import SharedRunFolder, check_identity, prepare_data
+from holdfast.bootstrap.wiring.access_roles import refuse_to_train
+from holdfast.bootstrap.wiring.assembly import PARTS, assemble
+from holdfast.bootstrap.wiring.banner import banner
+from holdfast.bootstrap.wiring.compatibility import check_description, take_former_tokenizer
+from holdfast.bootstrap.wiring.compile_model import compile_model
+from holdfast.bootstrap.wiring.device_settings import threads_of_processor, torch_state
+from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
+from holdfast.bootstrap.wiring.goodput_accounting import account_time
+from holdfast.bootstrap.wiring.hub_choice import one_hub
+from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
+from holdfast.bootstrap.wiring.open_monitors import open_monitors
+from holdfast.bootstrap.wiring.record_files import open_records, open_rejections
+from holdfast.bootstrap.wiring.screen import Screen, open_screen
+from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
+from holdfast.bootstrap.wiring.step_sizes import give_sizes
+from holdfast.bootstrap.wiring.subscriptions import reactions, reactions_of_each_rank, subscribe_outside_handlers
+from holdfast.bootstrap.wiring.watch_run import build_watchdog
+from holdfast.configs.rendering import dump_settings
+from holdfast.domain.commands import StopRun
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.events import Event
+from holdfast.domain.fault_tolerance.goodput import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from application.train import TrainRun
-    from bootstrap.container import Container
-    from bootstrap.reactions import Reaction
-    from configs.settings import TrainSettings
-    from domain.goodput import Goodput
-    from domain.progress import Progress
-    from domain.sampling import Sampling
-    from ports.monitor import Monitor
+    from holdfast.application.training.loop import TrainRun
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.subscriptions import Reaction
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.fault_tolerance.goodput import Goodput
+    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.monitor import Monitor
 
     Say = Callable[[str], object] | None
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from configs.problems import dotted, one_line
-from configs.tree import Leaf, leaves_of, merge, plant_at
+from holdfast.configs.error_messages import dotted, one_line
+from holdfast.configs.settings_tree import Leaf, leaves_of, merge, plant_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from configs.tree import Tree
+    from holdfast.configs.settings_tree import Tree
 
     Path = tuple[str, ...]
 

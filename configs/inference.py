@@ -8,13 +8,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from configs.catalog import built_in_kinds, fields_of
-from configs.tree import Leaf, leaves_of
+from holdfast.configs.settings_catalog import built_in_kinds, fields_of
+from holdfast.configs.settings_tree import Leaf, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from configs.tree import Tree
+    from holdfast.configs.settings_tree import Tree
 
 _BY_LOOK = ""
 # which field tells the kind; the first that is set counts

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from configs.masking import mask, mask_url
-from configs.plain import to_plain
-from configs.problems import one_line
-from configs.strict_yaml import write_yaml
+from holdfast.configs.error_messages import one_line
+from holdfast.configs.plain import to_plain
+from holdfast.configs.secret_masking import mask, mask_url
+from holdfast.configs.strict_yaml import write_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from configs.layers import Resolved
-    from configs.settings import TrainSettings
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.configs.settings_layers import Resolved
 
 
 def dump_settings(settings: TrainSettings) -> dict[str, Any]:

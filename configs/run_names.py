@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from configs.masking import mask, mask_url
-from configs.plain import leaves, to_plain
-from configs.settings import TrainSettings
-from domain.errors import ConfigurationError
+from holdfast.configs.plain import leaves, to_plain
+from holdfast.configs.secret_masking import mask, mask_url
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

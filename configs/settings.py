@@ -8,19 +8,24 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from configs.sections.base import Flag, Natural, Number, Positive, Section
-from configs.sections.data import DataSettings, PythonLibraryDataSettings
-from configs.sections.distributed import AutoDistributedSettings, DistributedSettings
-from configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
-from configs.sections.model import HuggingFaceModelSettings, ModelSettings
-from configs.sections.monitors import ConsoleMonitorSettings, HandlerSettings, JsonlMonitorSettings, MonitorSettings
-from configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
-from configs.sections.profile import ProfileSettings
-from configs.sections.recovery import RecoverySettings
-from configs.sections.resources import ResourceSettings
-from configs.sections.run import RunSettings
-from configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
-from configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
+from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Section
+from holdfast.configs.sections.data import DataSettings, PythonLibraryDataSettings
+from holdfast.configs.sections.distributed import AutoDistributedSettings, DistributedSettings
+from holdfast.configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
+from holdfast.configs.sections.model import HuggingFaceModelSettings, ModelSettings
+from holdfast.configs.sections.monitors import (
+    ConsoleMonitorSettings,
+    HandlerSettings,
+    JsonlMonitorSettings,
+    MonitorSettings,
+)
+from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
+from holdfast.configs.sections.profile import ProfileSettings
+from holdfast.configs.sections.recovery import RecoverySettings
+from holdfast.configs.sections.resources import ResourceSettings
+from holdfast.configs.sections.run import RunSettings
+from holdfast.configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
+from holdfast.configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
 
 
 class EvaluationSettings(Section):
@@ -48,7 +53,7 @@ class SampleSettings(Section):
 class TrainSettings(BaseSettings):
     """All that a run is told; built from nothing but its arguments, so that a host's environment cannot leak in.
 
-    ``configs.layers.load_settings`` reads files, environment and command line, since it must know each value's origin.
+    ``holdfast.configs.settings_layers.load_settings`` reads files, environment and command line, since it must know each value's origin.
     """
 
     model_config = SettingsConfigDict(

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from domain.resources import Knob
-from domain.tiers import Tier
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.resources.knobs import Knob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

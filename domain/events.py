@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from domain.outcome import Evaluation, StepOutcome
-    from domain.progress import Progress
-    from domain.resources import Knob
-    from domain.tiers import Tier
+    from holdfast.domain.checkpoints.tiers import Tier
+    from holdfast.domain.resources.knobs import Knob
+    from holdfast.domain.training.progress import Progress
+    from holdfast.domain.training.step_outcome import Evaluation, StepOutcome
 
 
 @dataclass(frozen=True, slots=True)

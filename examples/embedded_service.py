@@ -9,13 +9,13 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from bootstrap import build
-from configs.layers import load_settings
-from domain.events import StepCompleted
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import StepCompleted
 
 if TYPE_CHECKING:
-    from configs.settings import TrainSettings
-    from domain.progress import Progress
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.progress import Progress
 
 
 class TrainingService:

@@ -18,11 +18,11 @@ from contextlib import closing
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 
-from bootstrap import build
-from configs.layers import load_settings
-from domain.errors import DataError
-from ports.basic import BasicDataSource
-from ports.data_source import Document, Rejected, Unit
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import DataError
+from holdfast.ports.basic import BasicDataSource
+from holdfast.ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from domain.errors import StateError
-from ports.data_source import DataSource
-from ports.model_factory import Model, ModelFactory
-from ports.optimizer import Trainable
-from ports.process_group import ProcessGroup
-from ports.state_store import StateStore, open_plainly
-from ports.token_source import TokenSource
+from holdfast.domain.errors import StateError
+from holdfast.ports.data_source import DataSource
+from holdfast.ports.model_factory import Model, ModelFactory
+from holdfast.ports.optimizer import Trainable
+from holdfast.ports.process_group import ProcessGroup
+from holdfast.ports.state_store import StateStore, open_plainly
+from holdfast.ports.token_source import TokenSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
     from typing import SupportsFloat
 
-    from domain.data_files import DataFiles
-    from domain.retention import WayBack
-    from domain.sampling import Sampling
-    from ports.data_source import Rejected, Unit
-    from ports.state_store import Loaded, OpenFile, Snapshot
-    from ports.state_store import Rejected as RejectedCheckpoint
+    from holdfast.domain.checkpoints.retention import WayBack
+    from holdfast.domain.data.data_files import DataFiles
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.data_source import Rejected, Unit
+    from holdfast.ports.state_store import Loaded, OpenFile, Snapshot
+    from holdfast.ports.state_store import Rejected as RejectedCheckpoint
 
 
 class BasicDataSource(DataSource):

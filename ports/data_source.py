@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from domain.data_files import DataFiles
+    from holdfast.domain.data.data_files import DataFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from domain.events import Event
+    from holdfast.domain.events import Event
 
 E = TypeVar("E", bound="Event")
 

@@ -12,7 +12,7 @@ class ModelFactory(ABC, Generic[Model]):
     """Builds a bare language model that knows its own loss.
 
     ``Model`` is whatever the optimizer adapter beside it trains; for torch it is
-    ``adapters.shared.causal_language_model.CausalLanguageModel``, whose forward maps a batch to the summed loss of its
+    ``holdfast.adapters.shared.modeling.causal_language_model.CausalLanguageModel``, whose forward maps a batch to the summed loss of its
     targets.
 
     - Two builds with one seed are equal, bit for bit, also in another process; another seed gives another model,

@@ -6,17 +6,17 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Self, SupportsFloat
 
-from ports.model_factory import Model
-from ports.state_store import open_plainly
+from holdfast.ports.model_factory import Model
+from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from domain.batch import Batch
-    from domain.sampling import Sampling
-    from ports.state_store import JoinedPart, OpenFile, StatePart
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
 
 
 @dataclass(frozen=True, slots=True)

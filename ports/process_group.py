@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from domain.commands import Command
+    from holdfast.domain.commands import Command
 
 
 class ProcessGroup(ABC):

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from domain.contract import Contract
+from holdfast.domain.checkpoints.reproducibility import Contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from domain.progress import Progress
-    from domain.retention import WayBack
+    from holdfast.domain.checkpoints.retention import WayBack
+    from holdfast.domain.training.progress import Progress
 
 
 class StatePart(ABC):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
-from ports.token_source import TokenSource
+from holdfast.ports.token_source import TokenSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ports.token_source import Tokens, TokenShard
+    from holdfast.ports.token_source import Tokens, TokenShard
 
 
 class TokenCache(TokenSource):

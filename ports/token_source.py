@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from domain.data_files import DataFiles
-    from domain.token_ids import TokenIds
+    from holdfast.domain.data.data_files import DataFiles
+    from holdfast.domain.data.token_ids import TokenIds
 
     Arrays = Mapping[str, NDArray[np.int64]]
 

@@ -10,4 +10,4 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 settings.register_profile("any host", deadline=None)
 settings.load_profile("any host")
 
-pytest.register_assert_rewrite("ports.testing")
+pytest.register_assert_rewrite("holdfast.ports.testing")

@@ -13,25 +13,25 @@ from typing import TYPE_CHECKING, Literal, final
 
 from typing_extensions import override
 
-from adapters.data_source.contents import stamp_of
-from adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
-from adapters.data_source.formats.suffixes import compression_of, format_of
-from adapters.data_source.listing import list_files
-from adapters.data_source.opening import Access
-from adapters.data_source.reading import File, Reading
-from domain.data_files import DataFile, DataFiles
-from domain.errors import DataError
-from domain.urls import without_secrets
-from ports.data_source import DataSource, Document, Rejected, Unit
+from holdfast.adapters.data_source.content_hashes import stamp_of
+from holdfast.adapters.data_source.file_access import Access
+from holdfast.adapters.data_source.file_reader import File, Reading
+from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
+from holdfast.adapters.data_source.formats.suffixes import compression_of, format_of
+from holdfast.adapters.data_source.listing import list_files
+from holdfast.domain.data.data_files import DataFile, DataFiles
+from holdfast.domain.errors import DataError
+from holdfast.domain.urls import without_secrets
+from holdfast.ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from adapters.data_source.formats.compression import Compression
-    from adapters.data_source.formats.delimited import Model
-    from adapters.data_source.formats.records import Value
-    from adapters.data_source.formats.suffixes import Format
-    from adapters.data_source.listing import StoredFile
+    from holdfast.adapters.data_source.formats.compression import Compression
+    from holdfast.adapters.data_source.formats.delimited import Model
+    from holdfast.adapters.data_source.formats.records import Value
+    from holdfast.adapters.data_source.formats.suffixes import Format
+    from holdfast.adapters.data_source.listing import StoredFile
 
 _THREADS = 16
 _PLACE = re.compile(r"(line|row) at byte \d+")  # what those who read lines and rows call the place of a record

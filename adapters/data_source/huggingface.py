@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.data_source.contents import Contents, stamp_of
-from adapters.data_source.formats.records import Fields, Limits, fingerprint_of
-from domain.data_files import DataFile, DataFiles
-from domain.errors import ConfigurationError, DataError
-from domain.urls import describe
-from ports.basic import BasicDataSource
-from ports.data_source import Document, Rejected, Unit
+from holdfast.adapters.data_source.content_hashes import Contents, stamp_of
+from holdfast.adapters.data_source.formats.records import Fields, Limits, fingerprint_of
+from holdfast.domain.data.data_files import DataFile, DataFiles
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.urls import describe
+from holdfast.ports.basic import BasicDataSource
+from holdfast.ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from adapters.data_source.formats.records import Value
-    from adapters.data_source.listing import StoredFile
-    from adapters.data_source.rows import Rows
+    from holdfast.adapters.data_source.formats.records import Value
+    from holdfast.adapters.data_source.hf_rows import Rows
+    from holdfast.adapters.data_source.listing import StoredFile
 
 
 @final
@@ -105,7 +105,7 @@ class HuggingfaceDataSource(BasicDataSource):
     @cached_property
     def _rows(self) -> Rows:
         try:
-            from adapters.data_source.rows import open_rows
+            from holdfast.adapters.data_source.hf_rows import open_rows
         except ImportError as error:
             msg = 'datasets of Hugging Face need another package: pip install "holdfast[datasets]"'
             raise ConfigurationError(msg) from error

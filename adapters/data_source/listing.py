@@ -13,17 +13,17 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
-from adapters.data_source.place import Place
-from domain.errors import ConfigurationError, DataError
-from domain.urls import describe, without_secrets
-from ports.data_source import Unit
+from holdfast.adapters.data_source.remote_listing import Place
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.urls import describe, without_secrets
+from holdfast.ports.data_source import Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fsspec import AbstractFileSystem
 
-    from adapters.data_source.opening import Access
+    from holdfast.adapters.data_source.file_access import Access
 
 _MAGIC = re.compile(r"[*?\[]")
 _PACKAGES = {

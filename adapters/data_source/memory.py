@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.data_source.formats.records import fingerprint_of
-from domain.errors import DataError
-from ports.basic import BasicDataSource
-from ports.data_source import Document, Rejected, Unit
+from holdfast.adapters.data_source.formats.records import fingerprint_of
+from holdfast.domain.errors import DataError
+from holdfast.ports.basic import BasicDataSource
+from holdfast.ports.data_source import Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from domain.data_files import DataFiles, join, part_of
-from domain.errors import DataError
-from ports.basic import BasicDataSource
-from ports.data_source import DataSource, Rejected, Unit
+from holdfast.domain.data.data_files import DataFiles, join, part_of
+from holdfast.domain.errors import DataError
+from holdfast.ports.basic import BasicDataSource
+from holdfast.ports.data_source import DataSource, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ports.data_source import Document
+    from holdfast.ports.data_source import Document
 
 
 @final

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats.records import Limits, fingerprint_of
-from domain.errors import DataError
-from ports.basic import BasicDataSource
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats.records import Limits, fingerprint_of
+from holdfast.domain.errors import DataError
+from holdfast.ports.basic import BasicDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from domain.data_files import DataFiles
-    from ports.data_source import Document, Rejected, Unit
+    from holdfast.domain.data.data_files import DataFiles
+    from holdfast.ports.data_source import Document, Rejected, Unit
 
 _NOT_THE_LIBRARY = ("site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__")
 

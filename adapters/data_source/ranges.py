@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from adapters.data_source.range_steps import BEYOND_BYTES, RangeSteps
-from adapters.data_source.remote_file import RemoteFile
-from adapters.shared.retry import http_status, is_transient, retry
-from domain.errors import DataError
-from domain.retry import RetryPolicy
-from domain.urls import describe
+from holdfast.adapters.data_source.range_plan import BEYOND_BYTES, RangeSteps
+from holdfast.adapters.data_source.remote_file import RemoteFile
+from holdfast.adapters.shared.network.retry import http_status, is_transient, retry
+from holdfast.domain.errors import DataError
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

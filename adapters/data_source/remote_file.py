@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from fsspec.asyn import AsyncFileSystem
 
-from adapters.data_source.s3_bodies import read_object
-from adapters.shared.retry import fulfil
-from domain.urls import without_secrets
+from holdfast.adapters.data_source.s3_bodies import read_object
+from holdfast.adapters.shared.network.retry import fulfil
+from holdfast.domain.urls import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

@@ -12,7 +12,7 @@ from functools import cache
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from adapters.data_source.s3_stores import give_up, store_of
+from holdfast.adapters.data_source.s3_stores import give_up, store_of
 
 if TYPE_CHECKING:
     import asyncio

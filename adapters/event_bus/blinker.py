@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, cast, final
 from blinker import Signal
 from typing_extensions import override
 
-from domain.events import HandlerFailed
-from ports.event_bus import E, EventBus
+from holdfast.domain.events import HandlerFailed
+from holdfast.ports.event_bus import E, EventBus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from domain.events import Event
+    from holdfast.domain.events import Event
 
 
 class _InOrder(dict["Hashable", None]):

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from domain.events import HandlerFailed
-from ports.event_bus import E, EventBus
+from holdfast.domain.events import HandlerFailed
+from holdfast.ports.event_bus import E, EventBus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from domain.events import Event
+    from holdfast.domain.events import Event
 
 
 @final

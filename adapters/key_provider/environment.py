@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.key_provider.key_ring import KeyRing, key_from_base64
-from domain.errors import ConfigurationError
-from ports.key_provider import KeyProvider
+from holdfast.adapters.key_provider.key_ring import KeyRing, key_from_base64
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.key_provider import KeyProvider
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ports.key_provider import WrappedKey
+    from holdfast.ports.key_provider import WrappedKey
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.key_provider.key_ring import KeyRing, key_from_base64
-from adapters.shared.encryption import KEY_SIZE
-from adapters.shared.file_operations import explain
-from domain.errors import ConfigurationError
-from ports.key_provider import KeyProvider
+from holdfast.adapters.key_provider.key_ring import KeyRing, key_from_base64
+from holdfast.adapters.shared.encryption.streaming_aead import KEY_SIZE
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.key_provider import KeyProvider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ports.key_provider import WrappedKey
+    from holdfast.ports.key_provider import WrappedKey
 
 _LARGEST = 4096
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from adapters.shared.encryption import KEY_SIZE, AuthenticationError
-from domain.errors import ConfigurationError, StateError
-from ports.key_provider import WrappedKey
+from holdfast.adapters.shared.encryption.streaming_aead import KEY_SIZE, AuthenticationError
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.ports.key_provider import WrappedKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.key_provider.key_ring import KeyRing
-from ports.key_provider import KeyProvider
+from holdfast.adapters.key_provider.key_ring import KeyRing
+from holdfast.ports.key_provider import KeyProvider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ports.key_provider import WrappedKey
+    from holdfast.ports.key_provider import WrappedKey
 
 
 @final

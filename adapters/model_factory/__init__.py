@@ -1,1 +1,1 @@
-"""What is trained: answers to ``ports.model_factory``."""
+"""What is trained: answers to ``holdfast.ports.model_factory``."""

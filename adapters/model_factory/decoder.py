@@ -11,29 +11,29 @@ import torch
 from transformers import AutoConfig
 from typing_extensions import override
 
-from adapters.shared.attention import VARLEN
-from adapters.shared.causal_language_model import MODEL_FILE, CausalLanguageModel
-from adapters.shared.decoder.attention import SdpaAttention, choose_attention
-from adapters.shared.decoder.config import DecoderConfig
-from adapters.shared.decoder.fields import shape_of, value_of
-from adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE, obstacle_to_export
-from adapters.shared.decoder.initialisation import initialise
-from adapters.shared.decoder.network import DecoderNetwork
-from adapters.shared.decoder.shape import DecoderShape, Dropout
-from adapters.shared.gradient_checkpointing import checkpoint_model
-from adapters.shared.isolation import probe_isolation
-from adapters.shared.loss_choice import choose_loss
-from adapters.shared.model_folder import refuse_strange_files
-from adapters.shared.state_parts import read_tensors
-from domain.errors import ConfigurationError, StateError
-from ports.basic import BasicModelFactory
+from holdfast.adapters.model_factory.initialisation import initialise
+from holdfast.adapters.model_factory.model_folder import refuse_strange_files
+from holdfast.adapters.shared.decoder.config_fields import shape_of, value_of
+from holdfast.adapters.shared.decoder.decoder_attention import SdpaAttention, choose_attention
+from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
+from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
+from holdfast.adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TYPE, obstacle_to_export
+from holdfast.adapters.shared.decoder.network import DecoderNetwork
+from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
+from holdfast.adapters.shared.modeling.attention import VARLEN
+from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE, CausalLanguageModel
+from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss
+from holdfast.adapters.shared.tensor_state.safetensors_file import read_tensors
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.ports.basic import BasicModelFactory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from domain.checkpoint_choice import CheckpointBudget
+    from holdfast.domain.training.checkpoint_budget import CheckpointBudget
 
 _PROBED = 48  # tokens
 
@@ -42,11 +42,11 @@ _PROBED = 48  # tokens
 class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
     """Builds a decoder whose every part is chosen, or one that continues a model folder's weights.
 
-    ``config`` are the flat fields of ``adapters.shared.decoder.fields``; without ``vocab_size`` the model embeds the
+    ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.config_fields``; without ``vocab_size`` the model embeds the
     tokenizer's ids. ``path`` is a folder of safetensors weights and a config.json, of Hugging Face's or of ours,
     instead. ``dropout`` are the fields of ``Dropout``, None those of the folder or none. ``initialisation`` and
     ``initializer_range`` say how new weights are drawn; ``sequence_length`` is the longest row that the model sees,
-    ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing`` or a budget.
+    ``gradient_checkpointing`` a policy of ``holdfast.adapters.shared.modeling.activation_checkpointing`` or a budget.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 from typing_extensions import override
 
-from adapters.model_factory.huggingface_checks import (
+from holdfast.adapters.model_factory.huggingface_checks import (
     check_length,
     check_sizes,
     check_vocabulary,
@@ -22,23 +22,23 @@ from adapters.model_factory.huggingface_checks import (
     refuse_strangers,
     refuse_uneven_heads,
 )
-from adapters.model_factory.huggingface_imports import Trust, pickled_weights
-from adapters.shared.attention import VARLEN, offer_varlen
-from adapters.shared.causal_language_model import CausalLanguageModel
-from adapters.shared.gradient_checkpointing import checkpoint_model
-from adapters.shared.hub import reached
-from adapters.shared.isolation import probe_isolation
-from adapters.shared.loss_choice import choose_loss
-from adapters.shared.model_folder import refuse_strange_files
-from domain.errors import ConfigurationError
-from ports.model_factory import ModelFactory
+from holdfast.adapters.model_factory.model_folder import refuse_strange_files
+from holdfast.adapters.model_factory.pickled_weights import Trust, pickled_weights
+from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
+from holdfast.adapters.shared.modeling.attention import VARLEN, offer_varlen
+from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss
+from holdfast.adapters.shared.network.hub import reached
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.model_factory import ModelFactory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from domain.checkpoint_choice import CheckpointBudget
+    from holdfast.domain.training.checkpoint_budget import CheckpointBudget
 
 _PROBED = 48  # tokens
 
@@ -53,7 +53,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     environment, ``HF_TOKEN``.
     ``attention`` names kinds of attention, joined by commas: the first that the model can use, and that keeps the
     documents of a row apart, is taken; auto is sdpa or else eager. ``sequence_length`` is the longest row that the
-    model will see, ``gradient_checkpointing`` a policy of ``adapters.shared.gradient_checkpointing`` or a budget.
+    model will see, ``gradient_checkpointing`` a policy of ``holdfast.adapters.shared.modeling.activation_checkpointing`` or a budget.
     """
 
     def __init__(

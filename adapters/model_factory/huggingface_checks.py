@@ -11,8 +11,8 @@ from transformers import AutoConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from adapters.shared.hub import refusal
-from domain.errors import ConfigurationError
+from holdfast.adapters.shared.network.hub import refusal
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,8 +7,8 @@ from typing import final
 import numpy as np
 from typing_extensions import override
 
-from adapters.shared.bigram import BigramModel
-from ports.basic import BasicModelFactory
+from holdfast.adapters.shared.toy_bigram import BigramModel
+from holdfast.ports.basic import BasicModelFactory
 
 
 @final

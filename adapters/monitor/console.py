@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from adapters.monitor.console_figures import Figures
-from domain.errors import TrainingError
-from ports.monitor import Monitor
+from holdfast.adapters.monitor.console_figures import Figures
+from holdfast.domain.errors import TrainingError
+from holdfast.ports.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from adapters.shared.json_lines import JsonLines
-from ports.monitor import Monitor
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.ports.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

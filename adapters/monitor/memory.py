@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from ports.monitor import Monitor
+from holdfast.ports.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NoReturn, final
 
 from typing_extensions import override
 
-from adapters.shared.file_operations import explain
-from domain.errors import ConfigurationError, StateError
-from ports.monitor import Monitor
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.ports.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

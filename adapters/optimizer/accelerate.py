@@ -10,21 +10,21 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
 from typing_extensions import override
 
-from adapters.optimizer.algorithm import Algorithm
-from adapters.optimizer.float8 import use_float8
-from adapters.optimizer.hardware import describe
-from adapters.optimizer.replicated import Replicated
-from adapters.optimizer.sharded import Sharded, shard
-from adapters.optimizer.trainable import TorchTrainable
-from adapters.optimizer.wrapped import TorchWrapped, Wrapped, num_ranks
-from adapters.shared.algorithms import allocate_state
-from adapters.shared.causal_language_model import CausalLanguageModel
-from adapters.shared.device import within_memory
-from domain.errors import ConfigurationError
-from ports.optimizer import Optimizer, Trainable
+from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
+from holdfast.adapters.optimizer.ddp import Replicated
+from holdfast.adapters.optimizer.engine import TorchWrapped, Wrapped, num_ranks
+from holdfast.adapters.optimizer.float8 import use_float8
+from holdfast.adapters.optimizer.flops import describe
+from holdfast.adapters.optimizer.fsdp import Sharded, shard
+from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.optimizer.trainable import TorchTrainable
+from holdfast.adapters.shared.device.device import within_memory
+from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.optimizer import Optimizer, Trainable
 
 if TYPE_CHECKING:
-    from adapters.shared.algorithms import Layout
+    from holdfast.adapters.optimizer.algorithms.optimizer_factory import Layout
 
 
 @final

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, final
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from typing_extensions import override
 
-from adapters.optimizer.algorithm import Algorithm
-from adapters.optimizer.build_locks import announce_builds
-from adapters.optimizer.deepspeed_config import complete_config, read_config
-from adapters.optimizer.hardware import describe
-from adapters.optimizer.trainable import TorchTrainable
-from adapters.shared.causal_language_model import CausalLanguageModel
-from domain.errors import ConfigurationError
-from ports.optimizer import Optimizer, Trainable
+from holdfast.adapters.optimizer.build_locks import announce_builds
+from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
+from holdfast.adapters.optimizer.flops import describe
+from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.optimizer.trainable import TorchTrainable
+from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.optimizer import Optimizer, Trainable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
             engine, _ = accelerator.prepare(model, optimizer)
             unset_hf_deepspeed_config()  # else transformers would shard every model that is built from now on
         os.environ.setdefault("LOCAL_RANK", "0")  # stage 3 reads it in each step, alone too
-        from adapters.optimizer.zero import Zero
+        from holdfast.adapters.optimizer.deepspeed_engine import Zero
 
         return TorchTrainable(Zero(engine, model, groups, names, accelerator.device), hardware, seed=self._seed)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from adapters.shared.causal_language_model import CausalLanguageModel
+    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 
 _ALIGNMENT = 16  # of all sizes in a product, as the hardware asks
 _SMALL_INPUT, _SMALL_OUTPUT = 4096, 1024  # torchao's documentation: no more than this on both sides is slower in 8 bits

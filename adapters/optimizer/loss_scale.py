@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, final
 
-from adapters.shared.file_parts import TextPart, read_whole
-from domain.errors import StateError
-from ports.state_store import open_plainly
+from holdfast.adapters.shared.tensor_state.file_parts import TextPart, read_whole
+from holdfast.domain.errors import StateError
+from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ports.state_store import OpenFile, StatePart
+    from holdfast.ports.state_store import OpenFile, StatePart
 
 LOSS_SCALE_FILE = "loss_scale.json"
 

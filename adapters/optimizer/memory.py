@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Self, final
 import numpy as np
 from typing_extensions import override
 
-from adapters.shared.bigram import BigramModel
-from adapters.shared.file_parts import BytesPart, read_whole
-from domain.errors import NonFiniteGradients, OutOfMemory, StateError
-from ports.basic import BasicTrainable
-from ports.optimizer import Hardware, Optimizer, Trainable, Update
-from ports.state_store import open_plainly
+from holdfast.adapters.shared.tensor_state.file_parts import BytesPart, read_whole
+from holdfast.adapters.shared.toy_bigram import BigramModel
+from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StateError
+from holdfast.ports.basic import BasicTrainable
+from holdfast.ports.optimizer import Hardware, Optimizer, Trainable, Update
+from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from domain.batch import Batch
-    from domain.sampling import Sampling
-    from ports.state_store import OpenFile, StatePart
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.state_store import OpenFile, StatePart
 
 _MOMENTUM = 0.9
 _FILE = "bigram.npy"

@@ -9,11 +9,11 @@ import torch
 from torch import distributed
 from typing_extensions import override
 
-from adapters.optimizer.wrapped import num_ranks
-from adapters.shared.device import memory_bytes, memory_retries, within_memory
-from domain.errors import NonFiniteGradients, StateError
-from ports.optimizer import Trainable, Update
-from ports.state_store import open_plainly
+from holdfast.adapters.optimizer.engine import num_ranks
+from holdfast.adapters.shared.device.device import memory_bytes, memory_retries, within_memory
+from holdfast.domain.errors import NonFiniteGradients, StateError
+from holdfast.ports.optimizer import Trainable, Update
+from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from adapters.optimizer.wrapped import Wrapped
-    from domain.batch import Batch
-    from domain.sampling import Sampling
-    from ports.optimizer import Hardware
-    from ports.state_store import JoinedPart, OpenFile, StatePart
+    from holdfast.adapters.optimizer.engine import Wrapped
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.optimizer import Hardware
+    from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
 
 
 @final

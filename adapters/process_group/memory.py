@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from typing_extensions import override
 
-from domain.errors import TrainingError
-from ports.process_group import ProcessGroup
+from holdfast.domain.errors import TrainingError
+from holdfast.ports.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from domain.commands import Command
+    from holdfast.domain.commands import Command
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from ports.basic import BasicProcessGroup
+from holdfast.ports.basic import BasicProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from domain.commands import Command
+    from holdfast.domain.commands import Command
 
 
 @final

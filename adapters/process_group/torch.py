@@ -16,15 +16,15 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo
 from torch.distributed.rendezvous import rendezvous
 from typing_extensions import override
 
-from adapters.shared.peers import COURTESY_SECONDS
-from domain.commands import from_json, to_json
-from domain.errors import ConfigurationError, TrainingError
-from ports.process_group import ProcessGroup
+from holdfast.adapters.shared.network.lost_ranks import COURTESY_SECONDS
+from holdfast.domain.commands import from_json, to_json
+from holdfast.domain.errors import ConfigurationError, TrainingError
+from holdfast.ports.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from domain.commands import Command
+    from holdfast.domain.commands import Command
 
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MEETING_SECONDS = 600.0  # all were started at once: they differ by the time that imports take

@@ -1,1 +1,1 @@
-"""What the machine has left: adapters of ``ports.resource_probe``."""
+"""What the machine has left: adapters of ``holdfast.ports.resource_probe``."""

@@ -12,10 +12,10 @@ from typing import final
 import psutil
 from typing_extensions import override
 
-from adapters.shared.host_memory import free_share
-from adapters.shared.nvml import Gpu
-from domain.resources import Pressure, ResourceSample
-from ports.resource_probe import ResourceProbe
+from holdfast.adapters.resource_probe.nvml import Gpu
+from holdfast.adapters.shared.device.host_memory import free_share
+from holdfast.domain.resources.knobs import Pressure, ResourceSample
+from holdfast.ports.resource_probe import ResourceProbe
 
 _CGROUP, _PRESSURE = Path("/sys/fs/cgroup"), Path("/proc/pressure")
 _BUSY = ("user", "nice", "system", "irq", "softirq", "steal")

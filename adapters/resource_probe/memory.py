@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from domain.resources import ResourceSample
-from ports.resource_probe import ResourceProbe
+from holdfast.domain.resources.knobs import ResourceSample
+from holdfast.ports.resource_probe import ResourceProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from adapters.state_store.defect import Defect, Flaw
-from adapters.state_store.read_once import verify_while_read
-from adapters.state_store.verification import read_manifest, require_sound
-from domain.access import Role
-from domain.errors import NonFiniteState, StateError
-from ports.state_store import Loaded
+from holdfast.adapters.state_store.checkpoint_verification import read_manifest, require_sound
+from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.verified_read import verify_while_read
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.errors import NonFiniteState, StateError
+from holdfast.ports.state_store import Loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from adapters.shared.file_operations import FileOperations
-    from adapters.state_store.door import Door
-    from adapters.state_store.manifest import Manifest, StoredFile
-    from adapters.state_store.sealing import Opened, Sealing
-    from ports.state_store import OpenFile
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.access_guard import Door
+    from holdfast.adapters.state_store.checkpoint_encryption import Opened, Sealing
+    from holdfast.adapters.state_store.manifest import Manifest, StoredFile
+    from holdfast.ports.state_store import OpenFile
 
 
 @final

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.shared.file_operations import FileOperations, explain
-from adapters.state_store.checkpoint_reader import CheckpointReader
-from adapters.state_store.defect import Defect
-from adapters.state_store.door import Door
-from adapters.state_store.draft import Draft
-from adapters.state_store.store_folder import StoreFolder, is_there, reading_under
-from adapters.state_store.verification import complete, next_generation, read_manifest, verify
-from domain.access import Role
-from domain.errors import StateError
-from domain.retention import Retention, Stored, WayBack
-from ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.checkpoint_reader import CheckpointReader
+from holdfast.adapters.state_store.checkpoint_verification import complete, next_generation, read_manifest, verify
+from holdfast.adapters.state_store.checkpoint_writer import Draft
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
+from holdfast.domain.checkpoints.retention import Retention, Stored, WayBack
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.errors import StateError
+from holdfast.ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from adapters.state_store.sealing import Sealing
-    from ports.state_store import OpenFile
+    from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+    from holdfast.ports.state_store import OpenFile
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from blake3 import blake3
 
-from domain.errors import StateError
+from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-    from adapters.shared.file_operations import FileOperations
+    from holdfast.adapters.shared.files.file_operations import FileOperations
 
 _PIECE = 4 << 20  # at least so much is hashed at once
 _MOST_PENDING = 4  # such pieces that were read and are yet to be hashed

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from adapters.state_store.defect import Defect, Flaw
-from adapters.state_store.tree import hash_bytes
-from domain.contract import Contract
-from domain.progress import Progress
-from ports.key_provider import WrappedKey
-from ports.state_store import CheckpointInfo, Snapshot
+from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.hashing import hash_bytes
+from holdfast.domain.checkpoints.reproducibility import Contract
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.key_provider import WrappedKey
+from holdfast.ports.state_store import CheckpointInfo, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.shared.file_operations import explain
-from adapters.state_store.defect import Defect
-from adapters.state_store.manifest import refuse_odd_names
-from adapters.state_store.store_folder import folder_name
-from domain.errors import StateError
-from domain.retention import Retention, Stored
-from ports.basic import BasicStateStore
-from ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.manifest import refuse_odd_names
+from holdfast.adapters.state_store.store_folder import folder_name
+from holdfast.domain.checkpoints.retention import Retention, Stored
+from holdfast.domain.errors import StateError
+from holdfast.ports.basic import BasicStateStore
+from holdfast.ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from domain.retention import WayBack
+    from holdfast.domain.checkpoints.retention import WayBack
 
 
 @final

@@ -8,17 +8,17 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
-from adapters.shared.file_operations import explain
-from adapters.state_store.door import Door
-from domain.access import Role
-from domain.errors import StateError
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.state_store.access_guard import Door
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
-    from adapters.shared.file_operations import FileOperations
-    from ports.state_store import StateShare
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.ports.state_store import StateShare
 
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,17})")
 

@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from adapters.state_store.archive.lease import kept
-from adapters.state_store.moves import Moves
-from adapters.state_store.recall import recall
-from adapters.state_store.upload_queue import UploadQueue
-from domain.access import Role
-from domain.commands import AcknowledgeArchive
-from domain.errors import StateError
-from domain.health import Health
-from domain.progress import Progress
-from domain.tiers import CopyState, Phase
-from ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
+from holdfast.adapters.state_store.archive.lease import kept
+from holdfast.adapters.state_store.archive_recall import recall
+from holdfast.adapters.state_store.tier_migration import Moves
+from holdfast.adapters.state_store.upload_queue import UploadQueue
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.checkpoints.tiers import CopyState, Phase
+from holdfast.domain.commands import AcknowledgeArchive
+from holdfast.domain.errors import StateError
+from holdfast.domain.fault_tolerance.health import Health
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableSequence, Sequence
     from pathlib import Path
 
-    from adapters.state_store.archive.archive import CheckpointArchive
-    from adapters.state_store.archive.lease import ArchiveLease
-    from adapters.state_store.disk import DiskStateStore
-    from domain.commands import Command
-    from domain.retention import Retention, WayBack
-    from ports.state_store import OpenFile
+    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.lease import ArchiveLease
+    from holdfast.adapters.state_store.disk import DiskStateStore
+    from holdfast.domain.checkpoints.retention import Retention, WayBack
+    from holdfast.domain.commands import Command
+    from holdfast.ports.state_store import OpenFile
 
 _log = logging.getLogger(__name__)
 _PARTING_SECONDS = 5.0  # for a file under way when the archive is left

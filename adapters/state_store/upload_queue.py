@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, final
 
-from domain.tiers import CopyState, advanced
+from holdfast.domain.checkpoints.tiers import CopyState, advanced
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, final
 from blake3 import blake3
 from typing_extensions import override
 
-from adapters.shared.token_folder.folder import TokenFolder
-from adapters.shared.token_folder.manifest import MANIFEST
-from adapters.shared.token_folder.operations import Damaged, TokenFileOperations, plain_name, storing
-from adapters.shared.token_folder.shards import StoredShards
-from adapters.shared.token_folder.writing import ShardWriter
-from adapters.token_cache.room import Room
-from domain.eviction import LeastRecentlyUsed, OwnLast
-from ports.basic import BasicTokenSource
-from ports.token_cache import TokenCache
+from holdfast.adapters.shared.token_store.folder_operations import Damaged, TokenFileOperations, plain_name, storing
+from holdfast.adapters.shared.token_store.shard_writer import ShardWriter
+from holdfast.adapters.shared.token_store.token_folder import TokenFolder
+from holdfast.adapters.shared.token_store.token_manifest import MANIFEST
+from holdfast.adapters.shared.token_store.token_shards import StoredShards
+from holdfast.adapters.token_cache.cache_budget import Room
+from holdfast.domain.data.cache_eviction import LeastRecentlyUsed, OwnLast
+from holdfast.ports.basic import BasicTokenSource
+from holdfast.ports.token_cache import TokenCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from adapters.shared.token_folder.kept import Arrays
-    from adapters.shared.token_folder.manifest import ShardManifest
-    from adapters.shared.token_folder.sealing import ShardSealing
-    from domain.eviction import EvictionPolicy
-    from ports.token_source import Tokens, TokenShard
+    from holdfast.adapters.shared.token_store.derived_arrays import Arrays
+    from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+    from holdfast.adapters.shared.token_store.token_manifest import ShardManifest
+    from holdfast.domain.data.cache_eviction import EvictionPolicy
+    from holdfast.ports.token_source import Tokens, TokenShard
 
 
 @final

@@ -13,18 +13,18 @@ import numpy as np
 from blake3 import blake3
 from typing_extensions import override
 
-from domain.errors import ConfigurationError, TokensLost
-from domain.eviction import CachedShard, LeastRecentlyUsed
-from ports.basic import BasicTokenSource
-from ports.token_cache import TokenCache
-from ports.token_source import Tokens, TokenShard
+from holdfast.domain.data.cache_eviction import CachedShard, LeastRecentlyUsed
+from holdfast.domain.errors import ConfigurationError, TokensLost
+from holdfast.ports.basic import BasicTokenSource
+from holdfast.ports.token_cache import TokenCache
+from holdfast.ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from domain.eviction import EvictionPolicy
+    from holdfast.domain.data.cache_eviction import EvictionPolicy
 
     Arrays = Mapping[str, NDArray[np.int64]]
 

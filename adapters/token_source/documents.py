@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from blake3 import blake3
 
-from adapters.shared.token_folder.operations import bytes_of
-from domain.errors import DataError
+from holdfast.adapters.shared.token_store.folder_operations import bytes_of
+from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

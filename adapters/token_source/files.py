@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING, Literal, final
 
 from typing_extensions import override
 
-from adapters.shared.token_folder.folder import TokenFolder
-from adapters.shared.token_folder.kept import KeptArrays
-from adapters.shared.token_folder.operations import TokenFileOperations, safe_name, storing
-from adapters.shared.token_folder.recent import Recent
-from adapters.token_source.columns import column_pieces
-from adapters.token_source.flat import flat_pieces
-from adapters.token_source.location import find_files
-from adapters.token_source.pieces import Reading, fingerprint_of
-from adapters.token_source.stored import is_stored, stored_pieces
-from domain.data_files import DataFile, DataFiles
-from domain.errors import DataError
-from ports.basic import BasicTokenSource
+from holdfast.adapters.shared.token_store.derived_arrays import KeptArrays
+from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations, safe_name, storing
+from holdfast.adapters.shared.token_store.lru_cache import Recent
+from holdfast.adapters.shared.token_store.token_folder import TokenFolder
+from holdfast.adapters.token_source.binary_files import flat_pieces
+from holdfast.adapters.token_source.cached_shards import is_stored, stored_pieces
+from holdfast.adapters.token_source.columnar_files import column_pieces
+from holdfast.adapters.token_source.discovery import find_files
+from holdfast.adapters.token_source.shards import Reading, fingerprint_of
+from holdfast.domain.data.data_files import DataFile, DataFiles
+from holdfast.domain.errors import DataError
+from holdfast.ports.basic import BasicTokenSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from adapters.shared.token_folder.kept import Arrays
-    from adapters.token_source.pieces import Piece, TokenFile
-    from ports.token_source import Tokens, TokenShard
+    from holdfast.adapters.shared.token_store.derived_arrays import Arrays
+    from holdfast.adapters.token_source.shards import Piece, TokenFile
+    from holdfast.ports.token_source import Tokens, TokenShard
 
 _MAX_OPEN = 64
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, final
 from blake3 import blake3
 from typing_extensions import override
 
-from domain.errors import DataError
-from ports.basic import BasicTokenSource
-from ports.token_source import Tokens, TokenShard
+from holdfast.domain.errors import DataError
+from holdfast.ports.basic import BasicTokenSource
+from holdfast.ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any, Self, final
 import numpy as np
 from typing_extensions import override
 
-from adapters.shared.decoder.huggingface_config import OWN_TYPE
-from adapters.tokenizer import core
-from adapters.tokenizer.backends.choose import ChosenEncoder
-from domain.errors import ConfigurationError
-from ports.tokenizer import Tokenizer
+from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE
+from holdfast.adapters.tokenizer import hf_core as core
+from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from ports.tokenizer import Encoded
+    from holdfast.ports.tokenizer import Encoded
 
 
 @final
@@ -175,7 +175,7 @@ def _model_tokenizer(path: str, revision: str | None, *, name: str, follows_mode
     # three seconds, torch included, that a tokenizer.json can do without
     from transformers import AutoTokenizer
 
-    from adapters.shared.hub import reached, refusal
+    from holdfast.adapters.shared.network.hub import reached, refusal
 
     try:
         options = {"revision": revision, **reached(path, revision)}

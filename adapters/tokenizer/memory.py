@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from typing_extensions import override
 
-from adapters.tokenizer.surrogates import refuse_surrogates
-from ports.tokenizer import Encoded, Tokenizer
+from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.ports.tokenizer import Encoded, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from domain.errors import DataError
+from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

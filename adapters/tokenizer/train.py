@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, NoReturn, final
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from adapters.tokenizer.backends.pieces import pieces
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from domain.errors import ConfigurationError, DataError
-from domain.no_text import no_text
-from ports.data_source import Rejected
+from holdfast.adapters.tokenizer.backends.text_pieces import pieces
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.domain.data.no_text import no_text
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ports.data_source import DataSource, Unit
+    from holdfast.ports.data_source import DataSource, Unit
 
     Judge = Callable[[Unit, Rejected, Callable[[Unit, Rejected], str]], object]
 

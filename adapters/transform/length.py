@@ -6,9 +6,9 @@ from typing import final
 
 from typing_extensions import override
 
-from adapters.transform.options import fingerprint_of, whole_number
-from domain.errors import ConfigurationError
-from ports.transform import Transform
+from holdfast.adapters.transform.transform_options import fingerprint_of, whole_number
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.transform import Transform
 
 _KIND = "length"
 _VERSION = 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from ports.transform import Transform
+from holdfast.ports.transform import Transform
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal, final, get_args
 
 from typing_extensions import override
 
-from adapters.transform.options import fingerprint_of
-from domain.errors import ConfigurationError
-from ports.transform import Transform
+from holdfast.adapters.transform.transform_options import fingerprint_of
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.transform import Transform
 
 if TYPE_CHECKING:
     from typing import Any

@@ -10,9 +10,9 @@ from typing import Any, final
 import regex
 from typing_extensions import override
 
-from adapters.transform.options import fingerprint_of, unicode_text
-from domain.errors import ConfigurationError
-from ports.transform import Transform
+from holdfast.adapters.transform.transform_options import fingerprint_of, unicode_text
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.transform import Transform
 
 _KIND = "replace"
 _VERSION = 2

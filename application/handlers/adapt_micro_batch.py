@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
-from domain.commands import SplitBatch
+from holdfast.domain.commands import SplitBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from application.inbox import Inbox
-    from domain.events import BatchSplit, MemoryExhausted, StepCompleted
-    from domain.micro_batch import KnownSize, MicroBatchPolicy
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.domain.events import BatchSplit, MemoryExhausted, StepCompleted
+    from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
 
 
 @final

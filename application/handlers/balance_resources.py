@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
-from domain.balance_state import Reading, Saved
-from domain.commands import AdjustResources
-from domain.resources import Knob, Setting
+from holdfast.domain.commands import AdjustResources
+from holdfast.domain.resources.balance_state import Reading, Saved
+from holdfast.domain.resources.knobs import Knob, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from application.inbox import Inbox
-    from domain.balance_state import BalancePolicy, BalanceState, Change
-    from domain.events import BatchSplit, CheckpointSaved, StepCompleted
-    from domain.resources import ResourceSample
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.domain.events import BatchSplit, CheckpointSaved, StepCompleted
+    from holdfast.domain.resources.balance_state import BalancePolicy, BalanceState, Change
+    from holdfast.domain.resources.knobs import ResourceSample
 
 _READING_SECONDS = 0.25  # shorter steps are put together
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from domain.commands import Evaluate
+from holdfast.domain.commands import Evaluate
 
 if TYPE_CHECKING:
-    from application.inbox import Inbox
-    from domain.budget import Budget
-    from domain.cadence import Every
-    from domain.events import DataEnded, RunStarted, StepCompleted
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.domain.events import DataEnded, RunStarted, StepCompleted
+    from holdfast.domain.training.budget import Budget
+    from holdfast.domain.training.cadence import Every
 
 
 @final

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from domain.events import Event, RunStarted, StepCompleted
+    from holdfast.domain.events import Event, RunStarted, StepCompleted
 
 
 class Profiler(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-from domain.events import (
+from holdfast.domain.events import (
     ArchiveFailed,
     CheckpointArchived,
     CheckpointFailed,
@@ -22,8 +22,8 @@ from domain.events import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from domain.events import Event
-    from domain.progress import Progress
+    from holdfast.domain.events import Event
+    from holdfast.domain.training.progress import Progress
 
 _LONGEST_ERROR = 2000
 

@@ -6,14 +6,14 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
-from domain.events import StepCompleted
-from domain.outcome import Evaluation
-from domain.progress import Progress
+from holdfast.domain.events import StepCompleted
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import Evaluation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from domain.events import Event
+    from holdfast.domain.events import Event
 
 
 @final

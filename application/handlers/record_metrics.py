@@ -6,16 +6,16 @@ import math
 import time
 from typing import TYPE_CHECKING, final
 
-from application.background import Background
-from domain.errors import TrainingError
+from holdfast.application.concurrency.background import Background
+from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from application.handlers.watch_compilation import Compilations
-    from domain.events import EvaluationCompleted, Event, RolledBack, RunStarted, StepCompleted, StopRequested
-    from ports.monitor import Monitor
-    from ports.optimizer import Trainable
+    from holdfast.application.handlers.watch_compilation import Compilations
+    from holdfast.domain.events import EvaluationCompleted, Event, RolledBack, RunStarted, StepCompleted, StopRequested
+    from holdfast.ports.monitor import Monitor
+    from holdfast.ports.optimizer import Trainable
 
 _PATIENCE_SECONDS = 30.0
 _SHARE_OF_GRACE = 0.1

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from domain.commands import RollBack
-from domain.retention import WayBack
+from holdfast.domain.checkpoints.retention import WayBack
+from holdfast.domain.commands import RollBack
 
 if TYPE_CHECKING:
-    from application.inbox import Inbox
-    from domain.events import CheckpointStarted, RunStarted, StepCompleted
-    from domain.progress import Progress
-    from domain.spike import SpikePolicy
-    from ports.state_store import StateStore
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.domain.events import CheckpointStarted, RunStarted, StepCompleted
+    from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
+    from holdfast.domain.training.progress import Progress
+    from holdfast.ports.state_store import StateStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from domain.cadence import Every
-from domain.commands import SaveCheckpoint, SaveReason
-from domain.resources import Knob
+from holdfast.domain.commands import SaveCheckpoint, SaveReason
+from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.training.cadence import Every
 
 if TYPE_CHECKING:
-    from application.checkpoints import Checkpoints
-    from application.inbox import Inbox
-    from domain.budget import Budget
-    from domain.events import ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
+    from holdfast.application.checkpointing.checkpointer import Checkpoints
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.domain.events import ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
+    from holdfast.domain.training.budget import Budget
 
 
 @final

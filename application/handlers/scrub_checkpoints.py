@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from application.background import Background
-from domain.commands import ReportDamage
+from holdfast.application.concurrency.background import Background
+from holdfast.domain.commands import ReportDamage
 
 if TYPE_CHECKING:
-    from application.inbox import Inbox
-    from domain.events import CheckpointSaved, Event
-    from ports.state_store import StateStore
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.domain.events import CheckpointSaved, Event
+    from holdfast.ports.state_store import StateStore
 
 
 @final

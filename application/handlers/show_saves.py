@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from domain.commands import SaveReason
-from domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunFailed, RunStarted
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunFailed, RunStarted
 
 if TYPE_CHECKING:
-    from domain.events import Event
-    from domain.phase import ShowPhase
+    from holdfast.domain.events import Event
+    from holdfast.domain.phase import ShowPhase
 
 
 @final

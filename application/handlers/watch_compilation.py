@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from domain.events import StepCompleted
+    from holdfast.domain.events import StepCompleted
 
 
 class Compilations(Protocol):

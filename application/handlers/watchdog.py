@@ -12,15 +12,15 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Protocol, final
 
-from domain.commands import ReportStall
-from domain.events import RunFailed, RunFinished, RunStarted, StepCompleted
-from domain.watch import Beat, Doing
+from holdfast.domain.commands import ReportStall
+from holdfast.domain.events import RunFailed, RunFinished, RunStarted, StepCompleted
+from holdfast.domain.fault_tolerance.liveness import Beat, Doing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from domain.events import Event
-    from domain.watch import Patience
+    from holdfast.domain.events import Event
+    from holdfast.domain.fault_tolerance.liveness import Patience
 
 _REMEMBERED_STEPS = 64
 _TICKS_BETWEEN_FIGURES = 12

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
-from application.handlers.record_events import record_of
-from domain.events import CheckpointSaved, RunFailed, RunStarted, StepCompleted
+from holdfast.application.handlers.record_events import record_of
+from holdfast.domain.events import CheckpointSaved, RunFailed, RunStarted, StepCompleted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from domain.events import Event
-    from domain.progress import Progress
+    from holdfast.domain.events import Event
+    from holdfast.domain.training.progress import Progress
 
 _MOST_EVENTS = 200
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from adapters.data_source.formats.compression import unpacked
+from holdfast.adapters.data_source.formats.compression import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from application.feed import BatchStream
+    from holdfast.application.data.feed import BatchStream
 
 BACKENDS = ("huggingface", "tiktoken", "gigatoken")
 

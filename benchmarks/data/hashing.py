@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from adapters.data_source.files import FilesDataSource
-from application.rejections import Rejections
-from application.tokenize import TextReader
 from benchmarks.data.child import measure_apart
 from benchmarks.data.corpus import texts_of
 from benchmarks.data.tokenizer import NewTokenizer
 from benchmarks.data.work import batches_of, fill_cache, stream_of
 from benchmarks.report import Figure, interval_of_median
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.text_reader import TextReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +70,7 @@ def _measured(read: Callable[[TextReader], object], reader: TextReader, *, is_ha
 
 @contextmanager
 def _unhashed() -> Iterator[None]:
-    with patch("adapters.data_source.opening.Tap", lambda *_: None):
+    with patch("holdfast.adapters.data_source.file_access.Tap", lambda *_: None):
         yield
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adapters.shared.processors import usable_cpus
 from benchmarks.data.corpus import LENGTH, ROWS, texts_of
 from benchmarks.data.tokenizer import FIRST_TEXT
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ def encode_tiktoken(folder: str, tokenizer: str) -> dict[str, float]:
     import tiktoken
     from tokenizers import Tokenizer
 
-    from adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
+    from holdfast.adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
 
     record = json.loads(Path(tokenizer).read_text(encoding="utf-8"))
     merger = Tokenizer.from_str(json.dumps({**record, "added_tokens": []})).model

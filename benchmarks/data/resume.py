@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from typing_extensions import override
 
-from application.cached_batches import CachedBatches
-from application.packed_rows import PackedRows
 from benchmarks.data.corpus import LENGTH, ROWS
 from benchmarks.data.work import MIXTURE
-from domain.cursor import Cursor
-from domain.order import SampleOrder, Share
-from domain.packing import ConcatPacking
-from ports.basic import BasicTokenSource
-from ports.token_source import Tokens, TokenShard
+from holdfast.application.data.cached_batches import CachedBatches
+from holdfast.application.data.row_packer import PackedRows
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.sample_order import SampleOrder, Share
+from holdfast.ports.basic import BasicTokenSource
+from holdfast.ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ports.token_source import Arrays
+    from holdfast.ports.token_source import Arrays
 
 _SHARDS, _ROWS_A_SHARD, _DISTINCT = 1000, 1_000_000, 100
 SAMPLES = _SHARDS * _ROWS_A_SHARD

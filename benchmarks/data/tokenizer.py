@@ -8,17 +8,17 @@ import numpy as np
 from tokenizers import Tokenizer as Core
 from typing_extensions import override
 
-from adapters.tokenizer.backends.choose import FAST
-from adapters.tokenizer.backends.guard import GuardedEncoder
-from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from ports.forwarding.tokenizer import ForwardingTokenizer
+from holdfast.adapters.tokenizer.backends.backend_selection import FAST
+from holdfast.adapters.tokenizer.backends.fallback_encoder import GuardedEncoder
+from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adapters.tokenizer.backends.encoder import Encoder
-    from ports.tokenizer import Encoded
+    from holdfast.adapters.tokenizer.backends.encoder import Encoder
+    from holdfast.ports.tokenizer import Encoded
 
 
 FIRST_TEXT = "\u00e9"  # not ASCII, so that imports and tables of characters that are made at first need are there

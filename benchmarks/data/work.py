@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats.records import Limits
-from adapters.shared.processors import usable_cpus
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from application.feed import Feed
-from application.prepare_tokens import PrepareTokens
-from application.rejections import Rejections
-from application.tokenize import TextReader
 from benchmarks.data.child import peak_memory, private_memory, reset_peak
 from benchmarks.data.corpus import LENGTH, ROWS, texts_of
 from benchmarks.data.tokenizer import NewTokenizer
-from bootstrap.data import cached_batches, streamed_batches
-from configs.sections.data import FilesDataSettings
-from domain.cursor import Cursor
-from domain.holdout import Holdout
-from domain.mixture import Mixture, Stage
-from domain.order import Share
-from domain.packing import ConcatPacking
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.application.data.feed import Feed
+from holdfast.application.data.pretokenize import PrepareTokens
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.data_streams import cached_batches, streamed_batches
+from holdfast.configs.sections.data import FilesDataSettings
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.sample_order import Share
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from application.feed import BatchStream
-    from domain.batch import Batch
+    from holdfast.application.data.feed import BatchStream
+    from holdfast.domain.data.batch import Batch
 
 MIXTURE = Mixture(0, (Stage(0, (1,)),))
 

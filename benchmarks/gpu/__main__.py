@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, final
 
 import torch
 
-from adapters.shared.device import peak_flops
 from benchmarks.gpu.sizes import SIZES, TINY
 from benchmarks.report import Figure, main
 from benchmarks.train.material import prepare
 from benchmarks.train.speed import RUN, furthest
 from benchmarks.train.turns import Way
 from benchmarks.turns import WayEndedError
+from holdfast.adapters.shared.device.device import peak_flops
 
 if TYPE_CHECKING:
     import argparse

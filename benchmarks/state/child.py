@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.turns import Answers, end_with_parent
-from bootstrap.environment import set_library_defaults
+from holdfast.bootstrap.process.library_environment import set_library_defaults
 
 
 def _main(name: str, plan: dict[str, str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from blake3 import blake3
 from typing_extensions import override
 
-from adapters.shared.file_operations import FileOperations
+from holdfast.adapters.shared.files.file_operations import FileOperations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

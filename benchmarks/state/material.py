@@ -9,11 +9,11 @@ import torch
 from blake3 import blake3
 from safetensors.torch import load_file, save_file
 
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.shared.causal_language_model import MODEL_FILE, CausalLanguageModel
-from adapters.shared.optimizer_state import OPTIMIZER_FILE
-from adapters.shared.state_parts import TensorsPart
-from domain.batch import Batch
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE, CausalLanguageModel
+from holdfast.adapters.shared.tensor_state.optimizer_state import OPTIMIZER_FILE
+from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
+from holdfast.domain.data.batch import Batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ports.optimizer import Trainable
+    from holdfast.ports.optimizer import Trainable
 
 _VOCABULARY, _LAYERS, _HEAD = 16_000, 10, 64
 _BYTES = 12  # of a parameter and its two moments in fp32

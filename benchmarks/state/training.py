@@ -6,11 +6,11 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from adapters.state_store.disk import DiskStateStore
 from benchmarks.state.files import SlowFiles
-from bootstrap.run import build
-from configs.layers import load_settings
-from domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted, StepCompleted
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.bootstrap.run import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted, StepCompleted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,14 +12,6 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from adapters.event_bus.memory import MemoryEventBus
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.process_group.single import SingleProcessGroup
-from adapters.shared.file_parts import TextPart
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.sealing import Sealing
-from application.checkpoints import Checkpoints
-from application.inbox import Inbox
 from benchmarks.state.files import drop_from_memory, make_durable, read_raw, touched_buffer, write_raw
 from benchmarks.state.material import (
     build_torch,
@@ -29,9 +21,17 @@ from benchmarks.state.material import (
     spoil,
     tensors_of,
 )
-from domain.commands import SaveReason
-from domain.progress import Progress
-from ports.state_store import Snapshot
+from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.shared.tensor_state.file_parts import TextPart
+from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.training.inbox import Inbox
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from ports.optimizer import Trainable
-    from ports.state_store import OpenFile
+    from holdfast.ports.optimizer import Trainable
+    from holdfast.ports.state_store import OpenFile
 
 _KEY = bytes(range(32))
 _OLDER = 1  # the step of a checkpoint that is older than all others

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from benchmarks.report import Figure, interval_of_median, main
 from benchmarks.survival.runs import Plan, Record, on_a_quiet_machine, on_a_slow_disk
 from benchmarks.turns import Contender
-from bootstrap.environment import set_library_defaults
+from holdfast.bootstrap.process.library_environment import set_library_defaults
 
 if TYPE_CHECKING:
     import argparse

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.turns import Answers, end_with_parent
-from bootstrap.environment import set_library_defaults
+from holdfast.bootstrap.process.library_environment import set_library_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

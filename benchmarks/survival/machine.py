@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, final
 import psutil
 from typing_extensions import override
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.resource_probe.memory import QUIET
-from domain.resources import Pressure
-from ports.data_source import Document
-from ports.forwarding.data_source import ForwardingDataSource
-from ports.resource_probe import ResourceProbe
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.resource_probe.memory import QUIET
+from holdfast.domain.resources.knobs import Pressure
+from holdfast.ports.data_source import Document
+from holdfast.ports.forwarding.data_source import ForwardingDataSource
+from holdfast.ports.resource_probe import ResourceProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from domain.resources import ResourceSample
-    from ports.data_source import Rejected, Unit
+    from holdfast.domain.resources.knobs import ResourceSample
+    from holdfast.ports.data_source import Rejected, Unit
 
 _HOG = """
 import sys

@@ -10,15 +10,15 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from adapters.data_source.python_library import PythonLibraryDataSource
-from adapters.resource_probe.memory import MemoryResourceProbe
 from benchmarks.survival.machine import Hog, SlowDisk, SmallMachine
-from bootstrap.run import build
-from configs.layers import load_settings
-from domain.events import ResourcesAdjusted, RunStarted, StepCompleted
-from domain.progress import Progress
-from domain.resources import Knob
-from ports.data_source import Document
+from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
+from holdfast.adapters.resource_probe.memory import MemoryResourceProbe
+from holdfast.bootstrap.run import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import ResourcesAdjusted, RunStarted, StepCompleted
+from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.data_source import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

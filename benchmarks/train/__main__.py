@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.shared.device import choose_precision
 from benchmarks.memory_of_loss import peak_of_loss
 from benchmarks.report import Figure, main
 from benchmarks.train.material import prepare
 from benchmarks.train.speed import WARM_UP, Contest, measure_documents, measure_speed
 from benchmarks.turns import WayEndedError
+from holdfast.adapters.shared.device.device import choose_precision
 
 if TYPE_CHECKING:
     import argparse

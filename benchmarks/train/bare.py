@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
-from adapters.shared.attention import packed_arguments
-from adapters.shared.chunked_loss import chunked_cross_entropy, rows_at_once
-from configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.adapters.shared.modeling.attention import packed_arguments
+from holdfast.adapters.shared.modeling.losses import chunked_cross_entropy, rows_at_once
+from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from configs.sections.optimizer import OptimizerSettings
-    from domain.batch import Batch
+    from holdfast.configs.sections.optimizer import OptimizerSettings
+    from holdfast.domain.data.batch import Batch
 
 
 @final

@@ -6,7 +6,7 @@ import json
 import sys
 
 from benchmarks.turns import end_with_parent
-from bootstrap.environment import set_library_defaults
+from holdfast.bootstrap.process.library_environment import set_library_defaults
 
 if __name__ == "__main__":
     end_with_parent()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from bootstrap.assemble import assemble
-from configs.layers import load_settings
-from ports.data_source import Document
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.configs.settings_layers import load_settings
+from holdfast.ports.data_source import Document
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from typing_extensions import override
 
-from configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from benchmarks.train.turns import Turns
-    from configs.sections.optimizer import OptimizerSettings
+    from holdfast.configs.sections.optimizer import OptimizerSettings
 
 
 @final

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import torch
 
-from adapters.shared.device import memory_bytes
 from benchmarks.train.bare import BareLoop
 from benchmarks.train.turns import Turns
-from bootstrap.assemble import assemble
-from bootstrap.compiling import compile_model
-from bootstrap.run import build
-from configs.layers import load_settings
-from domain.events import RunStarted, StepCompleted
-from ports.data_source import Document
+from holdfast.adapters.shared.device.device import memory_bytes
+from holdfast.bootstrap.run import build
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.compile_model import compile_model
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import RunStarted, StepCompleted
+from holdfast.ports.data_source import Document
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from bootstrap.container import Container
-    from configs.settings import TrainSettings
-    from domain.batch import Batch
-    from domain.outcome import StepOutcome
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.training.step_outcome import StepOutcome
 
 
 @final

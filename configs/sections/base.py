@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field
 
-from domain.sizes import size_in_bytes
+from holdfast.domain.sizes import size_in_bytes
 
 PLUGIN = "plugin"
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, ValidationInfo, field_validator, model_validator
 
-from configs.sections.base import (
+from holdfast.configs.sections.base import (
     PLUGIN,
     Folder,
     KeySettings,
@@ -18,8 +18,8 @@ from configs.sections.base import (
     Text,
     by_kind,
 )
-from configs.sections.growth import GrowingFilesSource
-from configs.sections.sources import (
+from holdfast.configs.sections.growth import GrowingFilesSource
+from holdfast.configs.sections.sources import (
     HuggingFaceSource,
     MixtureSource,
     PythonLibrarySource,

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from configs.sections.base import Flag, Number, Positive, Section, Text
-from configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
-from configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
-from configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.base import Flag, Number, Positive, Section, Text
+from holdfast.configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
 
 Share = Annotated[Number, Field(ge=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]

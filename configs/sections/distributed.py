@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Tag
 
-from configs.sections.base import PLUGIN, PluginSettings, Positive, Section, by_kind
+from holdfast.configs.sections.base import PLUGIN, PluginSettings, Positive, Section, by_kind
 
 
 class SingleSettings(Section):

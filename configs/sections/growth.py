@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from configs.sections.sources import FilesSource
+from holdfast.configs.sections.sources import FilesSource
 
 
 class GrowingFilesSource(FilesSource):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from configs.sections.base import Number, Positive, Section, Text
+from holdfast.configs.sections.base import Number, Positive, Section, Text
 
 
 class LoraSettings(Section):

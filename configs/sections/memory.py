@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from domain.sizes import size_in_bytes
+from holdfast.domain.sizes import size_in_bytes
 
 _POLICY = re.compile(r"none|full|every:[1-9][0-9]*")
 BUDGET = "budget:"

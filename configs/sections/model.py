@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
-from configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
-from configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
-from configs.sections.decoder import DecoderModelSettings
-from configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
-from configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
+from holdfast.configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
 
 SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
     {

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
-from configs.sections.base import PLUGIN, Flag, Number, Positive, Section, Text, by_kind
-from configs.sections.schedule import ScheduleSettings
+from holdfast.configs.sections.base import PLUGIN, Flag, Number, Positive, Section, Text, by_kind
+from holdfast.configs.sections.schedule import ScheduleSettings
 
 EPSILON = 1e-8
 Share = Annotated[Number, Field(ge=0, lt=1)]

@@ -6,7 +6,7 @@ import re
 
 from pydantic import Field, field_validator
 
-from configs.sections.base import Folder, Section
+from holdfast.configs.sections.base import Folder, Section
 
 _STEPS = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 

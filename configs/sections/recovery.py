@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from configs.sections.base import Flag, Natural, Number, Positive, Section
+from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Section
 
 
 class SupervisorSettings(Section):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from configs.sections.base import Flag, Natural, Number, Positive, Section, Text
+from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Section, Text
 
 
 class ResourceSettings(Section):

@@ -8,8 +8,8 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from configs.sections.base import Flag, Folder, Positive, Section, Seed
-from domain.errors import ConfigurationError
+from holdfast.configs.sections.base import Flag, Folder, Positive, Section, Seed
+from holdfast.domain.errors import ConfigurationError
 
 
 class BudgetSettings(Section):

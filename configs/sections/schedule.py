@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from configs.sections.base import Natural, Number, Positive, Section, Text, nearest_kind
+from holdfast.configs.sections.base import Natural, Number, Positive, Section, Text, nearest_kind
 
 Shape = Literal["linear", "1-sqrt"]
 

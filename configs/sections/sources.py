@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from configs.sections.base import Natural, Number, Positive, Section, Text
+from holdfast.configs.sections.base import Natural, Number, Positive, Section, Text
 
 
 def several(value: object) -> object:

@@ -7,8 +7,19 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
-from configs.sections.base import PLUGIN, Flag, Folder, KeySettings, Natural, Number, Positive, Section, Text, by_kind
-from domain.sizes import size_in_bytes
+from holdfast.configs.sections.base import (
+    PLUGIN,
+    Flag,
+    Folder,
+    KeySettings,
+    Natural,
+    Number,
+    Positive,
+    Section,
+    Text,
+    by_kind,
+)
+from holdfast.domain.sizes import size_in_bytes
 
 
 def _size(value: object) -> object:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from configs.sections.base import PLUGIN, Flag, PluginSettings, Positive, Section, Text, by_kind
+from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Positive, Section, Text, by_kind
 
 _ALLOW_OTHER = Field(
     default=False,

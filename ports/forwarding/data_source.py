@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from ports.data_source import DataSource, Document, Rejected, Unit
+from holdfast.ports.data_source import DataSource, Document, Rejected, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from domain.data_files import DataFiles
+    from holdfast.domain.data.data_files import DataFiles
 
 
 class ForwardingDataSource(DataSource):

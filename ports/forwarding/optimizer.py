@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Self, SupportsFloat
 
 from typing_extensions import override
 
-from ports.optimizer import Hardware, Trainable, Update
-from ports.state_store import open_plainly
+from holdfast.ports.optimizer import Hardware, Trainable, Update
+from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from domain.batch import Batch
-    from domain.sampling import Sampling
-    from ports.state_store import JoinedPart, OpenFile, StatePart
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
 
 
 class ForwardingUpdate(Update):

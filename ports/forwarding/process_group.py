@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from ports.process_group import ProcessGroup
+from holdfast.ports.process_group import ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from domain.commands import Command
+    from holdfast.domain.commands import Command
 
 
 class ForwardingProcessGroup(ProcessGroup):

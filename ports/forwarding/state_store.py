@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from ports.state_store import CheckpointInfo, Loaded, Rejected, StateStore
+from holdfast.ports.state_store import CheckpointInfo, Loaded, Rejected, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from domain.retention import WayBack
-    from ports.state_store import OpenFile, Snapshot
+    from holdfast.domain.checkpoints.retention import WayBack
+    from holdfast.ports.state_store import OpenFile, Snapshot
 
 
 class ForwardingStateStore(StateStore):

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from ports.token_cache import TokenCache
+from holdfast.ports.token_cache import TokenCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from domain.data_files import DataFiles
-    from ports.token_source import Arrays, Tokens, TokenShard
+    from holdfast.domain.data.data_files import DataFiles
+    from holdfast.ports.token_source import Arrays, Tokens, TokenShard
 
 
 class ForwardingTokenCache(TokenCache):

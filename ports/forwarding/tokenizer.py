@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from ports.tokenizer import Encoded, Tokenizer
+from holdfast.ports.tokenizer import Encoded, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

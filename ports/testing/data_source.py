@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from domain.errors import DataError
-from ports.data_source import Document, Rejected
+from holdfast.domain.errors import DataError
+from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ports.data_source import DataSource, Unit
+    from holdfast.ports.data_source import DataSource, Unit
 
 
 class DataSourceContract:

@@ -1,4 +1,4 @@
-"""The promises of ``ports.event_bus`` as tests."""
+"""The promises of ``holdfast.ports.event_bus`` as tests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from domain.events import Event, HandlerFailed
+from holdfast.domain.events import Event, HandlerFailed
 
 if TYPE_CHECKING:
-    from ports.event_bus import EventBus
+    from holdfast.ports.event_bus import EventBus
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from domain.errors import StateError
-from ports.key_provider import WrappedKey
+from holdfast.domain.errors import StateError
+from holdfast.ports.key_provider import WrappedKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ports.key_provider import KeyProvider
+    from holdfast.ports.key_provider import KeyProvider
 
 _DATA_KEY = bytes(range(100, 132))
 # one provider serves all examples, and one test all classes that derive it

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 
-from domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import DTypeLike, NDArray
 
-    from ports.model_factory import ModelFactory
+    from holdfast.ports.model_factory import ModelFactory
 
 VOCABULARY_SIZE = 257
 END_OF_TEXT = 256
@@ -33,7 +33,7 @@ print(contract.digest(seed=int(sys.argv[3])))
 
 
 class ModelFactoryContract(ABC):
-    """The promise of ``ports.model_factory``, a test a sentence.
+    """The promise of ``holdfast.ports.model_factory``, a test a sentence.
 
     A subclass stands at the top level of an importable module and needs no argument: another process makes it again.
     ``dtype`` is that of the weights.

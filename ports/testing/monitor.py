@@ -1,4 +1,4 @@
-"""The promises of ``ports.monitor`` as tests."""
+"""The promises of ``holdfast.ports.monitor`` as tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ports.monitor import Monitor
+    from holdfast.ports.monitor import Monitor
 
 _VALUES = st.floats() | st.integers(-(2**53), 2**53)
 _NAMES = (

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from domain.errors import StateError
-from domain.sampling import Sampling
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write
-from ports.testing.optimizer_update import UpdateContract
+from holdfast.domain.errors import StateError
+from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write
+from holdfast.ports.testing.optimizer_update import UpdateContract
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the tests of ``ports.testing.optimizer`` are made of."""
+"""What the tests of ``holdfast.ports.testing.optimizer`` are made of."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 
-from domain.packing import ConcatPacking
-from domain.row_index import place_rows, read_rows
-from ports.state_store import JoinedPart, StatePart
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.ports.state_store import JoinedPart, StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from domain.batch import Batch
-    from ports.optimizer import Optimizer, Trainable
+    from holdfast.domain.data.batch import Batch
+    from holdfast.ports.optimizer import Optimizer, Trainable
 
 VOCABULARY_SIZE = 257
 END_OF_TEXT = 256

@@ -1,4 +1,4 @@
-"""The part of ``ports.testing.optimizer`` that is about one step."""
+"""The part of ``holdfast.ports.testing.optimizer`` that is about one step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from domain.errors import NonFiniteGradients, OutOfMemory
-from ports.testing.optimizer_cases import (
+from holdfast.domain.errors import NonFiniteGradients, OutOfMemory
+from holdfast.ports.testing.optimizer_cases import (
     VOCABULARY_SIZE,
     OptimizerCases,
     files_of,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ports.optimizer import Update
+    from holdfast.ports.optimizer import Update
 
 
 class UpdateContract(OptimizerCases):

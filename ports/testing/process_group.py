@@ -1,4 +1,4 @@
-"""The promises of ``ports.process_group`` as tests."""
+"""The promises of ``holdfast.ports.process_group`` as tests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun, to_json
-from domain.errors import TrainingError
+from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun, to_json
+from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from domain.commands import Command
-    from ports.process_group import ProcessGroup
+    from holdfast.domain.commands import Command
+    from holdfast.ports.process_group import ProcessGroup
 
 _NUM_ROUNDS = 40
 _SOON = 30.0  # seconds, for a time-out of two on a busy machine; who heeds none waits for ever

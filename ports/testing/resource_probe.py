@@ -1,4 +1,4 @@
-"""The promises of ``ports.resource_probe`` as tests."""
+"""The promises of ``holdfast.ports.resource_probe`` as tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from ports.resource_probe import ResourceProbe
+    from holdfast.ports.resource_probe import ResourceProbe
 
 
 class ResourceProbeContract(ABC):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from domain.cursor import Cursor, Lane
-from domain.progress import Progress
-from ports.state_store import Snapshot, StatePart
+from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Snapshot, StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

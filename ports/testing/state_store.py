@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.errors import StateError
-from domain.progress import Progress
-from ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
-from ports.testing.snapshots import BytesPart, FailingPart, WaitingPart, snapshot_of
-from ports.testing.state_store_restoring import StateStoreRestoring
-from ports.testing.state_store_retention import StateStoreRetention
-from ports.testing.state_store_returns import StateStoreReturns
-from ports.testing.state_store_shares import StateStoreShares
+from holdfast.domain.errors import StateError
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import CheckpointInfo, Loaded, Snapshot, StateStore
+from holdfast.ports.testing.snapshots import BytesPart, FailingPart, WaitingPart, snapshot_of
+from holdfast.ports.testing.state_store_restoring import StateStoreRestoring
+from holdfast.ports.testing.state_store_retention import StateStoreRetention
+from holdfast.ports.testing.state_store_roll_back import StateStoreReturns
+from holdfast.ports.testing.state_store_shares import StateStoreShares
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

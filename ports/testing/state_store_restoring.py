@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ports.state_store import Loaded, StateStore
-from ports.testing.snapshots import snapshot_of
+from holdfast.ports.state_store import Loaded, StateStore
+from holdfast.ports.testing.snapshots import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from ports.state_store import CheckpointInfo, OpenFile
+    from holdfast.ports.state_store import CheckpointInfo, OpenFile
 
 
 class StateStoreRestoring:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from domain.retention import WayBack
-from ports.testing.snapshots import snapshot_of
+from holdfast.domain.checkpoints.retention import WayBack
+from holdfast.ports.testing.snapshots import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ports.state_store import Loaded, StateStore
+    from holdfast.ports.state_store import Loaded, StateStore
 
 
 class StateStoreRetention:

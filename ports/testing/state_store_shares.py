@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, final
 
 import pytest
 
-from domain.errors import StateError
-from ports.state_store import JoinedPart, Loaded, Snapshot, StatePart, StateShare, StateStore
-from ports.testing.snapshots import BytesPart, FailingPart, snapshot_of
+from holdfast.domain.errors import StateError
+from holdfast.ports.state_store import JoinedPart, Loaded, Snapshot, StatePart, StateShare, StateStore
+from holdfast.ports.testing.snapshots import BytesPart, FailingPart, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

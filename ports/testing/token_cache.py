@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.errors import ConfigurationError, DataError
-from ports.testing.token_source import DOCUMENTS, Documents, TokenSourceContract, documents_in, lengths_of
-from ports.token_source import Tokens
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.testing.token_source import DOCUMENTS, Documents, TokenSourceContract, documents_in, lengths_of
+from holdfast.ports.token_source import Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from domain.eviction import CachedShard, EvictionPolicy
-    from ports.token_cache import TokenCache
-    from ports.token_source import TokenSource
+    from holdfast.domain.data.cache_eviction import CachedShard, EvictionPolicy
+    from holdfast.ports.token_cache import TokenCache
+    from holdfast.ports.token_source import TokenSource
 
 _LARGE = 30_000
 """The tokens of a large shard, which is 60 kB; what a cache adds to it must be less than 10 kB."""

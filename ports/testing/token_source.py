@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from domain.errors import DataError
-from ports.token_source import Tokens, TokenShard
+from holdfast.domain.errors import DataError
+from holdfast.ports.token_source import Tokens, TokenShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from ports.token_source import TokenSource
+    from holdfast.ports.token_source import TokenSource
 
 END_OF_TEXT = 999
 """What ends each document of these tests; a vocabulary has ids from 0 to this."""

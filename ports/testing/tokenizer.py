@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from domain.errors import DataError
+from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ports.tokenizer import Tokenizer
+    from holdfast.ports.tokenizer import Tokenizer
 
 HARD_TEXTS = (
     "",

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ports.transform import Transform
+    from holdfast.ports.transform import Transform
 
 HARD_TEXTS = (
     "",

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 LONGEST_FUNCTION = 40
 LONGEST_FILE = 250
 MOST_PARAMETERS = 8
-MAY_CATCH_ALL = {"application/prefetch.py": 1}
+MAY_CATCH_ALL = {"application/data/prefetch.py": 1}
 MAY_TRUST_CODE = {"adapters/model_factory/huggingface.py": "self._trusts_code"}  # only where a user names the model
-MAY_UNPICKLE = {"adapters/model_factory/huggingface_imports.py": "torch.load"}  # with weights_only=True written out
+MAY_UNPICKLE = {"adapters/model_factory/pickled_weights.py": "torch.load"}  # with weights_only=True written out
 
 _UNSAFE_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "jsonpickle", "joblib", "marshal", "shelve"}
 _UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}

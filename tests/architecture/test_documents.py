@@ -13,7 +13,7 @@ from source_tree import ROOT, Module, camel, last_name, project, refuse
 _BLOCK = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
 _PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
-_TELL_FIGURES = ("application/handlers/account_time.py", "application/handlers/watchdog.py")
+_TELL_FIGURES = ("application/handlers/track_goodput.py", "application/handlers/watchdog.py")
 _OF_A_RUN = (
     "checkpoints/",
     "optimizer/",
@@ -96,8 +96,8 @@ def test_the_reference_names_metrics():
 
 def test_the_reference_names_exit_codes():
     """docs/reference.md has a row for each exit code that the command line's help names."""
-    listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/run_arguments.py"), re.DOTALL)
-    assert listed, "bootstrap/run_arguments.py no longer explains its exit codes"
+    listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/cli/run_arguments.py"), re.DOTALL)
+    assert listed, "bootstrap/cli/run_arguments.py no longer explains its exit codes"
     codes = re.findall(r"\b\d{1,3}\b", listed[1])
     reference = _read("docs/reference.md")
     assert codes

@@ -47,18 +47,26 @@ def test_the_import_contracts_hold():
 @pytest.mark.parametrize(
     ("path", "line", "contract"),
     [
-        ("domain/budget.py", "import torch", "The core knows no framework"),
+        ("domain/training/budget.py", "import torch", "The core knows no framework"),
         ("ports/optimizer.py", "import transformers", "The core knows no framework"),
-        ("domain/budget.py", "import ports.monitor", "Imports point downwards"),
-        ("application/train.py", "import adapters.shared", "Imports point downwards"),
-        ("configs/settings.py", "import application.train", "Imports point downwards"),
-        ("application/train.py", "import dependency_injector", "Only bootstrap knows the container"),
-        ("adapters/optimizer/memory.py", "import adapters.model_factory.memory", "Ports' adapters are strangers"),
-        ("adapters/shared/device.py", "import adapters.optimizer.memory", "Ports' adapters are strangers"),
+        ("domain/training/budget.py", "import holdfast.ports.monitor", "Imports point downwards"),
+        ("application/training/loop.py", "import holdfast.adapters.shared", "Imports point downwards"),
+        ("configs/settings.py", "import holdfast.application.training.loop", "Imports point downwards"),
+        ("application/training/loop.py", "import dependency_injector", "Only bootstrap knows the container"),
+        (
+            "adapters/optimizer/memory.py",
+            "import holdfast.adapters.model_factory.memory",
+            "Ports' adapters are strangers",
+        ),
+        (
+            "adapters/shared/device/device.py",
+            "import holdfast.adapters.optimizer.memory",
+            "Ports' adapters are strangers",
+        ),
         ("adapters/colour/__init__.py", '"""A port nobody declared."""', "Ports' adapters are strangers"),
         ("ports/colour.py", '"""A port nobody declared."""', "Ports know no contract suite"),
-        ("ports/monitor.py", "import ports.testing", "Ports know no contract suite"),
-        ("adapters/monitor/memory.py", "import ports.testing", "Contract suites are for tests"),
+        ("ports/monitor.py", "import holdfast.ports.testing", "Ports know no contract suite"),
+        ("adapters/monitor/memory.py", "import holdfast.ports.testing", "Contract suites are for tests"),
     ],
 )
 def test_a_broken_contract_is_noticed(copy, path, line, contract):
@@ -76,7 +84,7 @@ def test_starting_up_imports_nothing_heavy():
     """The command line and the settings answer without waiting for torch or transformers."""
     lines = f"""
 import pkgutil, sys
-import application, bootstrap, configs.settings
+import application, bootstrap, holdfast.configs.settings
 for package in (application, bootstrap):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
@@ -85,7 +93,9 @@ print(*(name for name in {_HEAVY} if name in sys.modules))
 """
     outcome = _python("-c", lines)
     assert outcome.returncode == 0, outcome.stderr
-    assert outcome.stdout.split() == [], "imported at start: name it with bootstrap.lazy, or import it where it is used"
+    assert outcome.stdout.split() == [], (
+        "imported at start: name it with holdfast.bootstrap.wiring.lazy, or import it where it is used"
+    )
 
 
 def test_the_command_line_explains_itself():

@@ -8,13 +8,13 @@ from safetensors.torch import load_file
 from test_optimizer import TestAccelerateOptimizer as OnOneDevice
 from torch import distributed
 
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.optimizer.algorithm import Algorithm
-from ports.optimizer import Optimizer
-from ports.state_store import JoinedPart, StatePart
-from ports.testing.optimizer import OptimizerContract
-from ports.testing.optimizer_cases import files_of
-from ports.testing.snapshots import BytesPart
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.ports.optimizer import Optimizer
+from holdfast.ports.state_store import JoinedPart, StatePart
+from holdfast.ports.testing.optimizer import OptimizerContract
+from holdfast.ports.testing.optimizer_cases import files_of
+from holdfast.ports.testing.snapshots import BytesPart
 
 KIND, _, PRECISION = os.environ["HOLDFAST_TEST_ENGINE"].partition(" in ")
 CALM = Algorithm(epsilon=1e-2)  # keeps Adam from blowing up the rounding of gradients near zero
@@ -56,7 +56,7 @@ class TestOnRanks(OnOneDevice, OptimizerContract):
         options = {"device": "cpu", "precision": self.precision, "algorithm": CALM, "seed": seed}
         if not KIND.startswith("zero"):
             return OnRanks(AccelerateOptimizer(sharding=KIND, **options))
-        from adapters.optimizer.deepspeed import DeepspeedOptimizer
+        from holdfast.adapters.optimizer.deepspeed import DeepspeedOptimizer
 
         own = {
             "zero_optimization.stage": int(KIND[4]),

@@ -74,7 +74,7 @@ def reserved_port():
 
 def die(group):
     """Kill the last rank as the system does when memory ends; return how the others fare."""
-    from domain.errors import TrainingError
+    from holdfast.domain.errors import TrainingError
 
     group.barrier()
     if group.rank == group.size - 1:
@@ -92,8 +92,8 @@ def stand_beside_another_group(group):
     import torch
     from torch import distributed
 
-    from adapters.process_group.torch import TorchProcessGroup
-    from domain.commands import Evaluate
+    from holdfast.adapters.process_group.torch import TorchProcessGroup
+    from holdfast.domain.commands import Evaluate
 
     distributed.init_process_group("gloo")
     ones = torch.ones(1)
@@ -108,7 +108,7 @@ def stand_beside_another_group(group):
 
 
 def serve():
-    from adapters.process_group.torch import TorchProcessGroup
+    from holdfast.adapters.process_group.torch import TorchProcessGroup
 
     sys.stdout.write(READY)
     sys.stdout.flush()

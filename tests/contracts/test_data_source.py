@@ -16,22 +16,22 @@ import pyarrow.parquet as pq
 import pytest
 from typing_extensions import override
 
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats.compression import zstd
-from adapters.data_source.formats.records import Limits
-from adapters.data_source.huggingface import HuggingfaceDataSource
-from adapters.data_source.memory import MemoryDataSource
-from adapters.data_source.mixture import MixtureDataSource
-from adapters.data_source.python_library import PythonLibraryDataSource
-from ports.basic import BasicDataSource
-from ports.data_source import DataSource, Rejected
-from ports.testing.data_source import DataSourceContract
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats.compression import zstd
+from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.data_source.mixture import MixtureDataSource
+from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
+from holdfast.ports.basic import BasicDataSource
+from holdfast.ports.data_source import DataSource, Rejected
+from holdfast.ports.testing.data_source import DataSourceContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ports.data_source import Document, Unit
+    from holdfast.ports.data_source import Document, Unit
 
 TEXTS = {"a": ["one", "two\ntwo", "drei für 3", "四", "five", "6"], "b": [], "c": ["only"]}
 SMALL = Limits(document_bytes=8, unit_bytes=60)

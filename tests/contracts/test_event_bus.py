@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from adapters.event_bus.blinker import BlinkerEventBus
-from adapters.event_bus.memory import MemoryEventBus
-from domain.events import HandlerFailed
-from ports.testing.event_bus import EventBusContract, Failing, Happened
+from holdfast.adapters.event_bus.blinker import BlinkerEventBus
+from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.domain.events import HandlerFailed
+from holdfast.ports.testing.event_bus import EventBusContract, Failing, Happened
 
 
 class TestBlinkerEventBus(EventBusContract):

@@ -13,23 +13,23 @@ from test_state_store import TestMemoryStateStore as MemoryStateStoreSuite
 from test_token_cache import TestMemoryTokenCache as MemoryTokenCacheSuite
 from test_tokenizer import TestMemoryTokenizer as MemoryTokenizerSuite
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.state_store.memory import MemoryStateStore
-from adapters.token_cache.memory import MemoryTokenCache
-from adapters.tokenizer.memory import MemoryTokenizer
-from bootstrap.drills.wrappers import FaultyStateStore, FaultyTrainable, Hooks
-from ports.forwarding.data_source import ForwardingDataSource
-from ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
-from ports.forwarding.process_group import ForwardingProcessGroup
-from ports.forwarding.state_store import ForwardingStateStore
-from ports.forwarding.token_cache import ForwardingTokenCache
-from ports.forwarding.tokenizer import ForwardingTokenizer
-from ports.optimizer import Optimizer
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.adapters.token_cache.memory import MemoryTokenCache
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyTrainable, Hooks
+from holdfast.ports.forwarding.data_source import ForwardingDataSource
+from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
+from holdfast.ports.forwarding.process_group import ForwardingProcessGroup
+from holdfast.ports.forwarding.state_store import ForwardingStateStore
+from holdfast.ports.forwarding.token_cache import ForwardingTokenCache
+from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
+from holdfast.ports.optimizer import Optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ports.optimizer import Trainable
+    from holdfast.ports.optimizer import Trainable
 
 
 class Wrapping(Optimizer):

@@ -7,11 +7,11 @@ import os
 
 import pytest
 
-from adapters.key_provider.environment import EnvironmentKeyProvider
-from adapters.key_provider.file import FileKeyProvider
-from adapters.key_provider.memory import MemoryKeyProvider
-from domain.errors import ConfigurationError
-from ports.testing.key_provider import KeyProviderContract
+from holdfast.adapters.key_provider.environment import EnvironmentKeyProvider
+from holdfast.adapters.key_provider.file import FileKeyProvider
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.testing.key_provider import KeyProviderContract
 
 
 def key_of(number):

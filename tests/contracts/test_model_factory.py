@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from adapters.model_factory.decoder import DecoderModelFactory
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.model_factory.memory import MemoryModelFactory
-from domain.errors import ConfigurationError
-from ports.testing.model_factory import VOCABULARY_SIZE, ModelFactoryContract
+from holdfast.adapters.model_factory.decoder import DecoderModelFactory
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.testing.model_factory import VOCABULARY_SIZE, ModelFactoryContract
 
 TINY = {
     "model_type": "llama",

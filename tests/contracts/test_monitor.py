@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import structlog
 
-from adapters.monitor.console import ConsoleMonitor
-from adapters.monitor.jsonl import JsonlMonitor
-from adapters.monitor.memory import MemoryMonitor
-from adapters.monitor.structlog import StructlogMonitor
-from adapters.monitor.tensorboard import TensorboardMonitor
-from domain.errors import ConfigurationError, StateError
-from ports.testing.monitor import MonitorContract
+from holdfast.adapters.monitor.console import ConsoleMonitor
+from holdfast.adapters.monitor.jsonl import JsonlMonitor
+from holdfast.adapters.monitor.memory import MemoryMonitor
+from holdfast.adapters.monitor.structlog import StructlogMonitor
+from holdfast.adapters.monitor.tensorboard import TensorboardMonitor
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.ports.testing.monitor import MonitorContract
 
 
 class TestMemoryMonitor(MonitorContract):

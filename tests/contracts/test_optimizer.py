@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.optimizer.algorithm import Algorithm
-from adapters.optimizer.memory import MemoryOptimizer
-from ports.testing.optimizer import OptimizerContract
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.ports.testing.optimizer import OptimizerContract
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE
 
 TINY = {
     "model_type": "llama",

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from process_group_ranks import Ranks
 
-from adapters.process_group.memory import MemoryProcessGroup
-from adapters.process_group.single import SingleProcessGroup
-from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
-from domain.errors import ConfigurationError, TrainingError
-from ports.testing.process_group import ProcessGroupContract
+from holdfast.adapters.process_group.memory import MemoryProcessGroup
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
+from holdfast.domain.errors import ConfigurationError, TrainingError
+from holdfast.ports.testing.process_group import ProcessGroupContract
 
 COMMANDS = st.lists(
     st.builds(SplitBatch, st.integers(1))
@@ -99,7 +99,7 @@ class TestTorchProcessGroup(ProcessGroupContract):
     @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"])
     def test_without_torchrun_it_says_so(self, environment, name):
         """A missing variable raises ``ConfigurationError``, which names it and the remedy."""
-        from adapters.process_group.torch import TorchProcessGroup
+        from holdfast.adapters.process_group.torch import TorchProcessGroup
 
         environment.delenv(name)
         with pytest.raises(ConfigurationError, match=f"{name} .* torchrun"):
@@ -110,7 +110,7 @@ class TestTorchProcessGroup(ProcessGroupContract):
     )
     def test_an_environment_without_sense(self, environment, name, value):
         """A variable that makes no sense raises ``ConfigurationError``, which names it."""
-        from adapters.process_group.torch import TorchProcessGroup
+        from holdfast.adapters.process_group.torch import TorchProcessGroup
 
         environment.setenv(name, value)
         with pytest.raises(ConfigurationError, match=name):
@@ -118,7 +118,7 @@ class TestTorchProcessGroup(ProcessGroupContract):
 
     def test_ranks_that_do_not_come_are_missed(self, environment):
         """If the others never start, the first rank does not wait for good."""
-        from adapters.process_group.torch import TorchProcessGroup
+        from holdfast.adapters.process_group.torch import TorchProcessGroup
 
         with pytest.raises(TrainingError, match="rank 0 of 2"):
             TorchProcessGroup(1.0)

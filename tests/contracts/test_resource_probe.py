@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.resource_probe.host import HostResourceProbe
-from adapters.resource_probe.memory import QUIET, MemoryResourceProbe
-from adapters.shared.nvml import Gpu
-from domain.resources import Pressure
-from ports.testing.resource_probe import ResourceProbeContract
+from holdfast.adapters.resource_probe.host import HostResourceProbe
+from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
+from holdfast.adapters.resource_probe.nvml import Gpu
+from holdfast.domain.resources.knobs import Pressure
+from holdfast.ports.testing.resource_probe import ResourceProbeContract
 
 
 class TestHostResourceProbe(ResourceProbeContract):

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 import pytest
 from typing_extensions import override
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.shared.encryption import encrypted_size
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.archive.local import LocalObjects
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.memory import MemoryStateStore
-from adapters.state_store.sealing import Sealing
-from adapters.state_store.tiered import TieredStateStore
-from domain.retention import Retention
-from ports.testing.state_store import StateStoreContract
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.encryption.streaming_aead import encrypted_size
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.domain.checkpoints.retention import Retention
+from holdfast.ports.testing.state_store import StateStoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ports.state_store import StateStore
+    from holdfast.ports.state_store import StateStore
 
 
 class TestMemoryStateStore(StateStoreContract):

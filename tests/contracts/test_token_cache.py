@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.shared.token_folder.sealing import ShardSealing
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.token_cache.memory import MemoryTokenCache
-from ports.testing.token_cache import TokenCacheContract
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.token_cache.memory import MemoryTokenCache
+from holdfast.ports.testing.token_cache import TokenCacheContract
 
 
 class TestMemoryTokenCache(TokenCacheContract):

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.token_source.files import FilesTokenSource
-from adapters.token_source.memory import MemoryTokenSource
-from ports.testing.token_cache import tokens_of
-from ports.testing.token_source import END_OF_TEXT, TokenSourceContract
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.token_source.files import FilesTokenSource
+from holdfast.adapters.token_source.memory import MemoryTokenSource
+from holdfast.ports.testing.token_cache import tokens_of
+from holdfast.ports.testing.token_source import END_OF_TEXT, TokenSourceContract
 
 
 class TestMemoryTokenSource(TokenSourceContract):

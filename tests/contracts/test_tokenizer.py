@@ -10,16 +10,16 @@ import pytest
 from tokenizers import Tokenizer as Core
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from adapters.tokenizer.memory import MemoryTokenizer
-from adapters.tokenizer.train import train_tokenizer
-from ports.testing.tokenizer import HARD_TEXTS, TokenizerContract
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.adapters.tokenizer.train import train_tokenizer
+from holdfast.ports.testing.tokenizer import HARD_TEXTS, TokenizerContract
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ports.tokenizer import Tokenizer
+    from holdfast.ports.tokenizer import Tokenizer
 
 CORPUS = {
     "prose": ["the quick brown fox jumps over the lazy dog, plain words and more words"] * 20,
@@ -27,14 +27,14 @@ CORPUS = {
 }
 TRAIN = """
 from pathlib import Path
-from adapters.data_source.memory import MemoryDataSource
-from adapters.tokenizer.train import train_tokenizer
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.tokenizer.train import train_tokenizer
 source = MemoryDataSource({corpus!r})
 choices = dict(vocabulary_size=400, max_bytes=1 << 20, usable=str, usable_key="")
 tokenizer = train_tokenizer(source, cache_dir=Path({cache!r}), **choices)
 """
 LOAD = """
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 tokenizer = HuggingfaceTokenizer.load({path!r}, backend={backend!r})
 """
 
@@ -46,7 +46,7 @@ class TestMemoryTokenizer(TokenizerContract):
 
     @pytest.fixture
     def rebuild(self) -> str:
-        return "from adapters.tokenizer.memory import MemoryTokenizer\ntokenizer = MemoryTokenizer()"
+        return "from holdfast.adapters.tokenizer.memory import MemoryTokenizer\ntokenizer = MemoryTokenizer()"
 
 
 @pytest.fixture(scope="module")

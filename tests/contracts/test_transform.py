@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.transform.length import LengthTransform
-from adapters.transform.memory import MemoryTransform
-from adapters.transform.normalize import NormalizeTransform
-from adapters.transform.replace import ReplaceTransform
-from ports.testing.transform import TransformContract
+from holdfast.adapters.transform.length import LengthTransform
+from holdfast.adapters.transform.memory import MemoryTransform
+from holdfast.adapters.transform.normalize import NormalizeTransform
+from holdfast.adapters.transform.replace import ReplaceTransform
+from holdfast.ports.testing.transform import TransformContract
 
 
 class TestMemoryTransform(TransformContract):
@@ -24,9 +24,7 @@ class TestMemoryTransform(TransformContract):
 
     @pytest.fixture
     def rebuild(self):
-        return (
-            "from adapters.transform.memory import MemoryTransform\ntransform = MemoryTransform(str.upper, 'upper 1')\n"
-        )
+        return "from holdfast.adapters.transform.memory import MemoryTransform\ntransform = MemoryTransform(str.upper, 'upper 1')\n"
 
 
 class TestLengthTransform(TransformContract):
@@ -48,7 +46,7 @@ class TestLengthTransform(TransformContract):
     @pytest.fixture
     def rebuild(self):
         return (
-            "from adapters.transform.length import LengthTransform\n"
+            "from holdfast.adapters.transform.length import LengthTransform\n"
             "transform = LengthTransform(max_characters=10, min_characters=5)\n"
         )
 
@@ -66,7 +64,9 @@ class TestNormalizeTransform(TransformContract):
 
     @pytest.fixture
     def rebuild(self):
-        return "from adapters.transform.normalize import NormalizeTransform\ntransform = NormalizeTransform()\n"
+        return (
+            "from holdfast.adapters.transform.normalize import NormalizeTransform\ntransform = NormalizeTransform()\n"
+        )
 
 
 class TestReplaceTransform(TransformContract):
@@ -87,7 +87,7 @@ class TestReplaceTransform(TransformContract):
     @pytest.fixture
     def rebuild(self):
         return (
-            "from adapters.transform.replace import ReplaceTransform\n"
+            "from holdfast.adapters.transform.replace import ReplaceTransform\n"
             r"transform = ReplaceTransform(replacement='<\\1>', pattern='(\\d+)-\\d+')"
             "\n"
         )

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bootstrap.cli import _parser, main
+from holdfast.bootstrap.cli.main import _parser, main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,9 +6,9 @@ import math
 import os
 import sys
 
-from adapters.optimizer.trainable import TorchTrainable
-from bootstrap.cli import end_with, main
-from bootstrap.launch import is_launched, launch
+from holdfast.adapters.optimizer.trainable import TorchTrainable
+from holdfast.bootstrap.cli.main import end_with, main
+from holdfast.bootstrap.process.launch import is_launched, launch
 
 LAST_RANK = int(os.environ.get("WORLD_SIZE", "1")) - 1
 PLANTS = dict.fromkeys((12, 13, 14), math.nan) | dict.fromkeys((33, 34, 35), 20.0)

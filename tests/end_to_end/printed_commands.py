@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import yaml
 from command_line import ROOT
 
-from bootstrap.cli import _parser
+from holdfast.bootstrap.cli.main import _parser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

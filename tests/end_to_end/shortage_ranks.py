@@ -13,9 +13,9 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from adapters.optimizer.trainable import TorchTrainable
-from bootstrap.cli import end_with, main
-from bootstrap.launch import is_launched, launch_through_shortages
+from holdfast.adapters.optimizer.trainable import TorchTrainable
+from holdfast.bootstrap.cli.main import end_with, main
+from holdfast.bootstrap.process.launch import is_launched, launch_through_shortages
 
 _now = {"step": 0}
 

@@ -9,7 +9,7 @@ import pwd
 
 from command_line import corpus, run_here, tiny
 
-from adapters.shared.audit.log import AuditLog
+from holdfast.adapters.shared.audit.audit_log import AuditLog
 
 
 def test_whoever_uses_a_run_is_in_its_audit(tmp_path):

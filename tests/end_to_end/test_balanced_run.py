@@ -10,17 +10,17 @@ from importlib.metadata import EntryPoint
 import pytest
 from command_line import corpus, tiny
 
-from adapters.resource_probe.memory import QUIET, MemoryResourceProbe
-from bootstrap import build
-from bootstrap.resources import gpu_of, knobs_of, load_policy, resource_reactions
-from configs.layers import load_settings
-from domain.balance import Balance
-from domain.errors import ConfigurationError
-from domain.events import ResourcesAdjusted, RunStarted, StepCompleted
-from domain.progress import Progress
-from domain.resources import Knob, Setting
-from domain.tiers import Band
-from ports.resource_probe import ResourceProbe
+from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
+from holdfast.bootstrap import build
+from holdfast.bootstrap.wiring.resource_balance import gpu_of, knobs_of, load_policy, resource_reactions
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.checkpoints.tiers import Band
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.events import ResourcesAdjusted, RunStarted, StepCompleted
+from holdfast.domain.resources.balance_policy import Balance
+from holdfast.domain.resources.knobs import Knob, Setting
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.resource_probe import ResourceProbe
 
 STREAM = ("data.mode=stream", "evaluation.every=0", "evaluation.at_start=false", "monitors=[]")
 FULL = replace(QUIET, memory=0.97)
@@ -74,8 +74,8 @@ def adjustments(home, name="run"):
 
 def test_a_run_on_a_full_machine_uses_less_of_it(home, monkeypatch):
     """Where memory is nearly used up, the run prepares less ahead, with the reason in its history, and trains on."""
-    monkeypatch.setattr("application.handlers.balance_resources._READING_SECONDS", 0.0)
-    monkeypatch.setattr("bootstrap.resources._SECONDS_BETWEEN_SAMPLES", 0.001)
+    monkeypatch.setattr("holdfast.application.handlers.balance_resources._READING_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
     run, probe = run_of(home, "data.workers=2", memory=FULL)
     run.subscribe(StepCompleted, once(lambda: probe.count > 1))  # the run knows of the first sample by the second
     assert run.run().step == 12
@@ -87,8 +87,8 @@ def test_a_run_on_a_full_machine_uses_less_of_it(home, monkeypatch):
 @pytest.mark.parametrize(("memory", "manage"), [(QUIET, "true"), (FULL, "false")])
 def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
     """On a quiet machine, and where the settings say so, nothing is adjusted."""
-    monkeypatch.setattr("application.handlers.balance_resources._READING_SECONDS", 0.0)
-    monkeypatch.setattr("bootstrap.resources._SECONDS_BETWEEN_SAMPLES", 0.001)
+    monkeypatch.setattr("holdfast.application.handlers.balance_resources._READING_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
     run, probe = run_of(home, f"resources.manage={manage}", memory=memory)
     for kind in (RunStarted, StepCompleted):  # a run that waits for data is not left alone
         run.subscribe(kind, once(lambda: run._container.feed().supply.batches_ready))
@@ -125,7 +125,7 @@ def test_the_settings_bound_the_knobs(home, settings, expected):
 def test_a_smaller_micro_batch_frees_memory(home, monkeypatch, knob, before, after, times):
     """What activations took goes back to the machine once they are fewer: it is short of it now."""
     given = []
-    monkeypatch.setattr("bootstrap.resources.give_back_freed", lambda: given.append(knob))
+    monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance.give_back_freed", lambda: given.append(knob))
     run, _ = run_of(home, "run.budget.steps=1")
     run.run()
     [answer] = [react for kind, react in resource_reactions(run._container) if kind is ResourcesAdjusted]
@@ -158,7 +158,9 @@ def offered(monkeypatch):
         EntryPoint(name, f"{__name__}:{target}", "holdfast.balance")
         for name, target in {"cautious": "Cautious", "nothing": "no_policy"}.items()
     ]
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: points * (group == "holdfast.balance"))
+    monkeypatch.setattr(
+        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.balance")
+    )
 
 
 def policy_of(*overrides):

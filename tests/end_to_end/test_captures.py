@@ -161,8 +161,8 @@ def test_an_embedding_host_hears_nothing_on_its_streams(tmp_path):
     program = (
         "import logging, sys\n"
         "from pathlib import Path\n"
-        "from bootstrap import build\n"
-        "from configs.layers import load_settings\n"
+        "from holdfast.bootstrap import build\n"
+        "from holdfast.configs.settings_layers import load_settings\n"
         "logging.basicConfig(level=logging.INFO, filename='host.log')\n"
         "print('before')\n"
         "build(load_settings([], sys.argv[1:], {}).settings, monitors=[]).run()\n"

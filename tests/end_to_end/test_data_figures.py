@@ -7,8 +7,8 @@ import json
 import pytest
 from command_line import corpus, tiny
 
-from bootstrap import build
-from configs.layers import load_settings
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
 
 
 def train(home, *more):

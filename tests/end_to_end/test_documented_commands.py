@@ -13,8 +13,8 @@ from command_line import ROOT, corpus, next_commands, run_here, tiny
 from printed_commands import printed, words_of
 from torch.distributed.run import get_args_parser
 
-from bootstrap.cli import _parser
-from configs.layers import load_settings
+from holdfast.bootstrap.cli.main import _parser
+from holdfast.configs.settings_layers import load_settings
 
 READING = {"generate", "evaluate", "inspect", "explain", "config"}
 """What a run of seconds can show; test_documented_pages.py runs the others."""

@@ -7,7 +7,7 @@ import json
 import pytest
 from command_line import corpus, run, tiny
 
-from bootstrap.drills.catalog import DRILLS
+from holdfast.bootstrap.verification.fault_catalog import DRILLS
 
 
 @pytest.mark.slow

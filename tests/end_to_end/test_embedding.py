@@ -16,12 +16,13 @@ import pytest
 import torch
 from command_line import ROOT, SAME_RHYTHM, corpus, environment, tiny
 
-from adapters.event_bus.memory import MemoryEventBus
-from adapters.state_store.disk import DiskStateStore
-from bootstrap import build
-from configs.layers import load_settings
-from domain.errors import ConfigurationError, DataError
-from domain.events import (
+from examples.sqlite_data_source import SqliteDataSource
+from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.events import (
     CheckpointSaved,
     CheckpointStarted,
     DataEnded,
@@ -31,9 +32,8 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
-from examples.sqlite_data_source import SqliteDataSource
-from ports.monitor import Monitor
-from ports.testing.data_source import DataSourceContract
+from holdfast.ports.monitor import Monitor
+from holdfast.ports.testing.data_source import DataSourceContract
 
 
 def settings_of(home, *more):
@@ -243,7 +243,7 @@ def test_outside_adapters_and_handlers_come_by_entry_point(tmp_path, monkeypatch
         "holdfast.data_source": [EntryPoint("table", f"{__name__}:ColumnSource", "holdfast.data_source")],
         "holdfast.handler": [EntryPoint("counter", f"{__name__}:counted", "holdfast.handler")],
     }
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: points.get(group, []))
+    monkeypatch.setattr("holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points.get(group, []))
     corpus(tmp_path)
     (tmp_path / "plug.yaml").write_text(
         f"data: {{kind: table, options: {{path: {table(tmp_path / 't.db')}}}}}\n"
@@ -265,7 +265,9 @@ def stored_in(*, keep, folder):
 def test_an_outside_state_store_is_told_how_much_to_keep(home, monkeypatch):
     """``state_store.keep`` reaches a state store that comes by entry point, beside its own options."""
     point = EntryPoint("vault", f"{__name__}:stored_in", "holdfast.state_store")
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(
+        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: [point] if group == point.group else []
+    )
     vault = home / "vault"
     store = ["state_store.kind=vault", "state_store.every=1", "state_store.keep=2", SAME_RHYTHM]
     store += ["recovery.health.patience=1", "recovery.health.nonfinite_limit=1"]  # going back needs no more than two
@@ -283,7 +285,9 @@ def test_an_unknown_kind_names_the_nearest(home):
 def test_options_that_an_outside_adapter_does_not_take_are_refused(tmp_path, monkeypatch):
     """A misspelt option of an outside adapter is a configuration error that says what it asks for."""
     point = EntryPoint("table", f"{__name__}:ColumnSource", "holdfast.data_source")
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: [point] * (group == "holdfast.data_source"))
+    monkeypatch.setattr(
+        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: [point] * (group == "holdfast.data_source")
+    )
     overrides = ["data.kind=table", "data.options.pth=t.db", f"run.dir={tmp_path / 'run'}", "monitors=[]"]
     with pytest.raises(ConfigurationError, match="'path'"):
         build(load_settings([], overrides, {}).settings).run()

@@ -9,12 +9,12 @@ import torch
 from command_line import corpus, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from bootstrap import build
-from bootstrap.cli import main
-from bootstrap.trained import open_trained
-from configs.layers import load_settings
-from domain.events import EvaluationCompleted
-from domain.sampling import Sampling
+from holdfast.bootstrap import build
+from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.operations.trained_model import open_trained
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import EvaluationCompleted
+from holdfast.domain.training.text_generation import Sampling
 
 OWN = [*("model.kind=decoder", "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=4")]
 LORA = ["model.lora.rank=4", "model.lora.dropout=0.1"]

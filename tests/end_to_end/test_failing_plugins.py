@@ -21,7 +21,7 @@ USED = {
     "exits": "import sys\ndef fail(): sys.exit('no licence found')",
 }
 SOURCE = """
-from ports.basic import BasicDataSource
+from holdfast.ports.basic import BasicDataSource
 
 class make(BasicDataSource):
     def units(self):
@@ -96,11 +96,13 @@ def test_a_plug_in_that_fails_in_use(home, how, error):
 
 def test_an_adapter_that_lacks_methods_of_its_port(home):
     """An adapter that leaves a method of its port out is refused before anything is made, and told what to add."""
-    source = SOURCE.replace("BasicDataSource", "DataSource").replace("ports.basic", "ports.data_source")
+    source = SOURCE.replace("BasicDataSource", "DataSource").replace(
+        "holdfast.ports.basic", "holdfast.ports.data_source"
+    )
     folder = home("holdfast.data_source", source)
     settings = [setting for setting in tiny(folder) if not setting.startswith(("data.kind", "data.path"))]
     process = run_here("train", *settings, "run.name=x", "data.kind=ours", cwd=folder)
     assert process.returncode == 2
     assert "the package failing-extra 2.5, lacks bytes_read, expect, " in process.stderr
-    assert "ports.basic" in process.stderr
+    assert "holdfast.ports.basic" in process.stderr
     assert "Traceback" not in process.stderr

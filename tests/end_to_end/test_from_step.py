@@ -11,8 +11,8 @@ import sys
 import pytest
 from command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny
 
-from bootstrap.from_step import return_to
-from configs.settings import TrainSettings
+from holdfast.bootstrap.run_folder.return_to_step import return_to
+from holdfast.configs.settings import TrainSettings
 
 RUN = "runs/default"
 MORE = (SAME_RHYTHM, "run.budget.steps=20", "state_store.keep=10", "evaluation.at_start=false")

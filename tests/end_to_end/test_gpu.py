@@ -19,9 +19,9 @@ FOLDER = Path("runs/default")
 LIMITED = """
 import sys
 import torch
-from bootstrap import build
-from configs.layers import load_settings
-from domain.events import EvaluationCompleted
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import EvaluationCompleted
 
 headroom, *overrides = sys.argv[1:]
 run = build(load_settings([], overrides, {}).settings)

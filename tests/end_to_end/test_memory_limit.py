@@ -16,9 +16,9 @@ CHILD = """
 import resource, sys
 from pathlib import Path
 import psutil
-from bootstrap import build
-from configs.layers import load_settings
-from domain.events import EvaluationCompleted
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import EvaluationCompleted
 
 headroom, skip, *overrides = sys.argv[1:]
 settings = load_settings([], overrides, {}).settings
@@ -31,7 +31,7 @@ def limit(event):
 if int(headroom):
     run.subscribe(EvaluationCompleted, limit)
 if skip == "skip":
-    from application.feed import Feed
+    from holdfast.application.data.feed import Feed
     take, calls = Feed.next, []
     def lossy(feed, *waiting):
         batch = take(feed, *waiting)

@@ -131,7 +131,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
     """While one process holds the run folder, another is refused with 4."""
     from contextlib import closing
 
-    from bootstrap.run_folder import RunFolder
+    from holdfast.bootstrap.run_folder.folder import RunFolder
 
     with closing(RunFolder(tmp_path / "runs/default")):
         process = run("train", *tiny(corpus(tmp_path)), cwd=tmp_path)
@@ -159,7 +159,8 @@ def test_config_describes_every_setting(tmp_path):
 
 def test_an_interrupted_command_exits_with_130(monkeypatch, capsys):
     """Ctrl-C in a command that has no run to stop ends it with 130 and without a traceback."""
-    from bootstrap import cli, commands
+    from holdfast.bootstrap.cli import main as cli
+    from holdfast.bootstrap.cli import run_commands as commands
 
     def interrupted(_):
         raise KeyboardInterrupt

@@ -122,7 +122,7 @@ def files(tmp_path_factory):
 
 def ready_tokenizer(folder):
     """Write a small byte-level tokenizer into ``folder``."""
-    from adapters.tokenizer.memory import MemoryTokenizer
+    from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 
     folder.mkdir()
     MemoryTokenizer().write(folder)

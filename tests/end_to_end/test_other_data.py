@@ -7,7 +7,7 @@ import json
 import pytest
 from command_line import SAME_RHYTHM, corpus, run_here, tiny
 
-from domain.holdout import Holdout
+from holdfast.domain.data.holdout import Holdout
 
 RUN = "runs/default"
 

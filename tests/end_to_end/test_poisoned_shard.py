@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from command_line import SAME_RHYTHM
 
-from adapters.tokenizer.memory import MemoryTokenizer
-from bootstrap import build
-from configs.layers import load_settings
-from domain.events import EvaluationCompleted, RolledBack, RunStarted, StepCompleted
-from domain.holdout import Holdout
-from domain.order import unit_order
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.sample_order import unit_order
+from holdfast.domain.events import EvaluationCompleted, RolledBack, RunStarted, StepCompleted
 
 SEED, ROWS, LENGTH = 1234, 16, 64
 CHARACTERS = ROWS * LENGTH - 1  # a document is a batch: as many bytes, and its end-of-text

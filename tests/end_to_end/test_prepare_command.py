@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from command_line import corpus, environment, run_here, tiny
 
-from adapters.tokenizer.memory import MemoryTokenizer
-from bootstrap import build
-from configs.layers import load_settings
-from domain.errors import DataError
-from domain.holdout import Holdout
-from ports.forwarding.tokenizer import ForwardingTokenizer
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.errors import DataError
+from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 
 
 def stored(cache):

@@ -7,11 +7,11 @@ import json
 import pytest
 from command_line import corpus, run, tiny
 
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.memory import MemoryOptimizer
-from bootstrap import build
-from configs.layers import load_settings
-from domain.events import BatchSplit, ContractWeakened, MemoryExhausted, StepCompleted
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import BatchSplit, ContractWeakened, MemoryExhausted, StepCompleted
 
 
 @pytest.fixture

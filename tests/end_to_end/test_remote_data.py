@@ -18,7 +18,7 @@ from command_line import WORDS, Hold, losses, run, start, tiny, wait_for_checkpo
 from faulty_server import Answer, Fault, faulty_server
 from s3_server import s3_server
 
-from bootstrap.cli import main
+from holdfast.bootstrap.cli.main import main
 
 FOLDER = Path("runs/default")
 QUICK = ("data.retry.deadline_seconds=0.5", "evaluation.at_start=false", "monitors=[jsonl]")

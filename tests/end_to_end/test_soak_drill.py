@@ -8,7 +8,7 @@ import pytest
 from command_line import corpus, run, tiny
 from s3_server import s3_server
 
-from bootstrap.drills.catalog import DRILLS
+from holdfast.bootstrap.verification.fault_catalog import DRILLS
 
 
 @pytest.mark.slow

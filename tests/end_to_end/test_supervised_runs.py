@@ -105,7 +105,7 @@ def test_a_stopped_rank_is_named_and_the_run_ends(tmp_path):
     assert process.returncode == 0, errors
     assert "finished 60 steps" in output
     stacks = (tmp_path / FOLDER / "stacks").glob("rank0-*.txt")
-    assert any("application/train.py" in path.read_text() for path in stacks)
+    assert any("application/training/loop.py" in path.read_text() for path in stacks)
     told = [json.loads(line) for line in (tmp_path / FOLDER / "restarts.jsonl").read_text().splitlines()]
     assert [record["code"] for record in told] == [75]
     assert "RunStalled" in (tmp_path / FOLDER / "events.jsonl").read_text()

@@ -11,7 +11,7 @@ import torch
 from command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny, try_next
 
 SAME_TEXT = """
-from ports.transform import Transform
+from holdfast.ports.transform import Transform
 
 class Same(Transform):
     def __call__(self, text):
@@ -121,7 +121,7 @@ def test_transformers_reproduces_the_evaluation(trained, monkeypatch):
     """``from_pretrained`` loads the checkpoint folder as it is and gives the run's evaluation loss within 1e-3."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from bootstrap.trained import open_trained
+    from holdfast.bootstrap.operations.trained_model import open_trained
 
     home, _ = trained
     monkeypatch.chdir(home)

@@ -8,12 +8,12 @@ from importlib.metadata import EntryPoint
 import pytest
 from command_line import tiny
 
-from adapters.tokenizer.memory import MemoryTokenizer
-from bootstrap import build
-from configs.layers import load_settings
-from domain.errors import ConfigurationError, StateError
-from domain.events import StepCompleted
-from ports.transform import Transform
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.bootstrap import build
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.events import StepCompleted
+from holdfast.ports.transform import Transform
 
 LONG = [" ".join(f"{number * word:x}" for word in range(1, 60)) for number in range(1, 41)]
 SHORT = [f"too short {number}" for number in range(40)]
@@ -97,7 +97,9 @@ class Versioned(Transform):
 def test_a_run_is_not_resumed_with_another_version_of_a_transform(tmp_path, monkeypatch, mode):
     """An outside transform whose fingerprint changed between two starts is refused, as other data would be."""
     point = EntryPoint("versioned", f"{__name__}:Versioned", "holdfast.transform")
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: [point] * (group == point.group))
+    monkeypatch.setattr(
+        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: [point] * (group == point.group)
+    )
     corpus = write(tmp_path / "corpus.jsonl", LONG)
     more = ("data.transforms=[versioned]", f"data.mode={mode}")
     train(corpus, "run", *more, "run.budget.steps=2")

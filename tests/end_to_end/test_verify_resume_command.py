@@ -9,12 +9,12 @@ import psutil
 import pytest
 from command_line import ROOT, corpus, run, start, tiny, wait_until
 
-from bootstrap.cli import main
+from holdfast.bootstrap.cli.main import main
 
 PLUGIN = """
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from domain.events import RunStarted
+from holdfast.domain.events import RunStarted
 
 
 def perturb(optimizer, args, kwargs):

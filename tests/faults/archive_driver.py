@@ -17,10 +17,10 @@ from archives import WatchedObjects, archive_of, committed, content_of, objects_
 from crash_driver import in_child
 from file_faults import KillAt, WatchedFiles
 
-from adapters.state_store.archive import checksum
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.archive.local import LocalObjects
+from holdfast.adapters.state_store.archive import checksum
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.archive.local_objects import LocalObjects
 
 FILES = {"model": b"weights" * 1000, "rng/rank-00000": b"r"}
 

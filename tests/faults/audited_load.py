@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from adapters.state_store.disk import DiskStateStore
-from domain.errors import StateError
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
 
 OPENED: list[str] = []
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from file_faults import KillAt, WatchedFiles, files_under, litter, payload, snapshot_of
 
-from adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.disk import DiskStateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

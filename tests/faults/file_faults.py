@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from adapters.shared.file_operations import FileOperations
-from domain.cursor import Cursor
-from domain.progress import Progress
-from ports.state_store import Snapshot, StatePart
+from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Snapshot, StatePart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

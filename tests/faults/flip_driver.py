@@ -20,30 +20,31 @@ from typing import TYPE_CHECKING, Any
 
 from torch import distributed
 
-from adapters.event_bus.memory import MemoryEventBus
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.process_group.single import SingleProcessGroup
-from adapters.process_group.torch import TorchProcessGroup
-from adapters.state_store import hashed_file, read_once
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.archive.local import LocalObjects
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.sealing import Sealing
-from adapters.state_store.tiered import TieredStateStore
-from application.checkpoints import Checkpoints
-from application.inbox import Inbox
-from application.memory_tier import MemoryTier
-from application.restoring import Restoring
-from bootstrap.cli import end_with
-from bootstrap.cli import main as command_line
-from domain.commands import SaveReason
-from domain.errors import StateError
-from domain.progress import Progress
-from domain.retention import Retention
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step
+from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.process_group.torch import TorchProcessGroup
+from holdfast.adapters.state_store import hashed_file
+from holdfast.adapters.state_store import verified_read as read_once
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.checkpointing.memory_tier import MemoryTier
+from holdfast.application.checkpointing.restorer import Restoring
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.cli.main import end_with
+from holdfast.bootstrap.cli.main import main as command_line
+from holdfast.domain.checkpoints.retention import Retention
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.errors import StateError
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

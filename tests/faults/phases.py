@@ -47,16 +47,16 @@ def interrupt_at(
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from adapters.monitor.jsonl import JsonlMonitor
-    from adapters.optimizer.trainable import TorchTrainable
-    from adapters.state_store import draft
-    from adapters.state_store.archive.local import LocalObjects
-    from adapters.state_store.archive.remote import RemoteObjects
-    from adapters.tokenizer import train
-    from application.checkpoints import Checkpoints
-    from application.feed import Feed
-    from application.handlers.evaluate_on_cadence import EvaluateOnCadence
-    from application.prepare_tokens import PrepareTokens
+    from holdfast.adapters.monitor.jsonl import JsonlMonitor
+    from holdfast.adapters.optimizer.trainable import TorchTrainable
+    from holdfast.adapters.state_store import checkpoint_writer as draft
+    from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+    from holdfast.adapters.state_store.archive.remote_objects import RemoteObjects
+    from holdfast.adapters.tokenizer import train
+    from holdfast.application.checkpointing.checkpointer import Checkpoints
+    from holdfast.application.data.feed import Feed
+    from holdfast.application.data.pretokenize import PrepareTokens
+    from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
 
     happen = happening(number=number, then=then, error=error, message=message, until=until, twice=twice)
     reached, passes = 0, 0

@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from adapters.shared.file_operations import FileOperations
+from holdfast.adapters.shared.files.file_operations import FileOperations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

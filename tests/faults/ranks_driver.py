@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from crash_driver import in_child
 from file_faults import KillAt, WatchedFiles, files_under, litter, run_through
 
-from adapters.state_store import shares as waiting
-from adapters.state_store.disk import DiskStateStore
-from domain.errors import StateError
-from ports.testing.snapshots import snapshot_of
-from ports.testing.state_store_shares import FILES, shares_of
+from holdfast.adapters.state_store import sharded_save as waiting
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
+from holdfast.ports.testing.snapshots import snapshot_of
+from holdfast.ports.testing.state_store_shares import FILES, shares_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ from typing import Any
 
 from phases import interrupt_at
 
-HEAVY = ("torch", "accelerate", "transformers", "bootstrap.container")
+HEAVY = ("torch", "accelerate", "transformers", "holdfast.bootstrap.wiring.container")
 IN_OPEN = 0x20
 LONGEST = 50
 """Seconds after which a child is ended, so that one that waits for ever is a failed test."""
@@ -36,7 +36,7 @@ PARTING = 5
 
 def train(job: dict[str, Any]) -> tuple[int, dict[str, Any]]:
     """Return the exit code of the command of ``job``, and what is left of it in this process."""
-    from bootstrap import cli
+    from holdfast.bootstrap.cli import main as cli
 
     os.chdir(job["cwd"])
     os.environ.update(job.get("environment", {}))

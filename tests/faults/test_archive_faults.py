@@ -21,11 +21,11 @@ from faulty_server import RESET, STALL, Answer, Fault, FaultyServer, _Handler
 from file_faults import MEMORY, FailAt, WatchedFiles, files_under
 from s3_server import s3_server
 
-from adapters.state_store.archive import checksum
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.archive.local import LocalObjects
-from domain.errors import StateError
+from holdfast.adapters.state_store.archive import checksum
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.domain.errors import StateError
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
@@ -280,7 +280,7 @@ def test_an_error_in_the_body_of_a_good_status_is_an_error(failing, url, tmp_pat
 
     monkeypatch.setattr(FaultyServer, "answer", fail)
     objects = objects_at(url)
-    monkeypatch.setattr("adapters.state_store.archive.remote._SLOWEST", 100 << 20)
+    monkeypatch.setattr("holdfast.adapters.state_store.archive.remote_objects._SLOWEST", 100 << 20)
 
     def try_not_for_long(name, _, operation):
         with hasty(objects) if name == "upload" else contextlib.nullcontext():

@@ -16,17 +16,17 @@ from tempfile import TemporaryDirectory
 import pytest
 from file_faults import MEMORY
 
-from adapters.shared.audit import log as log_module
-from adapters.shared.audit.log import TORN_END, AuditLog
-from adapters.shared.audit.verification import Flaw, verify_chain
-from bootstrap.audit import Audit
-from domain.errors import StateError
+from holdfast.adapters.shared.audit import audit_log as log_module
+from holdfast.adapters.shared.audit.audit_log import TORN_END, AuditLog
+from holdfast.adapters.shared.audit.audit_verification import Flaw, verify_chain
+from holdfast.bootstrap.run_folder.run_audit import Audit
+from holdfast.domain.errors import StateError
 
 KEY = bytes(range(32))
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from adapters.shared.audit.log import AuditLog
+from holdfast.adapters.shared.audit.audit_log import AuditLog
 log = AuditLog(Path(sys.argv[1]))
 for number in itertools.count():
     log.append("CheckpointSaved", {"step": number, "location": "x" * (number % 7000)})

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from file_faults import FailAt, Recorder, WatchedFiles, files_under, litter, payload, snapshot_of
 
-from adapters.state_store.disk import DiskStateStore
-from domain.errors import StateError
-from ports.testing.snapshots import BytesPart
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
+from holdfast.ports.testing.snapshots import BytesPart
 
 YEAR = 365 * 86_400.0
 

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from adapters.shared.encrypted_file import EncryptedFile
-from adapters.shared.encryption import (
+from holdfast.adapters.shared.encryption.encrypted_file import EncryptedFile
+from holdfast.adapters.shared.encryption.streaming_aead import (
     SEGMENT_SIZE,
     AuthenticationError,
     decrypt_stream,
     encrypt_stream,
 )
-from domain.errors import StateError
+from holdfast.domain.errors import StateError
 
 KEY = bytes(range(32))
 HEADER = 40

@@ -8,12 +8,12 @@ import shutil
 import pytest
 from file_faults import Recorder, WatchedFiles, files_under
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.erasure import Eraser, erased_in
-from adapters.state_store.sealing import Sealing
-from domain.errors import StateError
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.checkpoint_erasure import Eraser, erased_in
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
+from holdfast.ports.testing.snapshots import snapshot_of
 
 
 class CutShortError(BaseException):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from forked_runs import FOLDER, stored_steps
 
-from adapters.state_store.manifest import commit_of
-from adapters.state_store.tree import hash_bytes
+from holdfast.adapters.state_store.hashing import hash_bytes
+from holdfast.adapters.state_store.manifest import commit_of
 
 pytestmark = pytest.mark.slow
 

@@ -115,9 +115,9 @@ def test_an_interrupted_prepare_ends_at_once_and_goes_on(place, undisturbed):
 
 def prepare(settings):
     """Run the command with small shards, telling of each file operation."""
-    from adapters.shared.token_folder.operations import TokenFileOperations
-    from application.prepare_tokens import PrepareTokens
-    from bootstrap.cli import main
+    from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
+    from holdfast.application.data.pretokenize import PrepareTokens
+    from holdfast.bootstrap.cli.main import main
 
     numbers, swift = count(1), int(os.environ["SWIFT_OPERATIONS"])
 

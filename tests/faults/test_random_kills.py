@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from file_faults import MEMORY
 
-from adapters.state_store.disk import DiskStateStore
-from domain.budget import Budget
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.training.budget import Budget
 
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 from loop import Loop

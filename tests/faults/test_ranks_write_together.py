@@ -18,11 +18,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from file_faults import MEMORY, FailAt, Recorder, WatchedFiles, files_under, litter
 
-from adapters.state_store import draft
-from adapters.state_store.disk import DiskStateStore
-from domain.errors import StateError
-from ports.testing.snapshots import WaitingPart, snapshot_of
-from ports.testing.state_store_shares import FILES, shares_of
+from holdfast.adapters.state_store import checkpoint_writer as draft
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
+from holdfast.ports.testing.snapshots import WaitingPart, snapshot_of
+from holdfast.ports.testing.state_store_shares import FILES, shares_of
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -15,12 +15,13 @@ from file_faults import FailAt, WatchedFiles, files_under, payload, snapshot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.shared.file_operations import FileOperations
-from adapters.state_store import hashed_file, read_once
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.hashed_file import HashedFile
-from adapters.state_store.tree import hash_file
-from domain.errors import StateError
+from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.adapters.state_store import hashed_file
+from holdfast.adapters.state_store import verified_read as read_once
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.hashed_file import HashedFile
+from holdfast.adapters.state_store.hashing import hash_file
+from holdfast.domain.errors import StateError
 
 PIECE = 4096
 DATA = random.Random(0).randbytes(5 * PIECE + 123)

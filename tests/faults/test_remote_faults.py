@@ -12,9 +12,9 @@ from faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Fault, FaultyServer, 
 from fsspec.core import url_to_fs
 from s3_server import s3_server
 
-from adapters.data_source.ranges import ReadCounter, open_ranges
-from domain.errors import DataError
-from domain.retry import RetryPolicy
+from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
+from holdfast.domain.errors import DataError
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 CONTENT = random.Random(0).randbytes(300_000)
 PATIENT = RetryPolicy(first_delay=0.01, max_delay=0.05, deadline=20)

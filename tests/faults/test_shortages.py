@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer import wrapped
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from domain.commands import StopRun
-from domain.contract import Contract
-from domain.errors import OutOfMemory, RestartNeeded
-from domain.events import BatchSplit, EvaluationCompleted, MemoryExhausted, StepCompleted
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer import engine as wrapped
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.domain.checkpoints.reproducibility import Contract
+from holdfast.domain.commands import StopRun
+from holdfast.domain.errors import OutOfMemory, RestartNeeded
+from holdfast.domain.events import BatchSplit, EvaluationCompleted, MemoryExhausted, StepCompleted
 
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 from loop import Loop

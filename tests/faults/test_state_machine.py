@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from adapters.shared.file_operations import FileOperations
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.store_folder import StoreFolder
-from domain.errors import StateError
+from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.store_folder import StoreFolder
+from holdfast.domain.errors import StateError
 
 KEEP = 2
 PLACES = st.integers(0, 10_000)

@@ -17,8 +17,8 @@ from file_faults import MEMORY, files_under, payload, snapshot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.state_store.disk import DiskStateStore
-from domain.errors import StateError
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
 
 NAMES = [*payload(2), "MANIFEST.json", "COMMIT"]
 

@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from file_faults import MEMORY, FailAt, Recorder, WatchedFiles, files_under, litter, payload, run_through, snapshot_of
 
-from adapters.state_store.disk import DiskStateStore
-from domain.errors import StateError
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -21,12 +21,12 @@ import pytest
 from crash_driver import in_child
 from file_faults import MEMORY, FailAt, KillAt, Recorder, files_under, run_through
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.shared.token_folder.operations import TokenFileOperations
-from adapters.shared.token_folder.sealing import ShardSealing
-from adapters.token_cache.disk import DiskTokenCache
-from domain.errors import StateError, TokensLost
-from ports.token_source import Tokens
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
+from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.domain.errors import StateError, TokensLost
+from holdfast.ports.token_source import Tokens
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ["0", "1", "2", "3"]

@@ -10,12 +10,12 @@ from file_faults import Recorder, files_under
 from test_erasure import CutAt, CutShortError
 from test_token_cache_faults import WatchedTokenFiles
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.shared.token_folder.erasure import TokenEraser
-from adapters.shared.token_folder.sealing import ShardSealing
-from adapters.token_cache.disk import DiskTokenCache
-from domain.errors import StateError
-from ports.testing.token_cache import tokens_of
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.shared.token_store.token_erasure import TokenEraser
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.domain.errors import StateError
+from holdfast.ports.testing.token_cache import tokens_of
 
 SEALING = ShardSealing(MemoryKeyProvider(b"\x01" * 32))
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.archive.objects import Objects
-from adapters.state_store.archive.opening import open_objects
-from adapters.state_store.disk import DiskStateStore
-from configs.masking import mask_text
-from domain.retry import RetryPolicy
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.archive.object_store import Objects
+from holdfast.adapters.state_store.archive.open_object_store import open_objects
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.configs.secret_masking import mask_text
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.ports.testing.snapshots import snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from adapters.state_store.archive.objects import Found
+    from holdfast.adapters.state_store.archive.object_store import Found
 
 FILES = {"model": b"weights" * 1000, "optimizer/state": b"moments" * 2000, "rng/rank-00000": b"r", "empty": b""}
 QUICK = RetryPolicy(first_delay=0.01, max_delay=0.02, deadline=10)

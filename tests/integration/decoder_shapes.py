@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from adapters.model_factory.decoder import DecoderModelFactory
-from domain.packing import ConcatPacking
-from domain.row_index import place_rows, read_rows
+from holdfast.adapters.model_factory.decoder import DecoderModelFactory
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.row_index import place_rows, read_rows
 
 VOCABULARY_SIZE = 97
 END_OF_TEXT = 96

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 from torch import distributed
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from application.engine import Engine
-from bootstrap.cli import end_with
-from domain.packing import ConcatPacking
-from domain.row_index import NO_ROW, place_rows, read_rows
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.application.training.step_engine import Engine
+from holdfast.bootstrap.cli.main import end_with
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.row_index import NO_ROW, place_rows, read_rows
 
 STEPS, ROWS, LENGTH, VOCABULARY = 30, 16, 32, 97
 LLAMA = {
@@ -42,7 +42,7 @@ def batch_of(step):
 def optimizer_of(engine):
     if not engine.startswith("zero"):
         return AccelerateOptimizer(device="cpu", precision="fp32", sharding=engine)
-    from adapters.optimizer.deepspeed import DeepspeedOptimizer
+    from holdfast.adapters.optimizer.deepspeed import DeepspeedOptimizer
 
     offload = "cpu" if engine.endswith("offload") else "none"
     own = {

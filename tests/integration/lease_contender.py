@@ -10,8 +10,8 @@ import sys
 
 from archives import objects_at
 
-from adapters.state_store.archive.lease import ArchiveLease
-from domain.errors import StateError
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.domain.errors import StateError
 
 
 class HeldError(Exception):

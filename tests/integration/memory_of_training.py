@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
-from adapters.model_factory.decoder import DecoderModelFactory
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.shared.loss_choice import choose_loss
-from domain.batch import Batch
-from domain.memory_estimate import LayerShape, ModelShape, Training, estimate_memory
+from holdfast.adapters.model_factory.decoder import DecoderModelFactory
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss
+from holdfast.domain.data.batch import Batch
+from holdfast.domain.training.memory_estimate import LayerShape, ModelShape, Training, estimate_memory
 
 FACTORIES = {"decoder": DecoderModelFactory, "huggingface": HuggingfaceModelFactory}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ports.data_source import Rejected
+from holdfast.ports.data_source import Rejected
 
 
 def read_all(source):

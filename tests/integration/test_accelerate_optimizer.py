@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import load_file
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.optimizer.algorithm import Algorithm
-from adapters.shared.file_parts import write_parts
-from domain.errors import ConfigurationError, OutOfMemory, StateError, StepTorn
-from domain.packing import ConcatPacking
-from domain.row_index import place_rows, read_rows
-from domain.sampling import Sampling
-from ports.testing.optimizer_cases import (
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.shared.tensor_state.file_parts import write_parts
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.errors import ConfigurationError, OutOfMemory, StateError, StepTorn
+from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.testing.optimizer_cases import (
     END_OF_TEXT,
     VOCABULARY_SIZE,
     files_of,

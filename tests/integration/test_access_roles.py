@@ -6,22 +6,22 @@ import json
 
 import pytest
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.archive.local import LocalObjects
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.door import Door
-from adapters.state_store.sealing import Sealing
-from adapters.state_store.tiered import TieredStateStore
-from bootstrap.access import own_roles
-from bootstrap.audit import Audit
-from bootstrap.run import build
-from configs.layers import load_settings
-from domain.access import Role
-from domain.errors import ConfigurationError, StateError
-from domain.retention import Retention
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.bootstrap.run import build
+from holdfast.bootstrap.run_folder.run_audit import Audit
+from holdfast.bootstrap.wiring.access_roles import own_roles
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.checkpoints.retention import Retention
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.ports.testing.snapshots import snapshot_of
 
 
 class Heard(list):

@@ -16,9 +16,9 @@ import pytest
 from archives import WatchedObjects, committed, content_of, objects_at
 from s3_server import s3_server
 
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease, kept
-from domain.errors import StateError
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease, kept
+from holdfast.domain.errors import StateError
 
 REPOSITORY = Path(__file__).parents[2]
 YEAR = 365 * 86_400.0
@@ -322,7 +322,7 @@ def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(tmp_path):
     """After kill -9 the same command takes over at once; where the process is another machine's, it waits."""
     script = (
         "import os, signal, sys; from archives import objects_at\n"
-        "from adapters.state_store.archive.lease import ArchiveLease\n"
+        "from holdfast.adapters.state_store.archive.lease import ArchiveLease\n"
         "assert ArchiveLease(objects_at(sys.argv[1]), say=print).acquire()\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -6,18 +6,18 @@ import shutil
 import pytest
 from pydantic import ValidationError
 
-from application.inbox import Inbox
-from bootstrap.cli import main
-from bootstrap.run_folder import RECORD, replace_record
-from bootstrap.state_stores import archive_in_use, build_disk_store, claim_archive, refuse_old_copies
-from configs.rendering import dump_settings
-from configs.sections.run import RunSettings
-from configs.sections.state_store import DiskStateStoreSettings
-from configs.settings import TrainSettings
-from domain.commands import AcknowledgeMove, StopRun
-from domain.errors import ConfigurationError, StateError
-from domain.tiers import Tier
-from ports.testing.snapshots import snapshot_of
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.run_folder.folder import RECORD, replace_record
+from holdfast.bootstrap.wiring.state_stores import archive_in_use, build_disk_store, claim_archive, refuse_old_copies
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.sections.run import RunSettings
+from holdfast.configs.sections.state_store import DiskStateStoreSettings
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.commands import AcknowledgeMove, StopRun
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.ports.testing.snapshots import snapshot_of
 
 
 @pytest.fixture

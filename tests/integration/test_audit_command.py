@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from adapters.shared.audit.log import AuditLog
-from application.handlers.record_audit import RecordAudit
-from bootstrap.audit import Audit, audit_run
-from domain.cursor import Cursor
-from domain.errors import DataError, StateError
-from domain.events import RunFailed, RunFinished, RunStarted
-from domain.progress import Progress
+from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.application.handlers.record_audit import RecordAudit
+from holdfast.bootstrap.run_folder.run_audit import Audit, audit_run
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import DataError, StateError
+from holdfast.domain.events import RunFailed, RunFinished, RunStarted
+from holdfast.domain.training.progress import Progress
 
 KEY = bytes(range(32))
 PROGRESS = Progress(7, 700, Cursor(28))

@@ -13,8 +13,8 @@ import time
 import pytest
 from torch.utils.file_baton import FileBaton
 
-from adapters.optimizer.build_locks import announce_builds
-from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from holdfast.adapters.optimizer.build_locks import announce_builds
+from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 
 
 @pytest.fixture

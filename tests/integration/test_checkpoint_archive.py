@@ -13,15 +13,15 @@ import pytest
 from archives import FILES, WatchedObjects, archive_of, committed, content_of, objects_at
 from s3_server import s3_server
 
-from adapters.state_store.archive import checksum
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.objects import Found
-from adapters.state_store.archive.opening import open_objects
-from adapters.state_store.defect import Defect
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.manifest import commit_of
-from configs.masking import mask_text
-from domain.errors import ConfigurationError, StateError
+from holdfast.adapters.state_store.archive import checksum
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.object_store import Found
+from holdfast.adapters.state_store.archive.open_object_store import open_objects
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.manifest import commit_of
+from holdfast.configs.secret_masking import mask_text
+from holdfast.domain.errors import ConfigurationError, StateError
 
 OTHER = {name: data[::-1] + b"!" for name, data in FILES.items()}
 _numbers = count()

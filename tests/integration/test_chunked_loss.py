@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy, linear
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from adapters.shared.causal_language_model import CausalLanguageModel
-from adapters.shared.chunked_loss import IGNORED, chunked_cross_entropy, chunked_rows, rows_at_once
-from adapters.shared.loss_choice import choose_loss
 from benchmarks.memory_of_loss import peak_of_loss
-from domain.errors import ConfigurationError
+from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss
+from holdfast.adapters.shared.modeling.losses import IGNORED, chunked_cross_entropy, chunked_rows, rows_at_once
+from holdfast.domain.errors import ConfigurationError
 
 
 def case(*, tokens=67, vocabulary=301, width=16, bias=False, seed=0, ignored=0.2):

@@ -5,14 +5,14 @@ import torch
 from decoder_shapes import LLAMA
 from torch import nn
 
-from adapters.model_factory.decoder import DecoderModelFactory
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.shared.compiling import CompiledLayers
-from adapters.shared.device import torch_state_preserved
-from domain.errors import ConfigurationError
-from domain.sampling import Sampling
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
+from holdfast.adapters.model_factory.decoder import DecoderModelFactory
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.device.device import torch_state_preserved
+from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
 
 # torch's own, when its compiler is imported and when it asks tensors for their gradients
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from decoder_shapes import GPT2, LLAMA, SHAPES, build, documents_of, logits_of, loss_of, rows_of, shaken
 
-from adapters.shared.decoder.attention import ATTENTIONS, Attention, document_numbers
+from holdfast.adapters.shared.decoder.decoder_attention import ATTENTIONS, Attention, document_numbers
 
 LENGTHS = (7, 12, 2, 21, 1, 5)
 each_attention = pytest.mark.parametrize("attention", ATTENTIONS)

@@ -21,11 +21,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
-from adapters.shared.decoder.attention import ATTENTIONS
-from adapters.shared.decoder.generation import draw
-from configs.sections.decoder import DecoderModelSettings
-from domain.errors import ConfigurationError
-from domain.sampling import Sampling
+from holdfast.adapters.shared.decoder.cached_generation import draw
+from holdfast.adapters.shared.decoder.decoder_attention import ATTENTIONS
+from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.text_generation import Sampling
 
 LARGER = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 8}
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 from blake3 import blake3
 
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.manifest import commit_of
-from adapters.state_store.memory import MemoryStateStore
-from domain.errors import ConfigurationError, StateError
-from domain.progress import Progress
-from ports.state_store import Snapshot, StatePart
-from ports.testing.snapshots import BytesPart, snapshot_of
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.manifest import commit_of
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Snapshot, StatePart
+from holdfast.ports.testing.snapshots import BytesPart, snapshot_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,11 @@ import numpy as np
 import psutil
 import pytest
 
-from adapters.token_cache.disk import DiskTokenCache
-from domain.errors import ConfigurationError, DataError
-from domain.eviction import FarthestNextUse
-from ports.testing.token_cache import large, tokens_of
-from ports.testing.token_source import DOCUMENTS, documents_in, lengths_of
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.domain.data.cache_eviction import FarthestNextUse
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.testing.token_cache import large, tokens_of
+from holdfast.ports.testing.token_source import DOCUMENTS, documents_in, lengths_of
 
 REPOSITORY = Path(__file__).parents[2]
 ROOM_FOR_TWO = 150_000
@@ -171,7 +171,7 @@ def test_what_another_process_has_open_stays(root):
     for name in "ab":
         cache.put(name, large(1), {})
     code = (
-        "import sys; from pathlib import Path; from adapters.token_cache.disk import DiskTokenCache\n"
+        "import sys; from pathlib import Path; from holdfast.adapters.token_cache.disk import DiskTokenCache\n"
         "cache = DiskTokenCache(Path(sys.argv[1]), 'dataset'); tokens = [cache.open(each) for each in cache.shards()]\n"
         "print('open', flush=True); sys.stdin.read()"
     )

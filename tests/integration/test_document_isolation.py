@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.shared.attention import choose_attention, packed_arguments, register_attention
-from adapters.shared.isolation import probe_isolation, refuse_shared_rows
-from domain.errors import ConfigurationError
-from domain.packing import ConcatPacking, SlidingPacking
-from domain.row_index import place_rows, read_rows
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.shared.modeling.attention import choose_attention, packed_arguments, register_attention
+from holdfast.adapters.shared.modeling.document_isolation import probe_isolation, refuse_shared_rows
+from holdfast.domain.data.packing import ConcatPacking, SlidingPacking
+from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.errors import ConfigurationError
 
 VOCABULARY, END = 257, 256
 SIZES = {
@@ -228,9 +228,9 @@ def test_on_a_gpu_kernels_for_packed_documents_come_first(monkeypatch):
     """In half precision on a recent GPU flash-attn is first where it is installed, then torch's varlen, then sdpa."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setitem(sys.modules, "flash_attn", None)
-    monkeypatch.setattr("adapters.shared.attention.find_spec", lambda name: None)
+    monkeypatch.setattr("holdfast.adapters.shared.modeling.attention.find_spec", lambda name: None)
     assert choose_attention("auto", "cuda", "bf16")[0] == "varlen,sdpa,eager"
-    monkeypatch.setattr("adapters.shared.attention.find_spec", lambda name: name)
+    monkeypatch.setattr("holdfast.adapters.shared.modeling.attention.find_spec", lambda name: name)
     assert choose_attention("auto", "cuda", "bf16")[0] == "flash_attention_2,varlen,sdpa,eager"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert choose_attention("auto", "cuda", "fp16")[0] == "sdpa,eager"

@@ -7,15 +7,15 @@ import shutil
 
 import pytest
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.shared.encryption import AuthenticationError
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.manifest import commit_of
-from adapters.state_store.sealing import Sealing
-from bootstrap.sealing import key_provider
-from configs.sections.state_store import EncryptionSettings
-from domain.errors import ConfigurationError, StateError
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.encryption.streaming_aead import AuthenticationError
+from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.manifest import commit_of
+from holdfast.bootstrap.wiring.encryption_keys import key_provider
+from holdfast.configs.sections.state_store import EncryptionSettings
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.ports.testing.snapshots import snapshot_of
 
 CANARY = b"a canary that no disk may see"
 KEY, OTHER = b"\x01" * 32, b"\x02" * 32

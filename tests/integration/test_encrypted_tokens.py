@@ -11,16 +11,16 @@ import numpy as np
 import psutil
 import pytest
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.shared.token_folder.sealing import ShardSealing
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.tokenizer.memory import MemoryTokenizer
-from bootstrap.assemble import assemble
-from configs.layers import load_settings
-from domain.cursor import Cursor
-from domain.errors import ConfigurationError, DataError, StateError
-from ports.testing.token_cache import large, tokens_of
-from ports.testing.token_source import lengths_of
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import ConfigurationError, DataError, StateError
+from holdfast.ports.testing.token_cache import large, tokens_of
+from holdfast.ports.testing.token_source import lengths_of
 
 KEY, OTHER = b"\x01" * 32, b"\x02" * 32
 SECRET = [[7, 77, 777, 7, 77, 777, 999], [70, 71, 72, 999]]

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from adapters.shared.encryption import (
+from holdfast.adapters.shared.encryption.streaming_aead import (
     SEGMENT_SIZE,
     SMALL_SEGMENT_SIZE,
     Encryptor,

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from adapters.shared.processors import usable_cpus
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
 
 ROOT = Path(__file__).resolve().parents[2]
 CORES = max(2, usable_cpus())
 THREADS = CORES + 4
 CHILD = f"""
 import ctypes, re, sys, threading
-from bootstrap.cli import main
+from holdfast.bootstrap.cli.main import main
 if sys.argv[2:]:
     assert main(sys.argv[2:]) != 0
 libc = ctypes.CDLL(None)
@@ -35,7 +35,7 @@ libc.fclose(file)
 """
 KEPT = """
 import ctypes, sys
-from bootstrap.cli import main
+from holdfast.bootstrap.cli.main import main
 assert main(["evaluate", "nowhere"]) != 0
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -47,7 +47,7 @@ libc.free(ctypes.c_void_p(libc.malloc(100 << 20)))
 print(libc.mallinfo2().arena - before.arena >= 90 << 20)
 """
 HUGE_PAGES = """
-from bootstrap.environment import set_library_defaults
+from holdfast.bootstrap.process.library_environment import set_library_defaults
 set_library_defaults()
 import torch
 tensor = torch.ones(300 << 20, dtype=torch.uint8)
@@ -59,8 +59,8 @@ print(any("hg" in own for (begin, end), own in zip(begins, flags) if begin <= te
 """
 GIVEN_BACK = """
 import psutil
-from adapters.shared.host_memory import give_back_freed
-from bootstrap.environment import set_library_defaults
+from holdfast.adapters.shared.device.host_memory import give_back_freed
+from holdfast.bootstrap.process.library_environment import set_library_defaults
 set_library_defaults()
 resident = lambda: psutil.Process().memory_info().rss >> 20
 before = resident()

@@ -6,17 +6,17 @@ import json
 
 import pytest
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.archive.local import LocalObjects
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.sealing import Sealing
-from bootstrap.cli import main
-from bootstrap.run_folder import RunFolder
-from configs.layers import load_settings
-from configs.rendering import dump_settings
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings_layers import load_settings
+from holdfast.ports.testing.snapshots import snapshot_of
 
 KEY = b"\x01" * 32
 

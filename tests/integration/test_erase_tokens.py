@@ -9,13 +9,13 @@ import os
 import pytest
 from test_encrypted_tokens import BASE64_KEY, batches_of
 
-from adapters.key_provider.memory import MemoryKeyProvider
-from adapters.shared.token_folder.folder import TokenFolder
-from adapters.shared.token_folder.operations import TokenFileOperations
-from adapters.shared.token_folder.sealing import ShardSealing
-from adapters.token_cache.disk import DiskTokenCache
-from bootstrap.cli import main
-from ports.testing.token_cache import large, tokens_of
+from holdfast.adapters.key_provider.memory import MemoryKeyProvider
+from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
+from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.shared.token_store.token_folder import TokenFolder
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.bootstrap.cli.main import main
+from holdfast.ports.testing.token_cache import large, tokens_of
 
 SEALING = ShardSealing(MemoryKeyProvider(b"\x01" * 32))
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import datasets
 import pytest
 
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats.records import Limits
-from adapters.data_source.huggingface import HuggingfaceDataSource
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.rejections import Rejections
-from application.tokenize import TextReader
-from bootstrap.data import cache_key
-from bootstrap.datasets import Datasets
-from domain.data_files import DataFiles, difference, join
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.data_streams import cache_key
+from holdfast.bootstrap.wiring.dataset_registry import Datasets
+from holdfast.domain.data.data_files import DataFiles, difference, join
 
 LINES = 120_000
 

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import read_all, texts_of
 
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats.compression import zstd
-from adapters.data_source.formats.records import Limits
-from domain.errors import ConfigurationError, DataError
-from ports.data_source import Document, Rejected
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats.compression import zstd
+from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.data_source import Document, Rejected
 
 TEXTS = [
     "one\ntwo\r\n",
@@ -359,7 +359,7 @@ def test_a_table_in_an_archive_says_what_to_do(tmp_path):
 
 def test_the_package_for_tables_is_named(tmp_path, monkeypatch):
     """Where pyarrow is missing the error says which extra brings it."""
-    monkeypatch.setattr("adapters.data_source.reading.find_spec", lambda name: None)
+    monkeypatch.setattr("holdfast.adapters.data_source.file_reader.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r'pip install "holdfast\[parquet\]"'):
         FilesDataSource([put(tmp_path, "a.parquet", FILES["a.parquet"])]).units()
 

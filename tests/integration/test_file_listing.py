@@ -10,10 +10,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 from reading import read_all, texts_of
 
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.python_library import PythonLibraryDataSource
-from domain.errors import ConfigurationError, DataError
-from domain.urls import without_secrets
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.urls import without_secrets
 
 
 def names_of(source):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from adapters.shared.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 
 
 def test_opening_neither_follows_a_link_nor_waits_for_a_pipe(tmp_path):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from adapters.shared.file_parts import BytesPart, TextPart, captured, write_parts
-from adapters.shared.state_parts import _NAMES, TensorsPart, read_tensors
-from domain.errors import StateError
+from holdfast.adapters.shared.tensor_state.file_parts import BytesPart, TextPart, captured, write_parts
+from holdfast.adapters.shared.tensor_state.safetensors_file import _NAMES, TensorsPart, read_tensors
+from holdfast.domain.errors import StateError
 
 DTYPES = tuple(_NAMES)
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)

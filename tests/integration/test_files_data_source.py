@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading import read_all, texts_of
 
-from adapters.data_source import reading
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats.compression import zstd
-from adapters.data_source.formats.records import Limits
-from ports.data_source import Rejected
+from holdfast.adapters.data_source import file_reader as reading
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats.compression import zstd
+from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.ports.data_source import Rejected
 
 TEXTS = ["one\ntwo", "für 四 🙂", '"quotes" and \\', "last"]
 PAYLOADS = {

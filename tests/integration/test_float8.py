@@ -6,12 +6,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.optimizer.float8 import use_float8
-from adapters.shared.device import choose_precision
-from domain.errors import ConfigurationError
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step, write
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.optimizer.float8 import use_float8
+from holdfast.adapters.shared.device.device import choose_precision
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.testing.optimizer_cases import (
+    END_OF_TEXT,
+    VOCABULARY_SIZE,
+    files_of,
+    packed_batch,
+    take_step,
+    write,
+)
 
 TINY = {
     "model_type": "llama",

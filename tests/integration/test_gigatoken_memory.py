@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from adapters.tokenizer.backends.byte_level import LETTERS
+from holdfast.adapters.tokenizer.backends.byte_level import LETTERS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import ctypes, json, random, sys
 import numpy as np
 from tokenizers import Tokenizer
-from adapters.tokenizer.backends import gigatoken
+from holdfast.adapters.tokenizer.backends import gigatoken
 
 gigatoken._CHARACTERS_BETWEEN_LOOKS = 1
 gigatoken._MOST_GROWTH = int(sys.argv[1])

@@ -4,10 +4,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from adapters.shared import attention
-from adapters.shared.attention import offer_varlen, packed_arguments
-from adapters.shared.chunked_loss import chunked_cross_entropy, liger_cross_entropy
-from adapters.shared.isolation import probe_isolation
+from holdfast.adapters.shared.modeling import attention
+from holdfast.adapters.shared.modeling.attention import offer_varlen, packed_arguments
+from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
+from holdfast.adapters.shared.modeling.losses import chunked_cross_entropy, liger_cross_entropy
 
 pytestmark = pytest.mark.gpu
 SHAPE = {

@@ -6,12 +6,12 @@ import time
 import pytest
 from huggingface_hub import constants
 
-from adapters.process_group.single import SingleProcessGroup
-from adapters.shared import hub
-from bootstrap.assemble import assemble
-from bootstrap.hub_choice import one_hub
-from configs.settings import TrainSettings
-from domain.errors import ConfigurationError
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.shared.network import hub
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.hub_choice import one_hub
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.errors import ConfigurationError
 
 NOBODY = "http://127.0.0.1:9"  # discard, where nobody listens
 

@@ -9,9 +9,9 @@ import datasets
 import pytest
 from reading import read_all
 
-from adapters.data_source.formats.records import Limits
-from adapters.data_source.huggingface import HuggingfaceDataSource
-from domain.errors import ConfigurationError, DataError
+from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
+from holdfast.domain.errors import ConfigurationError, DataError
 
 TEXTS = [f"text {number}" for number in range(20)]
 RECORDS = [{"text": text, "id": number, "language": "de" if number % 2 else "en"} for number, text in enumerate(TEXTS)]
@@ -96,7 +96,7 @@ def test_a_shard_that_is_damaged_is_named(tmp_path):
 
 def test_the_package_is_named(monkeypatch):
     """Where the library is missing the error says which extra brings it."""
-    monkeypatch.delitem(sys.modules, "adapters.data_source.rows", raising=False)
+    monkeypatch.delitem(sys.modules, "holdfast.adapters.data_source.hf_rows", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigurationError, match=r'pip install "holdfast\[datasets\]"'):
         HuggingfaceDataSource("someone/corpus").units()

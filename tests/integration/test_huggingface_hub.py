@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, write
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, write
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {
@@ -26,9 +26,9 @@ CONFIG = {
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHILD = """
 import json, sys
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.model_factory.huggingface_imports import Trust
-from domain.errors import ConfigurationError
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.model_factory.pickled_weights import Trust
+from holdfast.domain.errors import ConfigurationError
 for settings in map(json.loads, sys.argv[1:]):
     settings["trusts"] = Trust(settings.pop("code_of", None))
     try:

@@ -7,12 +7,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from domain.errors import ConfigurationError
-from domain.packing import ConcatPacking
-from domain.row_index import place_rows, read_rows
-from domain.sampling import Sampling
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write
 
 LLAMA = {
     "model_type": "llama",

@@ -12,12 +12,12 @@ from tokenizers import Tokenizer as Core
 from tokenizers import models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from domain.errors import ConfigurationError
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.domain.errors import ConfigurationError
 
 OFFLINE = """
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from domain.errors import ConfigurationError
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.domain.errors import ConfigurationError
 try:
     HuggingfaceTokenizer.load("some-lab/some-model", revision="main")
 except ConfigurationError as error:

@@ -9,11 +9,11 @@ import shutil
 import pytest
 from blake3 import blake3
 
-from adapters.shared.file_operations import FileOperations
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.inspection import Inspector
-from bootstrap.cli import main
-from ports.testing.state_store import snapshot_of
+from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.adapters.state_store.checkpoint_inspection import Inspector
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.bootstrap.cli.main import main
+from holdfast.ports.testing.state_store import snapshot_of
 
 FILES = {"model": b"weights" * 1000, "rng/rank-00000": b"r"}
 

@@ -12,14 +12,14 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from adapters.model_factory.decoder import DecoderModelFactory
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.shared.lora import LoraPlan, add_lora, merge_lora
-from adapters.shared.loss_choice import choose_loss
-from domain.errors import ConfigurationError, StateError
-from domain.sampling import Sampling
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step, write
+from holdfast.adapters.model_factory.decoder import DecoderModelFactory
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora, merge_lora
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step, write
 
 FACTORIES = {
     "llama": HuggingfaceModelFactory(config={"model_type": "llama", "tie_word_embeddings": True, **LLAMA}),
@@ -224,7 +224,10 @@ def test_generation_takes_the_adapters():
 
 @pytest.mark.parametrize(
     ("missing", "quantize", "extra"),
-    [("peft", "none", r"holdfast\[lora\]"), ("adapters.shared.linear_4bit", "4bit", r"holdfast\[bnb\]")],
+    [
+        ("peft", "none", r"holdfast\[lora\]"),
+        ("holdfast.adapters.shared.modeling.quantization", "4bit", r"holdfast\[bnb\]"),
+    ],
 )
 def test_a_missing_package_is_named(missing, quantize, extra, monkeypatch):
     """Without PEFT, or bitsandbytes for 4 bits, the extra to install is said."""

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.shared.loss_choice import choose_loss, why_not_chunked
-from domain.errors import ConfigurationError
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss, why_not_chunked
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch
 
 SIZES = {
     "hidden_size": 32,

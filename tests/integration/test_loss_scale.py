@@ -6,11 +6,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.optimizer.loss_scale import LOSS_SCALE_FILE, LossScale
-from domain.errors import NonFiniteGradients, StateError
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step, write
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.optimizer.loss_scale import LOSS_SCALE_FILE, LossScale
+from holdfast.domain.errors import NonFiniteGradients, StateError
+from holdfast.ports.testing.optimizer_cases import (
+    END_OF_TEXT,
+    VOCABULARY_SIZE,
+    files_of,
+    packed_batch,
+    take_step,
+    write,
+)
 
 TINY = {
     "model_type": "llama",

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from adapters.shared.memory_gauge import HostGauge
+from holdfast.adapters.shared.device.memory_gauge import HostGauge
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="resets the peak as Linux does")

@@ -10,17 +10,17 @@ from itertools import islice
 
 import pytest
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.data_source.mixture import MixtureDataSource
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.tokenizer.memory import MemoryTokenizer
-from bootstrap.assemble import assemble
-from bootstrap.data import cache_key
-from bootstrap.prepare import prepare_ahead
-from configs.layers import load_settings
-from domain.cursor import Cursor
-from domain.errors import ConfigurationError
-from ports.testing.token_cache import large
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.data_source.mixture import MixtureDataSource
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.bootstrap.operations.prepare_data import prepare_ahead
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.data_streams import cache_key
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.testing.token_cache import large
 
 DROP = "data.packing.overflow=drop"
 TEXTS = [f"document {number} " * 20 for number in range(30)]
@@ -98,7 +98,9 @@ def offered(monkeypatch):
         EntryPoint(name, f"{__name__}:{target}", "holdfast.eviction")
         for name, target in {"hoarder": "Hoarder", "nothing": "no_policy"}.items()
     ]
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: points * (group == "holdfast.eviction"))
+    monkeypatch.setattr(
+        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.eviction")
+    )
 
 
 def evictions(folder, *more):

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from adapters.shared.model_folder import refuse_strange_files
-from domain.errors import ConfigurationError
+from holdfast.adapters.model_factory.model_folder import refuse_strange_files
+from holdfast.domain.errors import ConfigurationError
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from domain.packing import SlidingPacking
-from domain.row_index import place_rows, read_rows
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.domain.data.packing import SlidingPacking
+from holdfast.domain.data.row_index import place_rows, read_rows
 
 LENGTH, ROWS, STEPS, END = 64, 8, 60, 256
 CONFIG = {

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from adapters.shared import openmp
-from adapters.shared.openmp import BriefWaits, spinning_by_load, thread_times, threads_of_run
-from domain.spinning import Spinning
+from holdfast.adapters.shared.device import openmp
+from holdfast.adapters.shared.device.openmp import BriefWaits, spinning_by_load, thread_times, threads_of_run
+from holdfast.domain.resources.spin_policy import Spinning
 
 ROOT = Path(__file__).resolve().parents[2]
 WITH_LIBGOMP = pytest.mark.skipif(not openmp._loaded(openmp._MAPS), reason="this torch has no libgomp")
 SPENT = """
 import resource, sys, time
 import torch
-from adapters.shared.openmp import BriefWaits
+from holdfast.adapters.shared.device.openmp import BriefWaits
 torch.set_num_threads(2)
 numbers = torch.ones(1 << 20)
 waits = BriefWaits()

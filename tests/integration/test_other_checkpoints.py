@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch.utils.data import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.model_factory.huggingface_imports import Trust
-from configs.sections.model import HuggingFaceModelSettings
-from domain.errors import ConfigurationError
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.model_factory.pickled_weights import Trust
+from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.domain.errors import ConfigurationError
 
 LLAMA = {
     "hidden_size": 32,

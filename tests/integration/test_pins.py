@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 
-from adapters.shared.file_operations import FileOperations
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.store_folder import StoreFolder
-from bootstrap.cli import main
-from domain.errors import StateError
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.store_folder import StoreFolder
+from holdfast.bootstrap.cli.main import main
+from holdfast.domain.errors import StateError
+from holdfast.ports.testing.snapshots import snapshot_of
 
 
 @pytest.fixture

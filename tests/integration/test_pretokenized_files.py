@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.token_source.files import FilesTokenSource
-from domain.errors import ConfigurationError, DataError
-from ports.testing.token_cache import tokens_of
-from ports.testing.token_source import all_documents, documents_in, lengths_of
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.token_source.files import FilesTokenSource
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.testing.token_cache import tokens_of
+from holdfast.ports.testing.token_source import all_documents, documents_in, lengths_of
 
 END = 99
 DOCUMENTS = [[1, 2, 3, END], [4, END], [END], [*range(30), END], [4, END], [0, 98, END]]

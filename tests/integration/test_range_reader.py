@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from s3_server import s3_server
 
-from adapters.data_source.ranges import ReadCounter, open_ranges
-from domain.errors import DataError
-from domain.retry import RetryPolicy
+from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
+from holdfast.domain.errors import DataError
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 CONTENT = random.Random(1).randbytes(100_000)
 QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=10)
@@ -283,7 +283,7 @@ def test_the_environment_leads_to_an_s3_server(s3, variable):
         del environment["AWS_ENDPOINT_URL"]
     code = f"""
 from fsspec.core import url_to_fs
-from adapters.data_source.ranges import open_ranges
+from holdfast.adapters.data_source.ranges import open_ranges
 files, path = url_to_fs({url!r})
 print(len(open_ranges(files, path, files.info(path)["size"]).read()))
 """

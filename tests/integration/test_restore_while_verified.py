@@ -8,16 +8,17 @@ import pytest
 import torch
 from decoder_shapes import LLAMA
 
-from adapters.model_factory.decoder import DecoderModelFactory
-from adapters.model_factory.huggingface import HuggingfaceModelFactory
-from adapters.optimizer.accelerate import AccelerateOptimizer
-from adapters.shared.lora import LoraPlan, add_lora
-from adapters.state_store import hashed_file, read_once
-from adapters.state_store.disk import DiskStateStore
-from domain.errors import StateError
-from domain.progress import Progress
-from ports.state_store import Snapshot
-from ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step
+from holdfast.adapters.model_factory.decoder import DecoderModelFactory
+from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
+from holdfast.adapters.state_store import hashed_file
+from holdfast.adapters.state_store import verified_read as read_once
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.errors import StateError
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Snapshot
+from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step
 
 FACTORIES = {
     "llama": HuggingfaceModelFactory(config={"model_type": "llama", "tie_word_embeddings": True, **LLAMA}),

@@ -21,10 +21,10 @@ from faulty_server import RESET, STALL, TRUNCATE, Answer, Fault, _Handler, _Serv
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
-from adapters.data_source.ranges import ReadCounter, open_ranges
-from adapters.data_source.s3_stores import store_of
-from domain.errors import DataError
-from domain.retry import RetryPolicy
+from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
+from holdfast.adapters.data_source.s3_stores import store_of
+from holdfast.domain.errors import DataError
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 CONTENT = random.Random(3).randbytes(100_000)
 QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=10)
@@ -368,7 +368,7 @@ def test_a_process_may_end_while_bodies_arrive(server):
     server.answer = answer
     code = f"""
 import asyncio, atexit, fsspec
-from adapters.data_source.ranges import open_ranges
+from holdfast.adapters.data_source.ranges import open_ranges
 from fsspec.asyn import get_loop
 atexit.register(lambda: print(len(asyncio.all_tasks(get_loop())), "requests"))  # the first is the last to be called
 files = fsspec.filesystem("s3", endpoint_url={server.url!r}, key="a", secret="b")

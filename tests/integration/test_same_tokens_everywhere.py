@@ -19,23 +19,23 @@ import pytest
 from faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Answer, Fault, faulty_server
 from s3_server import s3_server
 
-from adapters.data_source.files import FilesDataSource
-from adapters.data_source.formats.compression import zstd
-from adapters.data_source.formats.records import Limits
-from adapters.data_source.opening import Access
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.lane_reader import LanePlan
-from application.rejections import Rejections
-from application.streamed_batches import StreamedBatches
-from application.tokenize import TextReader
-from bootstrap.sources import open_files
-from configs.layers import load_settings
-from domain.cursor import Cursor
-from domain.errors import DataError
-from domain.mixture import Mixture, Stage
-from domain.order import Share
-from domain.packing import ConcatPacking
-from domain.retry import RetryPolicy
+from holdfast.adapters.data_source.file_access import Access
+from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.data_source.formats.compression import zstd
+from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.lane_reader import LanePlan
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.streamed_batches import StreamedBatches
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.data_sources import open_files
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.data.sample_order import Share
+from holdfast.domain.errors import DataError
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 WORDS = ["für", "四", "🙂", '"quoted"', "back\\slash", "comma,", "line\nbreak", "\ttab", "plain", "words"]
 GENERATOR = random.Random(0)

@@ -1,7 +1,7 @@
 import pytest
 
-from adapters.shared.size_file import SizeFile
-from domain.micro_batch import KnownSize
+from holdfast.adapters.shared.files.micro_batch_record import SizeFile
+from holdfast.domain.training.micro_batch import KnownSize
 
 
 def test_a_size_is_remembered_for_what_it_is_of(tmp_path):

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from adapters.shared.file_operations import FileOperations
 from benchmarks.state import groups, overhead
 from benchmarks.state.files import SlowFiles, make_durable, read_raw, touched_buffer, write_raw
 from benchmarks.state.material import build_torch, build_trainable, captured_tensors, digest, prepare, spoil, tensors_of
 from benchmarks.state.overhead import Training
+from holdfast.adapters.shared.files.file_operations import FileOperations
 
 ROOT = Path(__file__).parents[2]
 

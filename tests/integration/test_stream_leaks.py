@@ -95,17 +95,17 @@ def stream(folder, seconds, between):
     """Print what this process holds while it takes batches for so many seconds."""
     import psutil
 
-    from adapters.data_source.files import FilesDataSource
-    from adapters.tokenizer.memory import MemoryTokenizer
-    from application.feed import Feed
-    from application.lane_reader import LanePlan
-    from application.rejections import Rejections
-    from application.streamed_batches import StreamedBatches
-    from application.tokenize import TextReader
-    from domain.holdout import Holdout
-    from domain.mixture import Mixture, Stage
-    from domain.order import Share, choose_lanes
-    from domain.packing import BestFitPacking
+    from holdfast.adapters.data_source.files import FilesDataSource
+    from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+    from holdfast.application.data.feed import Feed
+    from holdfast.application.data.lane_reader import LanePlan
+    from holdfast.application.data.rejected_records import Rejections
+    from holdfast.application.data.streamed_batches import StreamedBatches
+    from holdfast.application.data.text_reader import TextReader
+    from holdfast.domain.data.holdout import Holdout
+    from holdfast.domain.data.mixture import Mixture, Stage
+    from holdfast.domain.data.packing import BestFitPacking
+    from holdfast.domain.data.sample_order import Share, choose_lanes
 
     source = FilesDataSource([folder])
     lanes = choose_lanes(len(source.units()))

@@ -13,9 +13,9 @@ import pytest
 ROOT_DRIVER = """
 import sys
 from pathlib import Path
-from bootstrap.silence import Silence
-from bootstrap.supervise import Supervisor
-from domain.restart import RestartPolicy
+from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.process.supervisor import Supervisor
+from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
 policy = RestartPolicy(max_restarts=9, crash_loop=3, first_seconds=0.0, longest_seconds=0.0)
 say = lambda line: print(line, file=sys.stderr, flush=True)
 child = [sys.executable, "-c", sys.argv[2]]
@@ -151,6 +151,8 @@ def test_a_run_that_stopped_beating_is_killed(tmp_path, supervised):
 def test_the_supervisor_imports_nothing_heavy():
     """What waits beside a run for weeks holds neither torch nor any other large library."""
     heavy = ["torch", "transformers", "accelerate", "dependency_injector", "numpy"]
-    program = f"import sys, bootstrap.supervise; print([name for name in {heavy} if name in sys.modules])"
+    program = (
+        f"import sys, holdfast.bootstrap.process.supervisor; print([name for name in {heavy} if name in sys.modules])"
+    )
     outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert outcome.stdout.strip() == "[]"

@@ -7,9 +7,9 @@ from pathlib import Path
 from benchmarks.survival import __main__ as survival
 from benchmarks.survival.machine import Hog, SlowDisk, SmallMachine
 from benchmarks.survival.runs import Plan, Record
-from domain.events import ResourcesAdjusted
-from domain.progress import Progress
-from domain.resources import Knob
+from holdfast.domain.events import ResourcesAdjusted
+from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.training.progress import Progress
 
 PLAN = Plan(4, 4, 4, Path())
 

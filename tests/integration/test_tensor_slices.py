@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.shared.decoder.huggingface_names import to_huggingface
-from adapters.shared.joined_parts import JoinedTensors, LayoutPart
-from adapters.shared.sharding import Slice
-from adapters.shared.state_parts import TensorsPart
-from adapters.shared.tensor_slices import Layout, SlicedTensors, TensorFile, slices_part
-from domain.errors import StateError
+from holdfast.adapters.shared.decoder.weight_names import to_huggingface
+from holdfast.adapters.shared.tensor_state.consolidation import JoinedTensors, LayoutPart
+from holdfast.adapters.shared.tensor_state.local_shards import Slice
+from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
+from holdfast.adapters.shared.tensor_state.sharded_tensors import Layout, SlicedTensors, TensorFile, slices_part
+from holdfast.domain.errors import StateError
 
 GENERATOR = torch.Generator().manual_seed(3)
 

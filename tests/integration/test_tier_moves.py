@@ -7,17 +7,17 @@ from contextlib import contextmanager
 import pytest
 from archives import WatchedObjects, objects_at
 
-from adapters.shared.file_operations import FileOperations
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.moves import Moves
-from adapters.state_store.store_folder import StoreFolder
-from adapters.state_store.tiered import TieredStateStore
-from domain.commands import AcknowledgeArchive, AcknowledgeMove
-from domain.retention import Retention
-from domain.tiers import DiskBudget, Phase, Tier
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.store_folder import StoreFolder
+from holdfast.adapters.state_store.tier_migration import Moves
+from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.domain.checkpoints.retention import Retention
+from holdfast.domain.checkpoints.tiers import DiskBudget, Phase, Tier
+from holdfast.domain.commands import AcknowledgeArchive, AcknowledgeMove
+from holdfast.ports.testing.snapshots import snapshot_of
 
 PAYLOAD = 1000
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from archives import WatchedObjects, objects_at
 
-from adapters.state_store.archive.archive import CheckpointArchive
-from adapters.state_store.archive.lease import ArchiveLease
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.tiered import TieredStateStore
-from domain.errors import StateError
-from domain.retention import Retention
-from ports.testing.snapshots import snapshot_of
+from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.domain.checkpoints.retention import Retention
+from holdfast.domain.errors import StateError
+from holdfast.ports.testing.snapshots import snapshot_of
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Core
 
-from adapters.tokenizer.backends.byte_level import LETTERS
-from adapters.tokenizer.backends.choose import FAST, ChosenEncoder
-from adapters.tokenizer.backends.encoder import UnfitError
-from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from domain.errors import ConfigurationError, DataError
-from ports.tokenizer import Encoded
+from holdfast.adapters.tokenizer.backends.backend_selection import FAST, ChosenEncoder
+from holdfast.adapters.tokenizer.backends.byte_level import LETTERS
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError
+from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.tokenizer import Encoded
 
 UINT16, UINT32 = np.dtype(np.uint16), np.dtype(np.uint32)
 LLAMA_3 = (
@@ -302,7 +302,7 @@ def test_what_a_backend_cannot_express_is_refused(kind, name):
 @pytest.mark.parametrize("name", FAST)
 def test_a_missing_package_is_named(monkeypatch, name):
     """Without its package a backend that was asked for is an error that names the extra; `auto` goes on and says so."""
-    monkeypatch.delitem(sys.modules, f"adapters.tokenizer.backends.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, f"holdfast.adapters.tokenizer.backends.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigurationError, match=r"holdfast\[fast\]"):
         ChosenEncoder(KINDS["gpt-2"], UINT16, backend=name).check([])
@@ -365,8 +365,8 @@ def test_threads_may_meet_at_the_first_documents():
 def test_gigatoken_forgets_without_a_trace(monkeypatch):
     """Beginning anew, so that what gigatoken remembers stays bounded, changes no id."""
     pytest.importorskip("gigatoken", reason="gigatoken comes with the extra `fast`")
-    monkeypatch.setattr("adapters.tokenizer.backends.gigatoken._CHARACTERS_BETWEEN_LOOKS", 10)
-    monkeypatch.setattr("adapters.tokenizer.backends.gigatoken._MOST_GROWTH", -(1 << 40))
+    monkeypatch.setattr("holdfast.adapters.tokenizer.backends.gigatoken._CHARACTERS_BETWEEN_LOOKS", 10)
+    monkeypatch.setattr("holdfast.adapters.tokenizer.backends.gigatoken._MOST_GROWTH", -(1 << 40))
     encoder = FAST["gigatoken"](KINDS["gpt-2"], UINT16)
     expected = HuggingfaceEncoder(KINDS["gpt-2"], UINT16).encode(PIECES)
     for _ in range(4):

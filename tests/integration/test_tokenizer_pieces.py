@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from adapters.tokenizer.backends.choose import ChosenEncoder
-from adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
-from adapters.tokenizer.backends.long_words import LongWords
-from adapters.tokenizer.backends.pieces import Pieces, can_be_cut, pieces
-from domain.errors import DataError
+from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
+from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
+from holdfast.adapters.tokenizer.backends.long_words import LongWords
+from holdfast.adapters.tokenizer.backends.text_pieces import Pieces, can_be_cut, pieces
+from holdfast.domain.errors import DataError
 
 UINT16 = np.dtype(np.uint16)
 WORDS, REST = (

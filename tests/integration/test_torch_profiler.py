@@ -3,7 +3,7 @@ import json
 
 import torch
 
-from adapters.shared.profiling import TorchProfiler
+from holdfast.adapters.shared.device.torch_profiler import TorchProfiler
 
 
 def test_a_profile_is_a_trace_and_a_table(tmp_path):

@@ -2,8 +2,14 @@ import pytest
 import torch
 from torch.utils import deterministic as deterministic_memory
 
-from adapters.shared.device import choose_device, choose_precision, peak_flops, torch_state_preserved, within_memory
-from domain.errors import ConfigurationError, OutOfMemory
+from holdfast.adapters.shared.device.device import (
+    choose_device,
+    choose_precision,
+    peak_flops,
+    torch_state_preserved,
+    within_memory,
+)
+from holdfast.domain.errors import ConfigurationError, OutOfMemory
 
 
 def test_repeatable_kernels_fill_no_fresh_memory():
@@ -54,7 +60,7 @@ def test_every_library_s_shortage_is_one_error(error):
 def test_a_shortage_on_the_host_gives_back_what_was_freed(monkeypatch):
     """What the failed work has freed is given back, before it is tried again with fewer rows."""
     given = []
-    monkeypatch.setattr("adapters.shared.device.give_back_freed", lambda: given.append(True))
+    monkeypatch.setattr("holdfast.adapters.shared.device.device.give_back_freed", lambda: given.append(True))
 
     def work():
         raise MemoryError

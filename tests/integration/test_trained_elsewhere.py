@@ -2,8 +2,8 @@
 
 import pytest
 
-from bootstrap.trained import _on_any_device, _on_checkpoint
-from configs.settings import TrainSettings
+from holdfast.bootstrap.operations.trained_model import _on_any_device, _on_checkpoint
+from holdfast.configs.settings import TrainSettings
 
 
 def test_a_model_trained_in_8_bits_is_asked_in_bf16():

@@ -13,21 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.data_source.python_library import PythonLibraryDataSource
-from adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from adapters.tokenizer.train import sample_documents, train_tokenizer
-from domain.errors import ConfigurationError, DataError
-from ports.basic import BasicDataSource
-from ports.data_source import Document, Rejected, Unit
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
+from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+from holdfast.adapters.tokenizer.train import sample_documents, train_tokenizer
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.basic import BasicDataSource
+from holdfast.ports.data_source import Document, Rejected, Unit
 
 # each pair is as frequent as the next: what decides between them must be the same everywhere
 TIES = {f"unit {number}": [f"{chr(97 + number)}{chr(98 + number)} " * 50] for number in range(40)}
 TRAIN = """
 import sys
 from pathlib import Path
-from adapters.data_source.memory import MemoryDataSource
-from adapters.tokenizer.train import train_tokenizer
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.tokenizer.train import train_tokenizer
 train_tokenizer(
     MemoryDataSource({units!r}), vocabulary_size=300, max_bytes=1 << 20, usable=str,
     usable_key="none", cache_dir=Path(sys.argv[1]),

@@ -7,36 +7,36 @@ import numpy as np
 from streams import Plan, feed_of, held_out_of
 from typing_extensions import override
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.event_bus.memory import MemoryEventBus
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.memory import MemoryOptimizer
-from adapters.process_group.single import SingleProcessGroup
-from adapters.shared.file_parts import captured, unpacked
-from adapters.state_store.memory import MemoryStateStore
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.checkpoints import Checkpoints
-from application.engine import Engine
-from application.evaluate import Evaluator
-from application.handlers.adapt_micro_batch import AdaptMicroBatch
-from application.handlers.evaluate_on_cadence import EvaluateOnCadence
-from application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
-from application.inbox import Inbox
-from application.memory_tier import MemoryTier
-from application.rejections import Rejections
-from application.train import TrainRun
-from domain.budget import Budget
-from domain.cadence import Every
-from domain.events import BatchSplit, MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
-from domain.grace import Grace
-from domain.holdout import Holdout
-from domain.micro_batch import KnownSize, MicroBatchPolicy
-from domain.schedule import Span, WarmupDecay, half_cosine
-from domain.train_plan import TrainPlan
-from ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
-from ports.optimizer import Trainable
-from ports.process_group import ProcessGroup
-from ports.testing.optimizer_cases import files_of
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.event_bus.memory import MemoryEventBus
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.shared.tensor_state.file_parts import captured, unpacked
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.checkpointing.memory_tier import MemoryTier
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
+from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
+from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from holdfast.application.training.evaluator import Evaluator
+from holdfast.application.training.inbox import Inbox
+from holdfast.application.training.loop import TrainRun
+from holdfast.application.training.step_engine import Engine
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.events import BatchSplit, MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
+from holdfast.domain.fault_tolerance.grace_period import Grace
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.lr_schedule import Span, WarmupDecay, half_cosine
+from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
+from holdfast.domain.training.train_plan import TrainPlan
+from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
+from holdfast.ports.optimizer import Trainable
+from holdfast.ports.process_group import ProcessGroup
+from holdfast.ports.testing.optimizer_cases import files_of
 
 TOKENIZER = MemoryTokenizer()
 CORPUS = {

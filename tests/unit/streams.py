@@ -3,22 +3,22 @@
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.token_cache.memory import MemoryTokenCache
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.feed import Feed
-from application.held_out import HeldOut, TextGroups
-from application.lane_reader import LanePlan
-from application.prepare_tokens import PrepareTokens
-from application.rejections import Rejections
-from application.streamed_batches import StreamedBatches
-from application.tokenize import TextReader
-from bootstrap.data import cached_batches
-from domain.cursor import Cursor
-from domain.holdout import Holdout
-from domain.mixture import Mixture, Stage
-from domain.order import Share
-from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.token_cache.memory import MemoryTokenCache
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.feed import Feed
+from holdfast.application.data.holdout_batches import HeldOut, TextGroups
+from holdfast.application.data.lane_reader import LanePlan
+from holdfast.application.data.pretokenize import PrepareTokens
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.streamed_batches import StreamedBatches
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.data_streams import cached_batches
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
+from holdfast.domain.data.sample_order import Share
 
 NOTHING_HELD_OUT = Holdout(0.0, seed=0)
 MODES = ["cache", "stream"]

@@ -9,7 +9,7 @@ import pwd
 
 import pytest
 
-from bootstrap.audit import Audit
+from holdfast.bootstrap.run_folder.run_audit import Audit
 
 
 @pytest.mark.parametrize("name", ["LOGNAME", "USER", "LNAME", "USERNAME"])

@@ -14,10 +14,10 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.shared.audit.entry import LONGEST_LINE, new_line
-from adapters.shared.audit.log import AuditLog
-from adapters.shared.audit.verification import BrokenLine, ChainReport, Flaw, verify_chain
-from domain.errors import StateError
+from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, new_line
+from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit.audit_verification import BrokenLine, ChainReport, Flaw, verify_chain
+from holdfast.domain.errors import StateError
 
 KEY = bytes(range(32))
 VALUES = st.recursive(

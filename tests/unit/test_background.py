@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from application.background import Background
+from holdfast.application.concurrency.background import Background
 
 
 def test_calls_are_made_in_order_beside_the_caller():

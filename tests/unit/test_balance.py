@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.balance import Balance
-from domain.balance_state import BalanceState, Reading, Saved
-from domain.resources import Knob, Setting
+from holdfast.domain.resources.balance_policy import Balance
+from holdfast.domain.resources.balance_state import BalanceState, Reading, Saved
+from holdfast.domain.resources.knobs import Knob, Setting
 
 KNOBS = {
     Knob.PREFETCH: Setting(4, 4, 1, 32),

@@ -3,18 +3,18 @@ from dataclasses import replace
 import pytest
 from loop import Loop
 
-from adapters.resource_probe.memory import QUIET
-from application.handlers.balance_resources import BalanceResources
-from application.handlers.save_checkpoints import SaveOnCadence
-from application.inbox import Inbox
-from domain.balance_state import BalanceState, Change, Reading
-from domain.budget import Budget
-from domain.cadence import Every
-from domain.commands import AdjustResources
-from domain.events import BatchSplit, CheckpointSaved, ContractWeakened, ResourcesAdjusted, StepCompleted
-from domain.outcome import DataSupply, StepOutcome
-from domain.progress import Progress
-from domain.resources import Knob, Pressure, Setting
+from holdfast.adapters.resource_probe.memory import QUIET
+from holdfast.application.handlers.balance_resources import BalanceResources
+from holdfast.application.handlers.save_checkpoints import SaveOnCadence
+from holdfast.application.training.inbox import Inbox
+from holdfast.domain.commands import AdjustResources
+from holdfast.domain.events import BatchSplit, CheckpointSaved, ContractWeakened, ResourcesAdjusted, StepCompleted
+from holdfast.domain.resources.balance_state import BalanceState, Change, Reading
+from holdfast.domain.resources.knobs import Knob, Pressure, Setting
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import DataSupply, StepOutcome
 
 PROGRESS = Progress(7, 700)
 CHANGE = Change(Knob.THREADS, 2, 4, "why")

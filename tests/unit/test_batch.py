@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.batch import Batch
-from domain.cursor import Cursor
+from holdfast.domain.data.batch import Batch
+from holdfast.domain.data.cursor import Cursor
 
 NAMES = ("input_ids", "position_ids", "document_ids", "loss_mask", "row_lengths")
 

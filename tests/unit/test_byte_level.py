@@ -10,14 +10,14 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.tokenizer.backends.byte_level import (
+from holdfast.adapters.tokenizer.backends.byte_level import (
     GPT2_PATTERN,
     LETTERS,
     group_plain,
     rank_tokens,
     split_pattern,
 )
-from adapters.tokenizer.backends.encoder import UnfitError
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
 SPLIT = {"type": "Split", "pattern": {"Regex": r"\w+|\W+"}, "behavior": "Isolated", "invert": False}

@@ -4,11 +4,11 @@ from itertools import islice
 
 import pytest
 
-from application.cached_batches import CachedBatches
-from domain.cursor import Cursor
-from domain.mixture import Mixture, Stage
-from domain.order import Share
-from domain.row_index import NO_ROW
+from holdfast.application.data.cached_batches import CachedBatches
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.row_index import NO_ROW
+from holdfast.domain.data.sample_order import Share
 
 
 class EmptyRows:

@@ -1,14 +1,14 @@
 import pytest
 from loop import Loop
 
-from adapters.state_store.disk import DiskStateStore
-from application.checkpoints import Checkpoints
-from domain.commands import SaveReason
-from domain.cursor import Cursor, Lane
-from domain.errors import StateError
-from domain.events import CheckpointRejected, CheckpointSaved, EvaluationCompleted
-from domain.progress import Progress
-from ports.testing.snapshots import BytesPart
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import CheckpointRejected, CheckpointSaved, EvaluationCompleted
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.testing.snapshots import BytesPart
 
 PROGRESS = Progress(3, 96, Cursor(12, (Lane(1, 2, 3, 4), Lane())))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.data_source.memory import MemoryDataSource
-from application.choose_holdout import choose_holdout
-from domain.holdout import Holdout
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.application.data.choose_holdout import choose_holdout
+from holdfast.domain.data.holdout import Holdout
 
 
 @settings(deadline=None)

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from application.inbox import Inbox
-from domain import commands
-from domain.commands import (
+from holdfast.application.training.inbox import Inbox
+from holdfast.domain import commands
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.commands import (
     AcknowledgeArchive,
     AcknowledgeMove,
     AcknowledgeSave,
@@ -25,8 +26,7 @@ from domain.commands import (
     from_json,
     to_json,
 )
-from domain.resources import Knob
-from domain.tiers import Tier
+from holdfast.domain.resources.knobs import Knob
 
 OUTCOME = (st.integers(1, 99), st.integers(1, 10**6), st.text(), st.floats(0, 1e6), st.none() | st.text())
 COMMANDS = st.one_of(

@@ -4,11 +4,11 @@ from contextlib import ExitStack, closing
 import pytest
 import torch
 
-from bootstrap.assemble import assemble
-from bootstrap.compiling import compile_model
-from bootstrap.run_folder import RunFolder
-from configs.settings import TrainSettings
-from domain.errors import ConfigurationError
+from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.compile_model import compile_model
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.errors import ConfigurationError
 
 PARAMETERS = 1000
 
@@ -65,7 +65,7 @@ def test_a_long_run_on_a_cpu_is_compiled_unasked(tmp_path):
 
 def on_a_gpu(monkeypatch):
     """Have runs choose a GPU that there is not; nothing is computed on it."""
-    monkeypatch.setattr("adapters.shared.compiling.has_triton", lambda: True)
+    monkeypatch.setattr("holdfast.adapters.shared.modeling.torch_compile.has_triton", lambda: True)
     return {"chosen": {"optimizer.device": "cuda"}}
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import configs
-from bootstrap.cli import main
-from configs.layers import load_settings
-from domain.errors import ConfigurationError
+from holdfast.bootstrap.cli.main import main
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
 
 SHIPPED = sorted(Path(configs.__file__).parent.glob("*.yaml"))
 

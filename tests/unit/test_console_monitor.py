@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from adapters.monitor import console
-from adapters.monitor.console import ConsoleMonitor
-from domain.errors import TrainingError
+from holdfast.adapters.monitor import console
+from holdfast.adapters.monitor.console import ConsoleMonitor
+from holdfast.domain.errors import TrainingError
 
 CLOSE_SECONDS = console._CLOSE_SECONDS
 FIGURES = {"loss": 3.41249, "tokens": 1000, "tokens_per_second": 45213.4, "memory_bytes": 3 * 2**30}

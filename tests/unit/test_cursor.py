@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, Lane
 
 COUNTS = st.integers(0, 2**62)
 CURSORS = st.builds(Cursor, COUNTS, st.lists(st.builds(Lane, COUNTS, COUNTS, COUNTS, COUNTS), max_size=5).map(tuple))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.optimizer.deepspeed_config import complete_config, read_config, unused_parts
-from adapters.shared.device import choose_precision
-from bootstrap.hardware import choose_hardware
-from configs.settings import TrainSettings
-from domain.errors import ConfigurationError
+from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config, unused_parts
+from holdfast.adapters.shared.device.device import choose_precision
+from holdfast.bootstrap.wiring.device_settings import choose_hardware
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.errors import ConfigurationError
 
 OWN = {
     "zero_optimization.stage": None,

@@ -13,22 +13,22 @@ from hypothesis import strategies as st
 from loop import Loop
 from streams import Plan, stream_of
 
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.memory import MemoryOptimizer
-from adapters.state_store.memory import MemoryStateStore
-from application.feed import Feed
-from bootstrap.assemble import Around, assemble
-from bootstrap.cli import main
-from bootstrap.drills.busy_s3 import busy
-from bootstrap.drills.catalog import DRILLS, LEARNED, Planned, draw
-from bootstrap.drills.drill import Outcome, applying, disturbed, kept_as_it_was
-from bootstrap.drills.faults import Fault, WorkerDied, faults_of
-from bootstrap.drills.wrappers import FaultyStateStore, FaultyStream, FaultyTrainable, Hooks
-from bootstrap.verify_resume_run import ShortRun
-from configs.sections.recovery import HealthSettings
-from configs.sections.state_store import MemoryStateStoreSettings
-from configs.settings import TrainSettings
-from domain.events import BatchSplit, CheckpointFailed, UpdateDropped
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.application.data.feed import Feed
+from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.verification.drill import Outcome, applying, disturbed, kept_as_it_was
+from holdfast.bootstrap.verification.fault_catalog import DRILLS, LEARNED, Planned, draw
+from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyStream, FaultyTrainable, Hooks
+from holdfast.bootstrap.verification.faults import Fault, WorkerDied, faults_of
+from holdfast.bootstrap.verification.s3_outage import busy
+from holdfast.bootstrap.verification.short_run import ShortRun
+from holdfast.bootstrap.wiring.assembly import Around, assemble
+from holdfast.configs.sections.recovery import HealthSettings
+from holdfast.configs.sections.state_store import MemoryStateStoreSettings
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.events import BatchSplit, CheckpointFailed, UpdateDropped
 
 OUTCOME = Outcome(
     drill="kill",

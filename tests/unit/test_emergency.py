@@ -8,12 +8,12 @@ from loop import CORPUS, Loop
 from streams import Plan
 from typing_extensions import override
 
-from adapters.data_source.memory import MemoryDataSource
-from domain.commands import SaveReason, StopRun
-from domain.errors import LeaveAtOnce
-from domain.events import CheckpointSaved, EvaluationCompleted, RunFailed, RunStarted, StepCompleted
-from domain.grace import Grace
-from ports.forwarding.data_source import ForwardingDataSource
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.domain.commands import SaveReason, StopRun
+from holdfast.domain.errors import LeaveAtOnce
+from holdfast.domain.events import CheckpointSaved, EvaluationCompleted, RunFailed, RunStarted, StepCompleted
+from holdfast.domain.fault_tolerance.grace_period import Grace
+from holdfast.ports.forwarding.data_source import ForwardingDataSource
 
 STEPS = 8
 

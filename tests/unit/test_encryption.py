@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.shared.encrypted_file import EncryptedFile
-from adapters.shared.encryption import (
+from holdfast.adapters.shared.encryption.encrypted_file import EncryptedFile
+from holdfast.adapters.shared.encryption.streaming_aead import (
     SEGMENT_SIZE,
     SMALL_SEGMENT_SIZE,
     Encryptor,

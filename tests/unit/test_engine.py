@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop import FaultyTrainable
 
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.memory import MemoryOptimizer
-from application.engine import Engine
-from domain.errors import NonFiniteGradients, OutOfMemory
-from domain.outcome import Evaluation, StepOutcome
-from ports.testing.optimizer_cases import files_of, packed_batch, without_targets
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.application.training.step_engine import Engine
+from holdfast.domain.errors import NonFiniteGradients, OutOfMemory
+from holdfast.domain.training.step_outcome import Evaluation, StepOutcome
+from holdfast.ports.testing.optimizer_cases import files_of, packed_batch, without_targets
 
 
 def engine_of(micro_batch):

@@ -7,15 +7,15 @@ from loop import FaultyTrainable
 from streams import Plan
 from streams import held_out_of as held_out_by
 
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.memory import MemoryOptimizer
-from adapters.process_group.single import SingleProcessGroup
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.evaluate import Evaluator
-from application.held_out import HeldOut
-from domain.errors import DataError, OutOfMemory
-from domain.holdout import Holdout
-from domain.packing import ConcatPacking
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.holdout_batches import HeldOut
+from holdfast.application.training.evaluator import Evaluator
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.errors import DataError, OutOfMemory
 
 UNITS = {"a": [f"text number {number}" for number in range(20)], "b": ["ä" * 30, "Ω" * 11]}
 PLAN = Plan(length=10, rows=4, seed=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.eviction import CachedShard, FarthestNextUse, LeastRecentlyUsed, OwnLast
+from holdfast.domain.data.cache_eviction import CachedShard, FarthestNextUse, LeastRecentlyUsed, OwnLast
 
 
 def shards(*names, fingerprint="own", used=()):

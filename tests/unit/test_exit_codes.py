@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bootstrap.cli import guarded
-from bootstrap.post_mortem import write_before_training
-from domain.errors import (
+from holdfast.bootstrap.cli.main import guarded
+from holdfast.bootstrap.run_folder.post_mortem import write_before_training
+from holdfast.domain.errors import (
     ConfigurationError,
     DataError,
     PluginFailed,

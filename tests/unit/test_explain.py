@@ -3,10 +3,10 @@ import json
 
 import pytest
 
-from bootstrap.explain import explain
-from configs.rendering import dump_settings
-from configs.settings import TrainSettings
-from domain.errors import StateError
+from holdfast.bootstrap.operations.explain import explain
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.errors import StateError
 
 STARTED = {"event": "RunStarted", "step": 0}
 

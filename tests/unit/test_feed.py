@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from streams import MODES, Plan, batches_of, content, feed_of, stream_of, tokens_of
 
-from adapters.data_source.memory import MemoryDataSource
-from application.feed import BatchStream, Feed
-from application.rejections import Rejections
-from domain.cursor import Cursor, Lane
-from domain.errors import DataError, StateError
-from domain.holdout import Holdout
-from ports.forwarding.data_source import ForwardingDataSource
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.application.data.feed import BatchStream, Feed
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.errors import DataError, StateError
+from holdfast.ports.forwarding.data_source import ForwardingDataSource
 
 END = 256
 TEXTS = st.text("abcdefgh ä", max_size=30)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.optimizer.memory import MemoryOptimizer
-from adapters.shared.bigram import BigramModel
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.generate import TextPieces, fitted, generate, stream
-from domain.sampling import Sampling
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.shared.toy_bigram import BigramModel
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.training.generate import TextPieces, fitted, generate, stream
+from holdfast.domain.training.text_generation import Sampling
 
 TOKENIZER = MemoryTokenizer()
 BYTES = st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode))

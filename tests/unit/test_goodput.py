@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop import Loop
 
-from application.handlers.account_time import AccountTime
-from domain.events import (
+from holdfast.application.handlers.track_goodput import AccountTime
+from holdfast.domain.events import (
     CheckpointSaved,
     DataStalled,
     EvaluationCompleted,
@@ -25,9 +25,9 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
-from domain.goodput import Ledger, Mark, Spent
-from domain.outcome import DataSupply, Evaluation, StepOutcome
-from domain.progress import Progress
+from holdfast.domain.fault_tolerance.goodput import Ledger, Mark, Spent
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
 
 
 def mark(began, time, step, **seconds):

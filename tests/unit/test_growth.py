@@ -1,8 +1,8 @@
 """From which epoch on a run reads what was added to its data."""
 
-from domain.growth import Growth
-from domain.mixture import Mixture, Stage
-from domain.order import Fewer
+from holdfast.domain.data.data_growth import Growth
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.sample_order import Fewer
 
 ALONE = Mixture(0, (Stage(0, (1,)),))
 

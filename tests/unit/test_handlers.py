@@ -7,21 +7,20 @@ from dataclasses import fields
 import pytest
 from loop import Loop
 
-from adapters.monitor.memory import MemoryMonitor
-from application.handlers import record_metrics
-from application.handlers.announce import Announce
-from application.handlers.evaluate_on_cadence import EvaluateOnCadence
-from application.handlers.record_events import RecordEvents
-from application.handlers.record_metrics import RecordMetrics
-from application.handlers.save_checkpoints import SaveOnCadence, SaveOnStop
-from application.inbox import Inbox
-from domain import events
-from domain.budget import Budget
-from domain.cadence import Every
-from domain.commands import Evaluate, SaveCheckpoint, SaveReason
-from domain.cursor import Cursor
-from domain.errors import DataError, StateError, TrainingError
-from domain.events import (
+from holdfast.adapters.monitor.memory import MemoryMonitor
+from holdfast.application.handlers import record_metrics
+from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
+from holdfast.application.handlers.log_events import Announce
+from holdfast.application.handlers.record_events import RecordEvents
+from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnStop
+from holdfast.application.training.inbox import Inbox
+from holdfast.domain import events
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import DataError, StateError, TrainingError
+from holdfast.domain.events import (
     ArchiveFailed,
     BatchSplit,
     CheckpointArchived,
@@ -48,12 +47,13 @@ from domain.events import (
     StopRequested,
     UpdateDropped,
 )
-from domain.outcome import DataSupply, Evaluation, StepOutcome
-from domain.progress import Progress
-from domain.resources import Knob
-from domain.tiers import Tier
-from ports.monitor import Monitor
-from ports.optimizer import Hardware
+from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
+from holdfast.ports.monitor import Monitor
+from holdfast.ports.optimizer import Hardware
 
 PROGRESS = Progress(7, 700, Cursor(28))
 OUTCOME = StepOutcome(

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.health import Health
+from holdfast.domain.fault_tolerance.health import Health
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=40))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.errors import ConfigurationError
-from domain.holdout import Holdout, hash_of
+from holdfast.domain.data.holdout import Holdout, hash_of
+from holdfast.domain.errors import ConfigurationError
 
 seeds = st.integers(-(2**63), 2**64 - 1)
 texts = st.text(st.characters(), max_size=50)  # half surrogate pairs too

@@ -2,8 +2,8 @@
 
 import pytest
 
-from adapters.shared.host_memory import free_bytes, free_share
-from bootstrap.host_memory import MemoryPressure, has_room_beside
+from holdfast.adapters.shared.device.host_memory import free_bytes, free_share
+from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure, has_room_beside
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from configs.layers import load_settings
-from domain.errors import ConfigurationError
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.shared.json_lines import JsonLines
-from domain.errors import StateError
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.domain.errors import StateError
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.tokenizer.memory import MemoryTokenizer
-from application import tokenize
-from application.lane_reader import LanePlan, LaneReader
-from application.rejections import Rejections
-from application.streamed_batches import StreamedBatches
-from application.tokenize import TextReader
-from domain.cursor import Cursor, Lane
-from domain.errors import DataError
-from domain.holdout import Holdout
-from domain.mixture import Mixture, Stage
-from domain.order import Share
-from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data import text_reader as tokenize
+from holdfast.application.data.lane_reader import LanePlan, LaneReader
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.streamed_batches import StreamedBatches
+from holdfast.application.data.text_reader import TextReader
+from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
+from holdfast.domain.data.sample_order import Share
+from holdfast.domain.errors import DataError
 
 END = 256
 UNITS = st.dictionaries(st.sampled_from("pqrstuv"), st.lists(st.text("abä", max_size=9), max_size=5), min_size=1)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bootstrap import launch
+from holdfast.bootstrap.process import launch
 
 
 def launches(monkeypatch, record, starts):

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from bootstrap.launch import launcher_of
-from bootstrap.launcher_watch import ending_with_launcher
-from bootstrap.signals import StoppedAtOnce, stopping_on_signals
+from holdfast.bootstrap.process.launch import launcher_of
+from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
+from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 
 SECONDS = 30
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from configs.layers import Resolved, load_settings, restore_settings
-from configs.masking import MASK
-from configs.plain import leaves, to_plain
-from configs.rendering import dump_settings, render
-from configs.settings import TrainSettings
+from holdfast.configs.plain import leaves, to_plain
+from holdfast.configs.rendering import dump_settings, render
+from holdfast.configs.secret_masking import MASK
+from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings_layers import Resolved, load_settings, restore_settings
 
 KEYS = {
     "run.seed": st.integers(0, 2**32 - 1),

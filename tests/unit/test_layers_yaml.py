@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.layers import load_settings
-from domain.errors import ConfigurationError
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
 
 
 def complaint(file):

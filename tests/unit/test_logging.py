@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from bootstrap.logging import configure_logging
-from bootstrap.screen import open_screen
-from configs.settings import TrainSettings
+from holdfast.bootstrap.process.log_settings import configure_logging
+from holdfast.bootstrap.wiring.screen import open_screen
+from holdfast.configs.settings import TrainSettings
 
 
 @pytest.fixture(autouse=True)

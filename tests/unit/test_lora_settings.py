@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from bootstrap.training import add_adapters
-from configs.layers import load_settings, restore_settings
-from configs.rendering import dump_settings
-from domain.errors import ConfigurationError
+from holdfast.bootstrap.wiring.build_model import add_adapters
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings_layers import load_settings, restore_settings
+from holdfast.domain.errors import ConfigurationError
 
 
 def settings(*overrides):

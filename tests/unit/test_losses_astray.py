@@ -11,14 +11,21 @@ from hypothesis import strategies as st
 from loop import Loop
 from streams import Plan
 
-from adapters.state_store.memory import MemoryStateStore
-from application.handlers.roll_back import KeepWayBack, Returns, RollBackOnDrops, RollBackOnSpike
-from domain.budget import Budget
-from domain.commands import SaveCheckpoint
-from domain.errors import TrainingError
-from domain.events import CheckpointStarted, RollBackSkipped, RolledBack, RunStarted, StepCompleted, UpdateDropped
-from domain.health import REMEMBERED, Health
-from domain.spike import SpikePolicy
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.application.handlers.roll_back import KeepWayBack, Returns, RollBackOnDrops, RollBackOnSpike
+from holdfast.domain.commands import SaveCheckpoint
+from holdfast.domain.errors import TrainingError
+from holdfast.domain.events import (
+    CheckpointStarted,
+    RollBackSkipped,
+    RolledBack,
+    RunStarted,
+    StepCompleted,
+    UpdateDropped,
+)
+from holdfast.domain.fault_tolerance.health import REMEMBERED, Health
+from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
+from holdfast.domain.training.budget import Budget
 
 STEPS, EVERY = 40, 10
 POLICY = SpikePolicy(window=12, patience=3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.memory_estimate import Engine, LayerShape, ModelShape, Training, estimate_memory
+from holdfast.domain.training.memory_estimate import Engine, LayerShape, ModelShape, Training, estimate_memory
 
 LARGE = ModelShape(7_500_000_000, 32, LayerShape(4096, 16384, 4096, 4096), 50_000)
 SMALL = ModelShape(10_000_000, 8, LayerShape(256, 1024, 256, 128), 8192)

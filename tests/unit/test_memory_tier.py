@@ -5,19 +5,19 @@ from contextlib import contextmanager
 import pytest
 from loop import Loop
 
-from adapters.shared.file_parts import unpacked
-from adapters.state_store.memory import MemoryStateStore
-from application.handlers.relieve_memory import RelieveMemory
-from application.inbox import Inbox
-from bootstrap.memory_tier import build_memory_tier
-from configs.sections.state_store import DiskStateStoreSettings
-from domain.commands import DropCopy, SaveReason
-from domain.errors import ConfigurationError, StateError
-from domain.events import CheckpointFailed, CheckpointMoved, CheckpointSaved
-from domain.progress import Progress
-from domain.tiers import Tier
-from ports.forwarding.state_store import ForwardingStateStore
-from ports.testing.snapshots import BytesPart, snapshot_of
+from holdfast.adapters.shared.tensor_state.file_parts import unpacked
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.application.handlers.drop_memory_copy import RelieveMemory
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
+from holdfast.configs.sections.state_store import DiskStateStoreSettings
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.commands import DropCopy, SaveReason
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.events import CheckpointFailed, CheckpointMoved, CheckpointSaved
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.forwarding.state_store import ForwardingStateStore
+from holdfast.ports.testing.snapshots import BytesPart, snapshot_of
 
 
 class FaultyStore(ForwardingStateStore):

@@ -2,13 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from application.handlers.adapt_micro_batch import AdaptMicroBatch
-from application.inbox import Inbox
-from domain.commands import SplitBatch
-from domain.events import BatchSplit, MemoryExhausted, StepCompleted
-from domain.micro_batch import KnownSize, MicroBatchPolicy
-from domain.outcome import StepOutcome
-from domain.progress import Progress
+from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
+from holdfast.application.training.inbox import Inbox
+from holdfast.domain.commands import SplitBatch
+from holdfast.domain.events import BatchSplit, MemoryExhausted, StepCompleted
+from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import StepOutcome
 
 OUTCOME = StepOutcome(
     losses=[1.0], num_targets=1, num_tokens=1, grad_norm=1.0, learning_rate=0.1, micro_batch=8, step_seconds=0.1

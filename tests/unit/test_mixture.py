@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.errors import ConfigurationError
-from domain.mixture import Mixture, Stage
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.errors import ConfigurationError
 
 weights = st.integers(0, 20) | st.integers(0, 10**15)
 seeds = st.integers(-(2**63), 2**64 - 1)

@@ -1,7 +1,7 @@
 import pytest
 from pydantic import ValidationError
 
-from configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.model import HuggingFaceModelSettings
 
 
 @pytest.mark.parametrize("policy", ["none", "full", "every:1", "every:12"])

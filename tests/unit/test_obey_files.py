@@ -1,10 +1,10 @@
 import pytest
 from loop import Loop
 
-from application.handlers.obey_files import ObeyFiles
-from domain.commands import SaveReason
-from domain.errors import StateError
-from domain.events import (
+from holdfast.application.handlers.control_files import ObeyFiles
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import (
     CheckpointFailed,
     CheckpointSaved,
     RunFinished,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bootstrap.cli import main
-from bootstrap.option_form import as_settings
+from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.cli.option_form import as_settings
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.errors import ConfigurationError
-from domain.mixture import Mixture, Stage
-from domain.order import Fewer, SampleOrder, Share, choose_lanes, unit_order
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.sample_order import Fewer, SampleOrder, Share, choose_lanes, unit_order
+from holdfast.domain.errors import ConfigurationError
 
 seeds = st.integers(-(2**63), 2**64 - 1)
 

@@ -7,12 +7,12 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from bootstrap.training import schedule
-from bootstrap.trust import asked_trust
-from configs.layers import load_settings
-from domain.budget import Budget
-from domain.errors import ConfigurationError
-from domain.progress import Progress
+from holdfast.bootstrap.operations.trust import asked_trust
+from holdfast.bootstrap.wiring.build_model import schedule
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.progress import Progress
 
 
 @dataclass
@@ -33,7 +33,9 @@ def nothing(peak, budget):
 def offered(monkeypatch):
     names = {"sawtooth": "Sawtooth", "nothing": "nothing"}
     points = [EntryPoint(name, f"{__name__}:{target}", "holdfast.schedule") for name, target in names.items()]
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: points * (group == "holdfast.schedule"))
+    monkeypatch.setattr(
+        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.schedule")
+    )
 
 
 def chosen(*overrides):

@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.token_cache.memory import MemoryTokenCache
-from application.packed_rows import PackedRows
-from domain.holdout import Holdout
-from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
-from domain.row_index import place_rows, read_rows
-from ports.token_source import Tokens
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.token_cache.memory import MemoryTokenCache
+from holdfast.application.data.row_packer import PackedRows
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
+from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.ports.token_source import Tokens
 
 SHARDS = st.lists(st.lists(st.integers(1, 30), max_size=6), max_size=5)
 PACKINGS = st.one_of(

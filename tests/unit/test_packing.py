@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.errors import ConfigurationError
-from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
+from holdfast.domain.errors import ConfigurationError
 
 OVERFLOWS = ("split", "truncate", "drop")
 

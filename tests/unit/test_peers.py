@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from adapters.shared import peers
-from adapters.shared.peers import is_of_lost_peers
-from domain.errors import TrainingError
+from holdfast.adapters.shared.network import lost_ranks as peers
+from holdfast.adapters.shared.network.lost_ranks import is_of_lost_peers
+from holdfast.domain.errors import TrainingError
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:36736: Connection reset by peer"
 

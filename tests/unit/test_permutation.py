@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.permutation import key_words, mix, permute
+from holdfast.domain.data.permutation import key_words, mix, permute
 
 keys = st.lists(st.integers(-(2**64), 2**65), max_size=4)
 # around the bound between the two ways of permuting, and around squares, where the digits' base changes

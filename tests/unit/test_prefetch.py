@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from application.prefetch import Prefetch
+from holdfast.application.data.prefetch import Prefetch
 
 
 @settings(deadline=None)

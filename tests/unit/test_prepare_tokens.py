@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.token_cache.disk import DiskTokenCache
-from adapters.token_cache.memory import MemoryTokenCache
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.prepare_tokens import Prepared, PrepareTokens
-from application.rejections import Rejections
-from application.tokenize import TextReader
-from domain.errors import ConfigurationError, DataError
-from ports.basic import BasicDataSource
-from ports.data_source import Document, Unit
-from ports.forwarding.data_source import ForwardingDataSource
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.token_cache.disk import DiskTokenCache
+from holdfast.adapters.token_cache.memory import MemoryTokenCache
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.pretokenize import Prepared, PrepareTokens
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.text_reader import TextReader
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.basic import BasicDataSource
+from holdfast.ports.data_source import Document, Unit
+from holdfast.ports.forwarding.data_source import ForwardingDataSource
 
 END = 256
 CORPORA = st.dictionaries(

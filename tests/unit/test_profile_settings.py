@@ -1,10 +1,10 @@
 import pytest
 from pydantic import ValidationError
 
-from configs.sections.decoder import DecoderModelSettings
-from configs.sections.model import HuggingFaceModelSettings
-from configs.sections.profile import ProfileSettings
-from configs.settings import TrainSettings
+from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.profile import ProfileSettings
+from holdfast.configs.settings import TrainSettings
 
 
 def test_steps_are_a_first_one_and_the_end():

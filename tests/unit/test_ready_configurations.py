@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import configs
-from adapters.optimizer.deepspeed_config import complete_config, read_config
-from bootstrap.training import deepspeed_values
-from configs.layers import load_settings
-from domain.memory_estimate import Engine, LayerShape, ModelShape, Training, estimate_memory
+from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
+from holdfast.bootstrap.wiring.build_model import deepspeed_values
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.training.memory_estimate import Engine, LayerShape, ModelShape, Training, estimate_memory
 
 FOLDER = Path(configs.__file__).parent
 ROOT = FOLDER.parent

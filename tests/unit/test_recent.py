@@ -1,6 +1,6 @@
 """What was used last is kept, whoever asks."""
 
-from adapters.shared.token_folder.recent import Recent
+from holdfast.adapters.shared.token_store.lru_cache import Recent
 
 
 def test_what_was_asked_for_longest_ago_goes_first():

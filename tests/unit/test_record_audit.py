@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from application.handlers.record_audit import RecordAudit
-from domain.commands import SaveReason
-from domain.cursor import Cursor
-from domain.errors import DataError
-from domain.events import (
+from holdfast.application.handlers.record_audit import RecordAudit
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import DataError
+from holdfast.domain.events import (
     CheckpointMoved,
     CheckpointRejected,
     CheckpointSaved,
@@ -21,8 +22,7 @@ from domain.events import (
     RunStarted,
     StopRequested,
 )
-from domain.progress import Progress
-from domain.tiers import Tier
+from holdfast.domain.training.progress import Progress
 
 PROGRESS = Progress(7, 700, Cursor(28))
 WHERE = {"step": 7, "tokens": 700}

@@ -2,9 +2,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from application.rejections import Rejections
-from domain.errors import DataError
-from ports.data_source import Rejected, Unit
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.domain.errors import DataError
+from holdfast.ports.data_source import Rejected, Unit
 
 UNIT = Unit("file.jsonl", 10, "etag")
 BAD = Rejected("file.jsonl, byte 3: no text: repair it", 3, 7)

@@ -2,9 +2,9 @@ import threading
 import time
 from itertools import pairwise
 
-from adapters.resource_probe.memory import QUIET, MemoryResourceProbe
-from application.resource_sampler import ResourceSampler
-from ports.resource_probe import ResourceProbe
+from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
+from holdfast.application.resources.sampler import ResourceSampler
+from holdfast.ports.resource_probe import ResourceProbe
 
 GONE = "gone"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.restart import Death, GiveUp, RestartPolicy, StartAgain
+from holdfast.domain.fault_tolerance.restart_policy import Death, GiveUp, RestartPolicy, StartAgain
 
 POLICY = RestartPolicy(max_restarts=10, crash_loop=3, first_seconds=1.0, longest_seconds=5.0)
 codes = st.sampled_from([0, 1, 2, 3, 4, 75, 130, 134, 137, 138, 139, 143])

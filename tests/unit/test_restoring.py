@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from loop import Loop
 
-from adapters.state_store.memory import MemoryStateStore
-from domain.commands import SaveReason
-from domain.errors import StateError
-from domain.events import CheckpointRejected
-from domain.progress import Progress
-from ports.state_store import Loaded, Rejected, open_plainly
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import CheckpointRejected
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Loaded, Rejected, open_plainly
 
 
 class DamagedStore(MemoryStateStore):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bootstrap.verify_resume_compare import (
+from holdfast.bootstrap.verification.comparison import (
     Difference,
     StateComparison,
     compare_states,
@@ -13,10 +13,10 @@ from bootstrap.verify_resume_compare import (
     differing_steps,
     is_rounding,
 )
-from bootstrap.verify_resume_report import Verdict
-from domain.cursor import Cursor, Lane
-from domain.progress import Progress
-from ports.state_store import CheckpointInfo
+from holdfast.bootstrap.verification.verdict import Verdict
+from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import CheckpointInfo
 
 STEP = {"tokens": 8, "lr": 0.1, "loss": 2.0, "grad_norm": 1.0}
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from configs.settings import TrainSettings
-from domain.errors import ConfigurationError
-from domain.health import Health
-from domain.retention import Retention, Stored, WayBack
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.checkpoints.retention import Retention, Stored, WayBack
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.fault_tolerance.health import Health
 
 STORED = st.dictionaries(
     st.integers(1, 500),

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from s3fs.errors import translate_boto_error
 from yarl import URL
 
-from adapters.shared.retry import http_status, is_transient, retry
-from domain.retry import RetryPolicy
+from holdfast.adapters.shared.network.retry import http_status, is_transient, retry
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 REQUEST = aiohttp.RequestInfo(URL("http://place/x"), "GET", {}, URL("http://place/x"))
 

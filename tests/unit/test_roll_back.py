@@ -7,16 +7,15 @@ import pytest
 from loop import Loop
 from streams import MODES, Plan
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.monitor.memory import MemoryMonitor
-from adapters.process_group.memory import MemoryProcessGroup
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.memory import MemoryStateStore
-from application.handlers.record_metrics import RecordMetrics
-from domain.budget import Budget
-from domain.commands import Evaluate, RollBack, SaveCheckpoint
-from domain.errors import StateError, TrainingError
-from domain.events import (
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.monitor.memory import MemoryMonitor
+from holdfast.adapters.process_group.memory import MemoryProcessGroup
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.domain.commands import Evaluate, RollBack, SaveCheckpoint
+from holdfast.domain.errors import StateError, TrainingError
+from holdfast.domain.events import (
     CheckpointRejected,
     HandlerFailed,
     RollBackSkipped,
@@ -25,6 +24,7 @@ from domain.events import (
     RunStarted,
     StepCompleted,
 )
+from holdfast.domain.training.budget import Budget
 
 STEPS = 12
 

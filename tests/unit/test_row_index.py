@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from domain.cursor import Cursor
-from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
-from domain.row_index import NO_ROW, RowIndex, read_rows
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
+from holdfast.domain.data.row_index import NO_ROW, RowIndex, read_rows
 
 LENGTH = 8
 packings = st.sampled_from([ConcatPacking(LENGTH), BestFitPacking(LENGTH), SlidingPacking(LENGTH, 3)])

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from application.lane_reader import Window
-from domain.cursor import Cursor, Lane
-from domain.packing import BestFitPacking, ConcatPacking, SlidingPacking
-from domain.row_index import NO_ROW, RowIndex, read_rows
-from domain.rows import join_rows, lay_out
+from holdfast.application.data.lane_reader import Window
+from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.packed_rows import join_rows, lay_out
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
+from holdfast.domain.data.row_index import NO_ROW, RowIndex, read_rows
 
 LENGTH = 8
 packings = st.sampled_from([ConcatPacking(LENGTH), BestFitPacking(LENGTH), SlidingPacking(LENGTH, 3)])

@@ -9,21 +9,21 @@ import threading
 
 from loop import Loop
 
-from adapters.shared.heartbeats import HeartbeatFiles
-from application.handlers.watchdog import Watchdog
-from application.inbox import Inbox
-from bootstrap.watching import RunAlarm, doing_of
-from domain.commands import ReportStall
-from domain.events import Event, RunStalled
-from domain.watch import Beat, Doing, Patience
+from holdfast.adapters.shared.files.heartbeats import HeartbeatFiles
+from holdfast.application.handlers.watchdog import Watchdog
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.wiring.watch_run import RunAlarm, doing_of
+from holdfast.domain.commands import ReportStall
+from holdfast.domain.events import Event, RunStalled
+from holdfast.domain.fault_tolerance.liveness import Beat, Doing, Patience
 
 REPORT = ReportStall(61.0, "rank 1 tells nothing any more")
 GIVE_UP = """
 import sys
 from pathlib import Path
-from application.inbox import Inbox
-from bootstrap.watching import RunAlarm
-from domain.commands import ReportStall
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.wiring.watch_run import RunAlarm
+from holdfast.domain.commands import ReportStall
 RunAlarm(Path(sys.argv[1]), 0, Inbox(), say=print, may_exit=True).give_up(ReportStall(61.0, "why"))
 """
 

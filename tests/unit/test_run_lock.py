@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bootstrap.run_folder import RunFolder
-from bootstrap.run_lock import holder_of, is_locked
-from domain.errors import StateError
+from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
+from holdfast.domain.errors import StateError
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_second_start_is_told_who_holds_the_folder(tmp_path, hidden):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
     program = tmp_path / "hold.py"
     program.write_text(
-        "import sys; from pathlib import Path; from bootstrap.run_folder import RunFolder\n"
+        "import sys; from pathlib import Path; from holdfast.bootstrap.run_folder.folder import RunFolder\n"
         "held = RunFolder(Path(__file__).parent); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, str(program), "run.name=mine", *hidden]

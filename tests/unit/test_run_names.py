@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.layers import load_settings
-from configs.rendering import dump_settings
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings_layers import load_settings
 
 DATA = ("data.kind=files", "data.path=texts")
 

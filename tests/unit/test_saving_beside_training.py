@@ -7,14 +7,14 @@ import weakref
 import pytest
 from loop import Loop
 
-from adapters.process_group.memory import MemoryProcessGroup
-from adapters.state_store.memory import MemoryStateStore
-from domain.commands import SaveCheckpoint, SaveReason, StopRun
-from domain.errors import StateError
-from domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, StepCompleted
-from domain.progress import Progress
-from ports.forwarding.state_store import ForwardingStateStore
-from ports.state_store import StatePart
+from holdfast.adapters.process_group.memory import MemoryProcessGroup
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.domain.commands import SaveCheckpoint, SaveReason, StopRun
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, StepCompleted
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.forwarding.state_store import ForwardingStateStore
+from holdfast.ports.state_store import StatePart
 
 
 class SlowStore(ForwardingStateStore):

@@ -5,13 +5,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bootstrap.training import schedule as build_schedule
-from configs.layers import load_settings
-from domain.budget import Budget
-from domain.cadence import Every
-from domain.errors import ConfigurationError
-from domain.progress import Progress
-from domain.schedule import (
+from holdfast.bootstrap.wiring.build_model import schedule as build_schedule
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.lr_schedule import (
     WSD_DECAY,
     Constant,
     Span,
@@ -21,6 +20,7 @@ from domain.schedule import (
     one_minus_sqrt,
     straight_line,
 )
+from holdfast.domain.training.progress import Progress
 
 STEPS = st.integers(1, 2000)
 RATES = st.floats(1e-6, 1.0)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from application.handlers.show_saves import ShowSaves
-from bootstrap.screen import Screen
-from domain.commands import SaveReason
-from domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted
-from domain.progress import Progress
+from holdfast.application.handlers.show_saves import ShowSaves
+from holdfast.bootstrap.wiring.screen import Screen
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted
+from holdfast.domain.training.progress import Progress
 
 
 class Clock:

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from application.handlers.scrub_checkpoints import ScrubCheckpoints
-from application.inbox import Inbox
-from domain.commands import ReportDamage
-from domain.errors import StateError
-from domain.events import CheckpointSaved, RunFinished
-from domain.progress import Progress
-from ports.state_store import Rejected
+from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
+from holdfast.application.training.inbox import Inbox
+from holdfast.domain.commands import ReportDamage
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import CheckpointSaved, RunFinished
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Rejected
 
 SAVED = CheckpointSaved(Progress(step=1), "here", "periodic", 0.1, 0.1)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.aliases import ALIASES
-from configs.layers import load_settings
-from domain.errors import ConfigurationError
+from holdfast.configs.aliases import ALIASES
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
 
 LLAMAHOME = Path(__file__).parents[1] / "llamahome.yaml"
 

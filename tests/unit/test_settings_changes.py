@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bootstrap.changes import told_changes
+from holdfast.bootstrap.run_folder.changed_settings import told_changes
 
 BEFORE = {
     "run": {"budget": {"steps": 10}, "name": "a"},

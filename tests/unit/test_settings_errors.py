@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from configs.layers import load_settings, restore_settings
-from domain.errors import ConfigurationError
-from domain.sizes import size_in_bytes
+from holdfast.configs.settings_layers import load_settings, restore_settings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.sizes import size_in_bytes
 
 
 def complaint(*overrides, files=(), environ=None):

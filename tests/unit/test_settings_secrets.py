@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from configs.layers import Resolved, load_settings, restore_settings
-from configs.masking import MASK, is_secret, mask, mask_text
-from configs.plain import leaves, to_plain
-from configs.rendering import dump_settings, render
-from configs.settings import TrainSettings
-from domain.errors import ConfigurationError
-from domain.urls import without_secrets
+from holdfast.configs.plain import leaves, to_plain
+from holdfast.configs.rendering import dump_settings, render
+from holdfast.configs.secret_masking import MASK, is_secret, mask, mask_text
+from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings_layers import Resolved, load_settings, restore_settings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.urls import without_secrets
 
 # `CANARY` keeps a drawn secret from standing in the settings by chance.
 secrets = st.text(st.characters(codec="utf-8", exclude_characters="&"), max_size=20).map("CANARY{}".format)

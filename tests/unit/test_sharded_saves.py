@@ -8,19 +8,19 @@ from tempfile import TemporaryDirectory
 import pytest
 from loop import Loop
 
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.memory import MemoryOptimizer
-from adapters.process_group.memory import MemoryProcessGroup
-from adapters.state_store.disk import DiskStateStore
-from adapters.state_store.memory import MemoryStateStore
-from bootstrap.drills.wrappers import FaultyStateStore, FaultyTrainable, Hooks
-from domain.errors import StateError
-from domain.events import CheckpointFailed, CheckpointSaved
-from ports.forwarding.optimizer import ForwardingTrainable
-from ports.state_store import StatePart
-from ports.testing.optimizer_cases import files_of
-from ports.testing.snapshots import BytesPart, FailingPart
-from ports.testing.state_store_shares import EndToEnd
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.process_group.memory import MemoryProcessGroup
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyTrainable, Hooks
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import CheckpointFailed, CheckpointSaved
+from holdfast.ports.forwarding.optimizer import ForwardingTrainable
+from holdfast.ports.state_store import StatePart
+from holdfast.ports.testing.optimizer_cases import files_of
+from holdfast.ports.testing.snapshots import BytesPart, FailingPart
+from holdfast.ports.testing.state_store_shares import EndToEnd
 
 RANKS = 2
 SLICES = [f"slices/{rank}" for rank in range(RANKS)]

@@ -3,10 +3,10 @@ from contextlib import closing, nullcontext
 
 import pytest
 
-from adapters.process_group.single import SingleProcessGroup
-from bootstrap.ranks import SharedRunFolder
-from bootstrap.run_folder import RunFolder
-from domain.errors import ConfigurationError
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.bootstrap.run_folder.folder import RunFolder
+from holdfast.bootstrap.run_folder.shared import SharedRunFolder
+from holdfast.domain.errors import ConfigurationError
 
 SETTINGS = {
     "model": {"kind": "decoder"},

@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from bootstrap.signals import StoppedAtOnce, stopping_on_signals
-from domain.grace import Grace
+from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
+from holdfast.domain.fault_tolerance.grace_period import Grace
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 

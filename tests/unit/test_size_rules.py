@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootstrap.step_sizes import with_sizes
-from configs.layers import load_settings
-from domain.budget import Budget
-from domain.errors import ConfigurationError
-from domain.size_rules import choose_length, choose_rows
+from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.size_rules import choose_length, choose_rows
 
 
 @pytest.mark.parametrize(

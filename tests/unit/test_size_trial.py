@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.model_factory.memory import MemoryModelFactory
-from adapters.optimizer.memory import MemoryOptimizer
-from application.size_trial import try_sizes
-from domain.errors import OutOfMemory
-from domain.micro_batch import MicroBatchPolicy, next_to_try
-from ports.testing.optimizer_cases import files_of
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.application.resources.micro_batch_search import try_sizes
+from holdfast.domain.errors import OutOfMemory
+from holdfast.domain.training.micro_batch import MicroBatchPolicy, next_to_try
+from holdfast.ports.testing.optimizer_cases import files_of
 
 
 @given(

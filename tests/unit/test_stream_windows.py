@@ -7,16 +7,16 @@ from itertools import islice
 
 import pytest
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.tokenizer.memory import MemoryTokenizer
-from application.rejections import Rejections
-from application.tokenize import TextReader
-from bootstrap.data import choose_packing, streamed_batches
-from configs.layers import load_settings
-from domain.cursor import Cursor
-from domain.holdout import Holdout
-from domain.mixture import Mixture, Stage
-from domain.order import Share
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.data_streams import choose_packing, streamed_batches
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.mixture import Mixture, Stage
+from holdfast.domain.data.sample_order import Share
 
 DOCUMENT = 80  # tokens, the one at its end included
 SLIDING = ("data.packing.kind=sliding", "data.packing.stride=4")
@@ -77,7 +77,7 @@ class Fetching(MemoryDataSource):
 )
 def test_who_waits_for_a_network_has_more_threads_than_cores(monkeypatch, place, kind, units, expected):
     """A stream from far away has at least four readers, but where its parts are fetched while others are read."""
-    monkeypatch.setattr("bootstrap.data.usable_cpus", lambda: 1)
+    monkeypatch.setattr("holdfast.bootstrap.wiring.data_streams.usable_cpus", lambda: 1)
     source = kind({f"{place}{number:04}": ["text"] for number in range(units)})
     data = load_settings([], ["data.mode=stream", "data.sequence_length=8"], {}).settings.data
     stream = streamed_batches(

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.budget import Budget
-from domain.progress import Progress
-from domain.schedule import Constant, Span, WarmupStableDecay, straight_line
-from domain.tiers import Band, CopyState, DiskBudget, Phase, Placed, Tier, advanced, phase_at
+from holdfast.domain.checkpoints.tiers import Band, CopyState, DiskBudget, Phase, Placed, Tier, advanced, phase_at
+from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.lr_schedule import Constant, Span, WarmupStableDecay, straight_line
+from holdfast.domain.training.progress import Progress
 
 STATES = st.sampled_from(CopyState)
 COPIES = st.dictionaries(st.sampled_from(Tier), STATES)

@@ -3,15 +3,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.tokenizer.memory import MemoryTokenizer
-from adapters.transform.memory import MemoryTransform
-from application import tokenize
-from application.rejections import Rejections
-from application.tokenize import TextReader
-from domain.errors import DataError
-from domain.holdout import Holdout, hash_of
-from ports.forwarding.tokenizer import ForwardingTokenizer
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.adapters.transform.memory import MemoryTransform
+from holdfast.application.data import text_reader as tokenize
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.text_reader import TextReader
+from holdfast.domain.data.holdout import Holdout, hash_of
+from holdfast.domain.errors import DataError
+from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 
 END = 256
 ITEMS = st.lists(st.one_of(st.text("abcä€ ", max_size=12), st.just(3)), max_size=12)

@@ -6,13 +6,12 @@ import pytest
 from loop import CORPUS, Loop
 from streams import NOTHING_HELD_OUT, Plan
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.process_group.single import SingleProcessGroup
-from application.rejections import Rejections
-from domain.budget import Budget
-from domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
-from domain.errors import OutOfMemory, StateError
-from domain.events import (
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
+from holdfast.domain.errors import OutOfMemory, StateError
+from holdfast.domain.events import (
     BatchSplit,
     CheckpointSaved,
     EvaluationCompleted,
@@ -24,7 +23,8 @@ from domain.events import (
     StepCompleted,
     StopRequested,
 )
-from ports.forwarding.process_group import ForwardingProcessGroup
+from holdfast.domain.training.budget import Budget
+from holdfast.ports.forwarding.process_group import ForwardingProcessGroup
 
 
 @pytest.fixture(scope="module")

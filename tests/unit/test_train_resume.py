@@ -4,11 +4,11 @@ import pytest
 from loop import CORPUS, Loop
 from streams import MODES, Plan
 
-from adapters.data_source.memory import MemoryDataSource
-from domain.budget import Budget
-from domain.commands import SaveReason, StopRun
-from domain.errors import DataError, LeaveAtOnce
-from domain.events import CheckpointSaved, RunFailed, RunFinished, RunStarted
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.domain.commands import SaveReason, StopRun
+from holdfast.domain.errors import DataError, LeaveAtOnce
+from holdfast.domain.events import CheckpointSaved, RunFailed, RunFinished, RunStarted
+from holdfast.domain.training.budget import Budget
 
 STEPS = 8
 PREFETCH = [0, 1, 4]

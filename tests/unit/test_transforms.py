@@ -16,19 +16,19 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.data_source.memory import MemoryDataSource
-from adapters.tokenizer.memory import MemoryTokenizer
-from adapters.transform.length import LengthTransform
-from adapters.transform.memory import MemoryTransform
-from adapters.transform.normalize import NormalizeTransform
-from adapters.transform.replace import ReplaceTransform
-from application.rejections import Rejections
-from application.tokenize import TextReader
-from bootstrap.transforms import load_transforms
-from configs.layers import load_settings
-from domain.errors import ConfigurationError, DataError
-from domain.holdout import hash_of
-from ports.transform import Transform
+from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.adapters.transform.length import LengthTransform
+from holdfast.adapters.transform.memory import MemoryTransform
+from holdfast.adapters.transform.normalize import NormalizeTransform
+from holdfast.adapters.transform.replace import ReplaceTransform
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.text_transforms import load_transforms
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.data.holdout import hash_of
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.transform import Transform
 
 
 def chosen(transforms, *more):
@@ -252,7 +252,9 @@ def offered(monkeypatch):
     """Offer this file's names as entry points of the group ``holdfast.transform``."""
     names = {"lower": "Lower", "refuse": "refuse", "bare": "bare"}
     points = [EntryPoint(name, f"{__name__}:{target}", "holdfast.transform") for name, target in names.items()]
-    monkeypatch.setattr("bootstrap.plugins.entry_points", lambda group: points * (group == "holdfast.transform"))
+    monkeypatch.setattr(
+        "holdfast.bootstrap.wiring.plugins.entry_points", lambda group: points * (group == "holdfast.transform")
+    )
 
 
 @pytest.mark.usefixtures("offered")

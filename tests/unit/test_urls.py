@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.urls import describe, hide_user, without_secrets
+from holdfast.domain.urls import describe, hide_user, without_secrets
 
 SECRETS = ["CANARY", "CANARY/with/slashes", "CANARY@CANARY", "CANARY#x", "CANARY?x", "CANARY:CANARY"]
 

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 import pytest
 from loop import Loop
 
-from adapters.monitor.memory import MemoryMonitor
-from application.handlers.record_metrics import RecordMetrics
-from application.handlers.watch_compilation import WatchCompilation
-from domain.cursor import Cursor
-from domain.events import RunFinished, StepCompleted
-from domain.outcome import StepOutcome
-from domain.progress import Progress
+from holdfast.adapters.monitor.memory import MemoryMonitor
+from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.application.handlers.watch_compilation import WatchCompilation
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.events import RunFinished, StepCompleted
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import StepOutcome
 
 OUTCOME = StepOutcome(
     losses=[1.0], num_targets=1, num_tokens=1, grad_norm=1.0, learning_rate=0.1, micro_batch=1, step_seconds=0.1

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop import Loop
 
-from application.feed import Feed
-from application.handlers.watchdog import Watchdog
-from bootstrap.watching import doing_of
-from domain.commands import ReportStall
-from domain.events import Event, RunStalled, StepCompleted
-from domain.outcome import DataSupply, StepOutcome
-from domain.progress import Progress
-from domain.watch import Beat, Doing, Patience
+from holdfast.application.data.feed import Feed
+from holdfast.application.handlers.watchdog import Watchdog
+from holdfast.bootstrap.wiring.watch_run import doing_of
+from holdfast.domain.commands import ReportStall
+from holdfast.domain.events import Event, RunStalled, StepCompleted
+from holdfast.domain.fault_tolerance.liveness import Beat, Doing, Patience
+from holdfast.domain.training.progress import Progress
+from holdfast.domain.training.step_outcome import DataSupply, StepOutcome
 
 PATIENCE = Patience(min_seconds=10.0, factor=20.0, slow_seconds=100.0)
 seconds = st.floats(0, 1e6)

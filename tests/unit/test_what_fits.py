@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.process_group.single import SingleProcessGroup
-from adapters.shared.memory_room import host_room
-from bootstrap.assemble import assemble
-from bootstrap.what_fits import refuse_from_settings
-from configs.settings import TrainSettings
-from domain.errors import ConfigurationError
-from domain.memory_estimate import LayerShape, ModelShape, Training, estimate_memory
-from domain.parameter_count import fewest_parameters
-from domain.what_fits import Model, Plan, Room, refusal
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.shared.device.memory_limits import host_room
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.memory_estimate import LayerShape, ModelShape, Training, estimate_memory
+from holdfast.domain.training.memory_fit import Model, Plan, Room, refusal
+from holdfast.domain.training.parameter_count import fewest_parameters
 
 GB = 10**9
 SMALL = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}

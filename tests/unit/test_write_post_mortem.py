@@ -3,12 +3,12 @@ import json
 import pytest
 from loop import Loop
 
-from application.handlers.write_post_mortem import WritePostMortem
-from bootstrap.post_mortem import PostMortem, resources
-from configs.settings import TrainSettings
-from domain.advice import advice_for
-from domain.errors import DataError, OutOfMemory, RestartNeeded, StateError, TrainingError
-from domain.events import Event, HandlerFailed, RunFailed
+from holdfast.application.handlers.write_post_mortem import WritePostMortem
+from holdfast.bootstrap.run_folder.post_mortem import PostMortem, resources
+from holdfast.configs.settings import TrainSettings
+from holdfast.domain.errors import DataError, OutOfMemory, RestartNeeded, StateError, TrainingError
+from holdfast.domain.events import Event, HandlerFailed, RunFailed
+from holdfast.domain.fault_tolerance.remedies import advice_for
 
 CANARY = "CANARY77"
 
@@ -77,7 +77,7 @@ def test_each_file_holds_what_it_should(tmp_path):
     assert (read["batch.json"]["first_sample"], read["batch.json"]["end"]) == (16, 16 + batch)
     assert read["environment.json"]["versions"]["torch"]
     assert read["settings.json"]["recovery"]["post_mortems"] == 5
-    assert "application/train.py" in (folder / "traceback.txt").read_text()
+    assert "application/training/loop.py" in (folder / "traceback.txt").read_text()
     assert "test_each_file_holds_what_it_should" in (folder / "stacks.txt").read_text()
     last = (folder / "events.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["event"] == "RunFailed"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from adapters.data_source.formats.tables import documents, problem_with
-from ports.data_source import Rejected
+from holdfast.adapters.data_source.formats.columnar import documents, problem_with
+from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from adapters.data_source.formats.records import Fields, Part
-    from ports.data_source import Document
+    from holdfast.adapters.data_source.formats.records import Fields, Part
+    from holdfast.ports.data_source import Document
 
 _ROWS = 1 << 32
 _FILE_MAGIC = b"ARROW1"

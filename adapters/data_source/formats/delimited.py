@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, final
 
-from adapters.data_source.formats.records import (
+from holdfast.adapters.data_source.formats.records import (
     BYTE_ORDER_MARK,
     Fields,
     Part,
@@ -14,13 +14,13 @@ from adapters.data_source.formats.records import (
     shown,
     too_long,
 )
-from ports.data_source import Rejected
+from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
     import io
     from collections.abc import Iterator, Sequence
 
-    from ports.data_source import Document
+    from holdfast.ports.data_source import Document
 
 Model = tuple[str, list[str]]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from adapters.data_source.formats.lines import skip_line, to_line
-from adapters.data_source.formats.records import (
+from holdfast.adapters.data_source.formats.lines import skip_line, to_line
+from holdfast.adapters.data_source.formats.records import (
     BYTE_ORDER_MARK,
     Fields,
     Part,
@@ -18,7 +18,7 @@ from adapters.data_source.formats.records import (
     shown,
     too_long,
 )
-from ports.data_source import Document, Rejected
+from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     import io

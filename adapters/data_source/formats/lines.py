@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import io
 
-    from adapters.data_source.formats.records import Part
+    from holdfast.adapters.data_source.formats.records import Part
 
 _PIECE_BYTES = 1 << 16
 

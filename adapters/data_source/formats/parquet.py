@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from adapters.data_source.formats.tables import documents, problem_with
-from ports.data_source import Rejected
+from holdfast.adapters.data_source.formats.columnar import documents, problem_with
+from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from adapters.data_source.formats.records import Fields, Part
-    from ports.data_source import Document
+    from holdfast.adapters.data_source.formats.records import Fields, Part
+    from holdfast.ports.data_source import Document
 
 _BATCH_BYTES = 4 << 20
 _MOST_ROWS = 512

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Self, final
 
-from ports.data_source import Document, Rejected
+from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

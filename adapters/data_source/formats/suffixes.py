@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from adapters.data_source.formats.compression import Compression
+    from holdfast.adapters.data_source.formats.compression import Compression
 
 Format = Literal["txt", "jsonl", "csv", "tsv", "parquet", "arrow"]
 

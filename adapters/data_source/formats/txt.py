@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 from typing import TYPE_CHECKING
 
-from adapters.data_source.formats.records import BYTE_ORDER_MARK, Part, not_utf8
-from ports.data_source import Document, Rejected
+from holdfast.adapters.data_source.formats.records import BYTE_ORDER_MARK, Part, not_utf8
+from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     import io

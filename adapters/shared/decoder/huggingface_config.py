@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from adapters.shared.decoder.fields import fields_of, shape_of
-from adapters.shared.decoder.shape import DecoderShape, Dropout
-from domain.errors import ConfigurationError
+from holdfast.adapters.shared.decoder.config_fields import fields_of, shape_of
+from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

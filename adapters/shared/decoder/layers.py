@@ -11,16 +11,22 @@ from torch import nn
 from torch.nn import functional
 from typing_extensions import override
 
-from adapters.shared.decoder.rotation import rotate
+from holdfast.adapters.shared.decoder.rope import rotate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from adapters.shared.decoder.attention import Attention
-    from adapters.shared.decoder.rotation import Rotation
-    from adapters.shared.decoder.shape import AttentionShape, DecoderShape, Dropout, MlpShape, NormShape
+    from holdfast.adapters.shared.decoder.decoder_attention import Attention
+    from holdfast.adapters.shared.decoder.decoder_shape import (
+        AttentionShape,
+        DecoderShape,
+        Dropout,
+        MlpShape,
+        NormShape,
+    )
+    from holdfast.adapters.shared.decoder.rope import Rotation
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

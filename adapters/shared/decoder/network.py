@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from adapters.shared.decoder.attention import Attention, SdpaAttention
-from adapters.shared.decoder.generation import generate
-from adapters.shared.decoder.huggingface_names import from_huggingface, to_huggingface
-from adapters.shared.decoder.layers import Context, DecoderLayer, KeyValues, make_norm
-from adapters.shared.decoder.rotation import rotation
+from holdfast.adapters.shared.decoder.cached_generation import generate
+from holdfast.adapters.shared.decoder.decoder_attention import Attention, SdpaAttention
+from holdfast.adapters.shared.decoder.layers import Context, DecoderLayer, KeyValues, make_norm
+from holdfast.adapters.shared.decoder.rope import rotation
+from holdfast.adapters.shared.decoder.weight_names import from_huggingface, to_huggingface
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from adapters.shared.decoder.config import DecoderConfig
-    from adapters.shared.decoder.shape import DecoderShape, Dropout
+    from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
+    from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
 
 
 class Hidden(NamedTuple):

@@ -5,25 +5,25 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, final
 
-from adapters.shared.file_operations import FileOperations, explain
-from adapters.state_store.archive.checksum import fingerprint
-from adapters.state_store.archive.download import check_sizes, download, read_copy
-from adapters.state_store.archive.names import is_committed, step_of
-from adapters.state_store.defect import Defect
-from adapters.state_store.manifest import COMMIT, MANIFEST, commit_of
-from adapters.state_store.store_folder import folder_name
-from adapters.state_store.tree import Hashed
-from adapters.state_store.verification import read_manifest, verify
-from domain.errors import StateError
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.state_store.archive.checksum import fingerprint
+from holdfast.adapters.state_store.archive.download import check_sizes, download, read_copy
+from holdfast.adapters.state_store.archive.object_keys import is_committed, step_of
+from holdfast.adapters.state_store.checkpoint_verification import read_manifest, verify
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.hashing import Hashed
+from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST, commit_of
+from holdfast.adapters.state_store.store_folder import folder_name
+from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from adapters.state_store.archive.lease import ArchiveLease
-    from adapters.state_store.archive.objects import Found, Objects
-    from adapters.state_store.manifest import Manifest, StoredFile
-    from ports.state_store import CheckpointInfo
+    from holdfast.adapters.state_store.archive.lease import ArchiveLease
+    from holdfast.adapters.state_store.archive.object_store import Found, Objects
+    from holdfast.adapters.state_store.manifest import Manifest, StoredFile
+    from holdfast.ports.state_store import CheckpointInfo
 
 _OWNER = "run"
 _UPLOADS = 3  # of one file, before the store is held to be at fault

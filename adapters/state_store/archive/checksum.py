@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from adapters.shared.file_operations import FileOperations
+    from holdfast.adapters.shared.files.file_operations import FileOperations
 
 _PART = 32 << 20
 _MOST_PARTS = 10_000

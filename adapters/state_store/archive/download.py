@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from adapters.state_store.defect import Defect, Flaw
-from adapters.state_store.manifest import (
+from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.hashing import Hashed
+from holdfast.adapters.state_store.manifest import (
     COMMIT,
     LARGEST_MANIFEST,
     MANIFEST,
@@ -16,17 +17,16 @@ from adapters.state_store.manifest import (
     commit_of,
     refuse_odd_names,
 )
-from adapters.state_store.store_folder import folder_name
-from adapters.state_store.tree import Hashed
-from domain.errors import StateError
+from holdfast.adapters.state_store.store_folder import folder_name
+from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from adapters.shared.file_operations import FileOperations
-    from adapters.state_store.archive.objects import Found, Objects
-    from adapters.state_store.manifest import StoredFile
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.archive.object_store import Found, Objects
+    from holdfast.adapters.state_store.manifest import StoredFile
 
 COMMIT_SIZE = len(commit_of(b""))
 

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import psutil
 
-from adapters.state_store.archive.term import Term, place_of_processes
-from domain.errors import StateError
+from holdfast.adapters.state_store.archive.lease_record import Term, place_of_processes
+from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from adapters.state_store.archive.objects import Objects
+    from holdfast.adapters.state_store.archive.object_store import Objects
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adapters.tokenizer.backends.encoder import UnfitError
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

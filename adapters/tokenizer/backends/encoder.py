@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from ports.tokenizer import Encoded
+from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ import gigatoken
 import numpy as np
 import psutil
 
-from adapters.tokenizer.backends.encoder import UnfitError
-from adapters.tokenizer.surrogates import refuse_surrogates
-from ports.tokenizer import Encoded
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError
+from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from adapters.tokenizer.backends.encoder import join_ids
-from adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.adapters.tokenizer.backends.encoder import join_ids
+from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenizers import Tokenizer
 
-    from ports.tokenizer import Encoded
+    from holdfast.ports.tokenizer import Encoded
 
 
 @final

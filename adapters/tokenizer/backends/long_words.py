@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from tokenizers import Tokenizer
 
-from adapters.tokenizer.backends.byte_level import rank_tokens
-from adapters.tokenizer.backends.encoder import UnfitError
+from holdfast.adapters.tokenizer.backends.byte_level import rank_tokens
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from ports.tokenizer import Encoded
+    from holdfast.ports.tokenizer import Encoded
 
     Ids = NDArray[np.unsignedinteger]
     Encode = Callable[[Sequence[str]], Encoded]

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from tokenizers import Tokenizer
 
-    from adapters.tokenizer.backends.encoder import Encoder
-    from ports.tokenizer import Encoded
+    from holdfast.adapters.tokenizer.backends.encoder import Encoder
+    from holdfast.ports.tokenizer import Encoded
 
 _WRITTEN = (
     "",

@@ -10,11 +10,11 @@ import numpy as np
 import tiktoken
 from tokenizers import Tokenizer
 
-from adapters.shared.processors import usable_cpus
-from adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
-from adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
-from adapters.tokenizer.surrogates import refuse_surrogates
-from ports.tokenizer import Encoded
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
+from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from domain.events import StepCompleted
+from holdfast.domain.events import StepCompleted
 
 
 def subscribe(bus, inbox, *, file):

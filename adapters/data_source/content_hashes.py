@@ -1,0 +1,164 @@
+"""What identifies the bytes of files, found while they are read."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, final
+
+from xxhash import xxh3_128
+
+from holdfast.domain.errors import DataError
+from holdfast.domain.urls import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import Buffer
+
+    from holdfast.adapters.data_source.listing import StoredFile
+    from holdfast.domain.data.data_files import DataFile, DataFiles
+
+_BLOCK_BYTES = 8 << 20  # a part of a file, as sources read them side by side
+_READ_BYTES = 1 << 20  # stays in a processor's cache
+_THREADS = 16
+
+
+@final
+class Contents:
+    """The hashes of files of this machine; any thread may add to them.
+
+    That of a file is the XXH3 of those of its blocks of 8 MiB, 16 bytes each, so that blocks may be read in any order;
+    it tells what has changed, but does not protect against somebody who makes two files with the same hash on purpose.
+    A file of another machine is not hashed: the version that its server tells (an ETag) identifies it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._blocks: dict[tuple[str, str], dict[int, bytes]] = {}
+        self._known: dict[tuple[str, str], str] = {}
+
+    def of(self, file: StoredFile) -> str | None:
+        """Return what identifies the bytes of ``file``, None while not all of them were read."""
+        return self._known.get(_key(file)) if file.is_local else file.unit.etag.replace(" ", "_")
+
+    def learn(self, file: StoredFile, content: str) -> None:
+        """Take what is known of ``file`` from elsewhere."""
+        with self._lock:
+            self._known[_key(file)] = content
+            self._blocks.pop(_key(file), None)
+
+    def is_known(self, file: StoredFile, number: int) -> bool:
+        """Return whether the block ``number`` of ``file`` was hashed."""
+        key = _key(file)
+        return key in self._known or number in self._blocks.get(key, ())
+
+    def add(self, file: StoredFile, number: int, digest: bytes) -> None:
+        """Take the hash of the block ``number`` of ``file``."""
+        with self._lock:
+            if _key(file) in self._known:
+                return
+            blocks = self._blocks.setdefault(_key(file), {})
+            blocks[number] = digest
+            total = max(1, -(-file.unit.size // _BLOCK_BYTES))
+            if len(blocks) == total:
+                self._known[_key(file)] = xxh3_128(b"".join(blocks[each] for each in range(total))).hexdigest()
+                del self._blocks[_key(file)]
+
+    def find(self, files: Sequence[tuple[DataFile, StoredFile]], known: DataFiles | None) -> None:
+        """Hash what is not known of ``files``, or of those of which ``known`` tells a content.
+
+        What it tells of a file with the same stamp is taken over. Raises ``DataError`` if a file cannot be read.
+        """
+        if known is not None:
+            then = {file.name: (file.stamp, file.content) for file in known.files if file.content is not None}
+            files = [(told, stored) for told, stored in files if told.name in then]
+            for told, stored in files:
+                stamp, content = then[told.name]
+                if told.content is None and told.stamp == stamp:
+                    self.learn(stored, content)
+        self.read([stored for _, stored in files])
+
+    def read(self, files: Sequence[StoredFile]) -> None:
+        """Hash what is not known of ``files``, many at a time; raises ``DataError`` if one cannot be read."""
+        blocks = blocks_of([file for file in files if self.of(file) is None])
+        with ThreadPoolExecutor(_THREADS, "holdfast-hash") as pool:
+            for _ in pool.map(lambda block: self.read_block(*block), blocks):
+                pass
+
+    def read_block(self, file: StoredFile, number: int) -> None:
+        """Hash the block ``number`` of ``file`` if it is not known; raises ``DataError`` if it cannot be read."""
+        if self.is_known(file, number):
+            return
+        try:
+            with Path(file.path).open("rb", buffering=0) as stream:
+                stream.seek(number * _BLOCK_BYTES)
+                tap = Tap(self, file, number * _BLOCK_BYTES, (number + 1) * _BLOCK_BYTES)
+                buffer = memoryview(bytearray(min(_READ_BYTES, max(1, file.unit.size))))
+                position = number * _BLOCK_BYTES
+                while position < (number + 1) * _BLOCK_BYTES and (size := stream.readinto(buffer)):
+                    tap.feed(position, buffer[:size])
+                    position += size
+        except OSError as error:
+            msg = (
+                f"{file.unit.name} cannot be read ({describe(error)}): check that it is there and that you may read it"
+            )
+            raise DataError(msg) from error
+        if not file.is_unchanged() or not self.is_known(file, number):
+            msg = f"{file.unit.name} was changed while it was read: start again, and leave the files alone meanwhile"
+            raise DataError(msg)
+
+
+@final
+class Tap:
+    """Hashes the blocks of ``file`` between two positions out of what is read of it, by one thread at a time.
+
+    A block counts once it was read from front to back; where reading jumps, it is left out.
+    """
+
+    def __init__(self, contents: Contents, file: StoredFile, start: int, until: int | None) -> None:
+        self._contents = contents
+        self._file = file
+        self._start = start
+        self._until = file.unit.size if until is None else min(until, file.unit.size)
+        self._hasher = xxh3_128()
+        self._next = -1  # the position that the block under way goes on at
+        if file.unit.size == 0:
+            contents.add(file, 0, xxh3_128().digest())
+
+    def feed(self, position: int, data: Buffer) -> None:
+        """Take ``data``, read at ``position``."""
+        view = memoryview(data)
+        while view:
+            number, offset = divmod(position, _BLOCK_BYTES)
+            size = min(len(view), _BLOCK_BYTES - offset)
+            if (
+                offset == 0
+                and self._start <= position < self._until
+                and not self._contents.is_known(self._file, number)
+            ):
+                self._hasher, self._next = xxh3_128(), position
+            if position == self._next:
+                self._hasher.update(view[:size])
+                self._next += size
+                if self._next in (self._file.unit.size, (number + 1) * _BLOCK_BYTES):
+                    self._contents.add(self._file, number, self._hasher.digest())
+                    self._next = -1
+            position += size
+            view = view[size:]
+
+
+def blocks_of(files: Sequence[StoredFile]) -> Sequence[tuple[StoredFile, int]]:
+    """Return the blocks of ``files``, each with its file and its number, in order."""
+    return [(file, number) for file in files for number in range(max(1, -(-file.unit.size // _BLOCK_BYTES)))]
+
+
+def stamp_of(name: str, etag: str) -> str:
+    """Return the stamp of the file ``name`` in the version ``etag``."""
+    return blake2b(f"{name} {etag}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _key(file: StoredFile) -> tuple[str, str]:
+    return file.path, file.unit.etag

@@ -1,0 +1,145 @@
+"""Files as streams of bytes, wherever they lie."""
+
+from __future__ import annotations
+
+import io
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any, final
+
+from fsspec.implementations.memory import MemoryFileSystem
+from typing_extensions import override
+
+from holdfast.adapters.data_source.content_hashes import Contents, Tap
+from holdfast.adapters.data_source.range_plan import BEYOND_BYTES
+from holdfast.adapters.data_source.ranges import STALL_SECONDS, ReadCounter, open_ranges
+from holdfast.domain.errors import DataError
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+    from holdfast.adapters.data_source.listing import StoredFile
+
+_BUFFER_BYTES = 1 << 18  # small, as many files may be open at once
+_RANDOM_BYTES = 4 << 20
+_MOST_EXPECTED = 32  # each of them holds a range, and what may lie beyond its part
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How files are reached: how long a place on the network may fail, or be silent, and who counts what is read."""
+
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    stall_seconds: float = STALL_SECONDS
+    counter: ReadCounter = field(default_factory=ReadCounter)
+    contents: Contents = field(default_factory=Contents, compare=False)
+    _expected: dict[tuple[str, int], io.BufferedReader[Any]] = field(default_factory=dict, compare=False)
+    _beyond: dict[str, int] = field(default_factory=dict, compare=False)
+    _lock: Lock = field(default_factory=Lock, compare=False)
+
+    def expect(self, file: StoredFile, start: int, until: int | None, *, begin: int) -> None:
+        """Begin to fetch ``file`` from byte ``begin`` to ``until``, if it is far away: it is opened at ``start`` soon.
+
+        It is no error if it never is: of more than 32 such parts the oldest is given up. What is wrong with the place
+        is for reading to say.
+        """
+        if file.is_local or isinstance(file.file_system, MemoryFileSystem):
+            return
+        with self._lock:
+            if (file.path, start) not in self._expected:
+                with suppress(Exception):
+                    stream = self._stream(file, is_random=False, until=until)
+                    stream.raw.start(begin)
+                    self._expected[file.path, start] = stream
+            if len(self._expected) > _MOST_EXPECTED:
+                self._expected.pop(next(iter(self._expected))).close()
+
+    def release(self) -> None:
+        """Let go of what was expected and never opened."""
+        with self._lock:
+            while self._expected:
+                self._expected.popitem()[1].close()
+
+    @contextmanager
+    def opened(
+        self, file: StoredFile, *, is_random: bool, start: int = 0, until: int | None = None
+    ) -> Iterator[io.BufferedReader[Any]]:
+        """Give the bytes of ``file`` as stored, to be read from ``start``, with little read ahead behind ``until``.
+
+        Where access is random little is read ahead.
+        """
+        with self._lock:
+            expected = self._expected.pop((file.path, start), None)
+        with expected or self._stream(file, is_random=is_random, until=until, start=start) as stream:
+            if file.is_local and not file.is_unchanged():
+                name = file.unit.name
+                msg = f"{name} was changed since it was listed: start again, and leave the files alone meanwhile"
+                raise DataError(msg)
+            yield stream
+            if until is not None and not is_random and not file.is_local:
+                self._remember(file, stream.raw.tell() - until)
+
+    def _remember(self, file: StoredFile, beyond: int) -> None:
+        """Let so many bytes more be fetched with the parts of ``file`` that follow, as it has lines that long.
+
+        What one long line asked for is forgotten over the parts behind it.
+        """
+        known = self._beyond.get(file.path, BEYOND_BYTES)
+        self._beyond[file.path] = max(BEYOND_BYTES, beyond, known * 7 // 8)
+
+    def _stream(
+        self, file: StoredFile, *, is_random: bool, until: int | None, start: int = 0
+    ) -> io.BufferedReader[Any]:
+        if file.is_local:
+            tap = None if is_random else Tap(self.contents, file, start, until)
+            return io.BufferedReader(_LocalFile(file.path, self.counter, tap), _BUFFER_BYTES)
+        if isinstance(file.file_system, MemoryFileSystem):
+            # all who open a file in memory share one handle, and its place
+            content = file.file_system.cat_file(file.path)
+            self.counter.add(bytes_read=len(content))
+            return io.BufferedReader(io.BytesIO(content))
+        beyond = self._beyond.get(file.path, BEYOND_BYTES)
+        return open_ranges(
+            file.file_system,
+            file.path,
+            file.unit.size,
+            etag=file.etag,
+            policy=self.policy,
+            stall_seconds=self.stall_seconds,
+            counter=self.counter,
+            **({"ahead": 1, "range_bytes": _RANDOM_BYTES} if is_random else {"until": until, "beyond": beyond}),
+        )
+
+
+@final
+class _LocalFile(io.FileIO):
+    """Counts what is read, and hashes it while it is in memory."""
+
+    def __init__(self, path: str, counter: ReadCounter, tap: Tap | None) -> None:
+        super().__init__(path)
+        self._counter = counter
+        self._tap = tap
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        begin = self.tell()
+        size = super().readinto(buffer)
+        self._take(begin, memoryview(buffer).cast("B")[:size])
+        return size
+
+    @override
+    def readall(self) -> bytes:
+        begin = self.tell()
+        content = super().readall()
+        self._take(begin, memoryview(content))
+        return content
+
+    def _take(self, begin: int, read: memoryview) -> None:
+        self._counter.add(bytes_read=len(read))
+        if self._tap is not None:
+            self._tap.feed(begin, read)

@@ -1,0 +1,195 @@
+"""How a file of a known format is divided, and its parts read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Self, final
+
+from holdfast.adapters.data_source.formats.compression import DamagedError, unpacked
+from holdfast.adapters.data_source.formats.delimited import Model, read_delimited, read_header
+from holdfast.adapters.data_source.formats.jsonl import read_jsonl
+from holdfast.adapters.data_source.formats.txt import read_txt
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.urls import describe
+from holdfast.ports.data_source import Document, Rejected
+
+if TYPE_CHECKING:
+    import io
+    from collections.abc import Callable, Iterator
+
+    from holdfast.adapters.data_source.file_access import Access
+    from holdfast.adapters.data_source.formats.compression import Compression
+    from holdfast.adapters.data_source.formats.records import Fields, Limits, Part
+    from holdfast.adapters.data_source.formats.suffixes import Format
+    from holdfast.adapters.data_source.listing import StoredFile
+
+_TABLES = ("parquet", "arrow")
+_COUNTED_AT_ONCE = 1 << 20  # bytes
+_SECONDS_TO_COUNT = 5.0  # between a bad line and its message
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file to be read, the one of the data source's paths that led to it, and what it holds."""
+
+    stored: StoredFile
+    path: str
+    format: Format
+    compression: Compression
+
+    @classmethod
+    def checked(cls, stored: StoredFile, path: str, form: Format, compression: Compression) -> Self:
+        """Return the file; raises ``DataError`` or ``ConfigurationError`` if nothing here can read it."""
+        if form in _TABLES and compression != "none":
+            msg = f"{stored.unit.name} is {form} inside {compression}, which cannot be read in parts: unpack it"
+            raise DataError(msg)
+        if form in _TABLES and find_spec("pyarrow") is None:
+            msg = f'{stored.unit.name} needs another package: pip install "holdfast[parquet]"'
+            raise ConfigurationError(msg)
+        return cls(stored, path, form, compression)
+
+    @property
+    def name(self) -> str:
+        """Return what a person calls the file."""
+        return self.stored.unit.name
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Reads files: which fields, how much at once, and from where."""
+
+    fields: Fields
+    limits: Limits
+    access: Access
+
+    def split(self, file: File) -> list[tuple[int, int]]:
+        """Return parts of ``file``, each by the position at which it starts and about its bytes.
+
+        Only a table that is larger than a part is looked into; one that is damaged is a part, to be rejected when read.
+        Raises ``DataError`` if the file cannot be reached.
+        """
+        size, step = file.stored.unit.size, self.limits.unit_bytes
+        if size <= step or file.compression != "none" or file.format in _DELIMITERS:
+            return [(0, size)]
+        if file.format in _TABLES:
+            return self._split_table(file)
+        return [(start, min(step, size - start)) for start in range(0, size, step)]
+
+    def read(self, file: File, part: Part, model_of: Callable[[File], Model | None]) -> Iterator[Document | Rejected]:
+        """Yield the documents of ``part``; what ends the reading is rejected too.
+
+        ``model_of`` returns the file whose columns a csv file must have.
+        """
+        position = part.start
+        try:
+            is_random = file.format in _TABLES
+            with self.access.opened(file.stored, is_random=is_random, start=part.start, until=part.stop) as stream:
+                for found in self._documents(file, stream, part, model_of):
+                    yield found
+                    position = position if found.end is None else found.end
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            if isinstance(error, MemoryError) and file.format not in _TABLES:  # a damaged table may ask for any size
+                raise
+            yield Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
+
+    def expect(self, file: File, part: Part) -> None:
+        """Begin to fetch ``part``, which is read soon, if it is far away and read from front to back."""
+        if self.is_expected(file):
+            is_entered = file.compression == "none" and file.format not in _DELIMITERS
+            begin = max(0, part.start - 1) if is_entered else 0  # a part begins behind the line end before it
+            self.access.expect(file.stored, part.start, part.stop, begin=begin)
+
+    def is_expected(self, file: File) -> bool:
+        """Return whether ``expect`` does anything for ``file``, if it is far away: tables are read here and there."""
+        return file.format not in _TABLES
+
+    def header(self, file: File) -> list[str] | None:
+        """Return the columns of a csv or tsv file, None if it has none to read."""
+        with self.access.opened(file.stored, is_random=True) as packed:
+            try:
+                stream = unpacked(packed, file.compression)
+                return read_header(stream, _DELIMITERS[file.format], self.limits.record_bytes)
+            except (ValueError, DamagedError):
+                return None
+
+    def line_of(self, file: File, position: int) -> int | None:
+        """Return the number of the line that begins at byte ``position``, None where nobody would wait for it."""
+        if not file.stored.is_local or file.format in _TABLES:
+            return None
+        try:
+            with self.access.opened(file.stored, is_random=False) as stored:
+                stream, line, until = unpacked(stored, file.compression), 1, monotonic() + _SECONDS_TO_COUNT
+                for start in range(0, position, _COUNTED_AT_ONCE):
+                    if monotonic() >= until:
+                        return None
+                    line += stream.read(min(_COUNTED_AT_ONCE, position - start)).count(b"\n")
+                return line
+        except (OSError, DamagedError, DataError):
+            return None
+
+    def _documents(
+        self, file: File, stored: io.BufferedReader[Any], part: Part, model_of: Callable[[File], Model | None]
+    ) -> Iterator[Document | Rejected]:
+        fields, most = self.fields, self.limits.record_bytes
+        stream = unpacked(stored, file.compression)
+        match file.format:
+            case "txt":
+                return read_txt(stream, part, self.limits.document_bytes)
+            case "jsonl":
+                return read_jsonl(stream, part, fields, most)
+            case "csv" | "tsv":
+                return read_delimited(stream, part, fields, _DELIMITERS[file.format], most, model_of(file))
+            case "parquet":
+                from holdfast.adapters.data_source.formats.parquet import read_parquet
+
+                return read_parquet(stream, part, fields, most)
+            case "arrow":
+                from holdfast.adapters.data_source.formats.arrow import read_arrow
+
+                return read_arrow(stream, part, fields, most)
+
+    def _split_table(self, file: File) -> list[tuple[int, int]]:
+        from holdfast.adapters.data_source.formats.arrow import split_arrow
+        from holdfast.adapters.data_source.formats.parquet import split_parquet
+
+        size, step = file.stored.unit.size, self.limits.unit_bytes
+        try:
+            with self.access.opened(file.stored, is_random=True) as stream:
+                split = split_parquet if file.format == "parquet" else split_arrow
+                parts = split(stream, size, step)
+        except DataError:
+            raise
+        except Exception as error:
+            if _is_of_the_place(error):
+                raise DataError(_sentence(error, file, 0)) from error
+            parts = []
+        return parts or [(0, size)]
+
+
+def _sentence(error: Exception, file: File, position: int) -> str:
+    if isinstance(error, DataError):
+        return str(error)
+    place, remedy = f"{file.name}, from position {position} on", "fetch it again or leave it out"
+    if isinstance(error, DamagedError):
+        return f"{place}: {error}: {remedy}"
+    if file.format in _TABLES and not _is_of_the_place(error):
+        return f"{place}: it is a truncated or damaged {file.format} file ({describe(error)}): {remedy}"
+    return f"{file.name} cannot be read ({describe(error)}): check that it is there and that you may read it"
+
+
+def _is_damage(error: Exception, file: File) -> bool:
+    if isinstance(error, DataError):
+        return error.__cause__ is None or isinstance(error.__cause__, ValueError)
+    return isinstance(error, (DamagedError, ValueError)) or (file.format in _TABLES and not _is_of_the_place(error))
+
+
+def _is_of_the_place(error: Exception) -> bool:
+    """Tell what the file system says from what pyarrow says of the bytes, with an ``OSError`` too at times."""
+    return isinstance(error, OSError) and error.errno is not None

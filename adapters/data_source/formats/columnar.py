@@ -1,0 +1,74 @@
+"""Rows of Arrow record batches as documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.adapters.data_source.formats.records import Fields, document, too_long
+from holdfast.ports.data_source import Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.ports.data_source import Document
+
+
+def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
+    """Return a sentence if ``schema`` lacks a field or its text is none."""
+    if problem := fields.missing(schema.names, file):
+        return problem
+    kind = schema.field(fields.text).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return None
+    return f"{file}: the column {fields.text!r} holds {kind}, not text: set data.text_field to one that holds text"
+
+
+def documents(
+    batch: pa.RecordBatch, position: int, file: str, fields: Fields, record_bytes: int
+) -> Iterator[Document | Rejected]:
+    """Yield the documents of ``batch``, whose first row has ``position``."""
+    texts = _texts(batch.column(fields.text))
+    others = [(name, _values(batch.column(name))) for name in fields.names[1:]] if fields.filter else []
+    for index, text in enumerate(texts):
+        if fields.filter and not fields.wants({fields.text: text, **{name: values[index] for name, values in others}}):
+            continue
+        start = position + index
+        place = f"{file}, row {start}"
+        found: Document | Rejected | None
+        if isinstance(text, bytes):
+            reason = f"{place}: the text is not UTF-8: convert it or leave the row out"
+            found = Rejected(reason, start, start + 1)
+        elif isinstance(text, str) and len(text) > record_bytes // 4 and len(text.encode()) > record_bytes:
+            found = too_long(place, start, start + 1, record_bytes)
+        else:
+            found = document(text, place, start, start + 1, fields)
+        if found:
+            yield found
+
+
+def _texts(column: Any) -> list[str | bytes | None]:
+    # Arrow trusts whoever wrote a file that texts are UTF-8; one that is not comes as bytes
+    if pa.types.is_dictionary(column.type):
+        return _values(column)
+    raw = column.cast(pa.binary_view() if pa.types.is_string_view(column.type) else pa.large_binary())
+    raw.validate(full=True)
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        return [_text(value) for value in raw.to_pylist()]
+
+
+def _values(column: Any) -> list[Any]:
+    # offsets that point outside of the file would be obeyed
+    column.validate(full=True)
+    return list(column.to_pylist())
+
+
+def _text(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,154 @@
+"""Rows of a dataset as the ``datasets`` library reads them: at random where it saved them, else shard by shard."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from datasets import Dataset, IterableDataset, load_dataset_builder, load_from_disk
+from typing_extensions import override
+
+from holdfast.adapters.data_source.content_hashes import blocks_of
+from holdfast.adapters.data_source.file_access import Access
+from holdfast.adapters.data_source.formats.columnar import documents, problem_with
+from holdfast.adapters.data_source.formats.records import Fields, fingerprint_of
+from holdfast.adapters.data_source.listing import list_files
+from holdfast.ports.data_source import Document, Rejected, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from holdfast.adapters.data_source.content_hashes import Contents
+    from holdfast.adapters.data_source.listing import StoredFile
+
+_BATCH_BYTES = 4 << 20
+_MOST_ROWS = 256
+
+
+class Rows(ABC):
+    """A split of a dataset in units of rows.
+
+    ``stored`` are the files that hold nothing but the split, in the order of its rows; none where nobody tells them.
+    """
+
+    stored: Sequence[StoredFile] = ()
+
+    @abstractmethod
+    def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
+        """Return the units, sorted; ``name`` is the split's."""
+
+    @abstractmethod
+    def batches(self, unit: Unit, start: int, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        """Yield the rows of ``unit`` from ``start`` on, each table with the position of its first row."""
+
+    def read(self, unit: Unit, start: int, fields: Fields, record_bytes: int) -> Iterator[Document | Rejected]:
+        """Yield the documents of ``unit`` from ``start`` on."""
+        for position, table in self.batches(unit, start, fields.names):
+            if problem := problem_with(table.schema, fields, unit.name):
+                yield Rejected(problem, position, None)
+                return
+            yield from documents(table, position, unit.name, fields, record_bytes)
+
+
+def open_rows(path: str, name: str | None, split: str, revision: str | None, contents: Contents) -> Rows:
+    """Return the split, of which ``contents`` learns what is read; raises what the library raises."""
+    folder = Path(path)
+    if (folder / "dataset_dict.json").is_file():
+        folder /= split
+    if (folder / "state.json").is_file():
+        return _SavedRows(folder, split, contents)
+    builder = load_dataset_builder(path, name, revision=revision)
+    return _StreamedRows(builder, split)
+
+
+@final
+class _SavedRows(Rows):
+    def __init__(self, folder: Path, split: str, contents: Contents) -> None:
+        dataset = load_from_disk(str(folder))
+        if dataset.split is not None and str(dataset.split) != split:
+            msg = f"the folder holds the split {str(dataset.split)!r}"
+            raise ValueError(msg)
+        self._dataset: Dataset = dataset.with_format("arrow")
+        files = sorted(Path(entry["filename"]) for entry in dataset.cache_files)
+        status = [(file.name, file.stat()) for file in files]
+        self._size = sum(stat.st_size for _, stat in status)
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        stamps = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
+        self._etag = fingerprint_of(state.get("_fingerprint"), stamps)
+        self.stored = [_stored(entry["filename"]) for entry in dataset.cache_files]
+        self._blocks = blocks_of(self.stored)
+        self._contents = contents
+
+    @override
+    def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
+        num_rows = len(self._dataset)
+        step = max(num_rows * unit_bytes // max(self._size, 1), 1)
+        starts = range(0, max(num_rows, 1), step)
+        digits = len(str(starts[-1]))
+        size = self._size // len(starts)
+        return [
+            Unit(
+                f"{name}@{start:0{digits}}" if start else name,
+                size,
+                self._etag,
+                start,
+                start + step if start + step < num_rows else None,
+            )
+            for start in starts
+        ]
+
+    @override
+    def batches(self, unit: Unit, start: int, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        num_rows = len(self._dataset)
+        rows = min(max(_BATCH_BYTES * num_rows // max(self._size, 1), 1), _MOST_ROWS)
+        stop = num_rows if unit.stop is None else unit.stop
+        columns = [name for name in names if name in self._dataset.column_names]
+        table = self._dataset.select_columns(columns) if columns else self._dataset
+        for position in range(start, stop, rows):
+            yield position, table[position : min(position + rows, stop)]
+        # who maps files into memory is not told which bytes are read: each unit has its share of them, at hand just now
+        first = len(self._blocks) * unit.start // max(num_rows, 1)
+        end = len(self._blocks) if unit.stop is None else len(self._blocks) * unit.stop // num_rows
+        for file, number in self._blocks[first:end]:
+            self._contents.read_block(file, number)
+
+
+@final
+class _StreamedRows(Rows):
+    def __init__(self, builder: Any, split: str) -> None:
+        self._dataset: IterableDataset = builder.as_streaming_dataset(split=split).with_format("arrow")
+        files = (builder.config.data_files or {}).get(split)
+        origin = [list(map(str, entry)) for entry in getattr(files, "origin_metadata", None) or ()]
+        self._etag = fingerprint_of(builder.hash, builder.config_id, list(map(str, files or ())), origin)
+        self._size = _size_of(builder, split, files or ())
+
+    @override
+    def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
+        count = self._dataset.num_shards
+        return [Unit(f"{name}@{index:05}", self._size // count, self._etag) for index in range(count)]
+
+    @override
+    def batches(self, unit: Unit, start: int, names: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+        shard = self._dataset.shard(self._dataset.num_shards, int(unit.name.rpartition("@")[2]))
+        position = 0
+        for table in shard.iter(batch_size=_MOST_ROWS):
+            if (skipped := max(start - position, 0)) < table.num_rows:
+                yield position + skipped, table.slice(skipped)
+            position += table.num_rows
+
+
+def _stored(path: str) -> StoredFile:
+    (file,) = list_files(path, (), Access())
+    return replace(file, place=str(Path(file.path).parent))
+
+
+def _size_of(builder: Any, split: str, files: Sequence[str]) -> int:
+    splits = builder.info.splits or {}
+    if split in splits and splits[split].num_bytes:
+        return int(splits[split].num_bytes)
+    return sum(Path(file).stat().st_size for file in files if Path(file).is_file())

@@ -1,0 +1,57 @@
+"""Whether a model folder, which somebody else may have made, leads out of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+from holdfast.domain.errors import ConfigurationError
+
+_LARGEST_INDEX = 64 << 20
+
+
+def refuse_strange_files(folder: Path) -> None:
+    """Raise ``ConfigurationError`` if ``folder`` holds what leads elsewhere; opens nothing but maps of weights.
+
+    Refused are links out of the folder (but those of the hub's cache to its own blobs), pipes, sockets and devices, and
+    maps of weights that name anything but files in the folder.
+    """
+    root = folder.resolve()
+    try:
+        for entry in sorted(root.iterdir()):
+            _refuse_strange(entry, root)
+        for index in sorted(root.glob("*.safetensors.index.json")):
+            _refuse_odd_names(index)
+    except OSError as error:
+        msg = f"the model folder {folder} cannot be read: {error.strerror or error}"
+        raise ConfigurationError(msg) from error
+
+
+def _refuse_strange(entry: Path, root: Path) -> None:
+    if entry.is_symlink():
+        target = Path(os.path.realpath(entry))
+        places = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+        if not any(target.is_relative_to(place) for place in places):
+            msg = f"{entry} is a link that leads out of the model's folder: copy the file that it means there instead"
+            raise ConfigurationError(msg)
+    mode = entry.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        msg = f"{entry} is neither a file nor a folder: a model folder has no use for it, take it away"
+        raise ConfigurationError(msg)
+
+
+def _refuse_odd_names(index: Path) -> None:
+    if index.stat().st_size > _LARGEST_INDEX:
+        msg = f"{index} has more than {_LARGEST_INDEX >> 20} MiB, too many for a map of weights: copy the model again"
+        raise ConfigurationError(msg)
+    try:
+        names = set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        msg = f"{index} is no map of weights ({type(error).__name__}): copy the model again"
+        raise ConfigurationError(msg) from error
+    for name in sorted(names):
+        if name in {"", ".", ".."} or "/" in name or "\\" in name or "\0" in name:
+            msg = f"{index} names {name[:100]!r}, which is no file of its own folder: get the model from another place"
+            raise ConfigurationError(msg)

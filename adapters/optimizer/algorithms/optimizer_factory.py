@@ -1,0 +1,123 @@
+"""The algorithms that make updates of gradients, as torch optimizers for a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.optim import AdamW, Optimizer
+
+from holdfast.adapters.optimizer.algorithms.muon import MuonWithAdamW
+from holdfast.adapters.optimizer.algorithms.parameter_groups import Role, parameter_groups
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+Layout = Literal["whole", "sharded", "flat"]
+
+_NEEDS = {
+    "lion": 'optimizer.algorithm is lion, which needs another package: pip install "holdfast[lion]"',
+    "adamw_8bit": 'optimizer.algorithm is adamw_8bit, which needs another package: pip install "holdfast[bnb]"',
+}
+_REFUSED = {
+    ("muon", "flat"): "works on whole matrices, but DeepSpeed lays all parameters end to end: choose adamw or lion",
+    (
+        "adamw_8bit",
+        "sharded",
+    ): "knows no sharded tensors: choose another optimizer.algorithm, or train without sharding",
+    ("adamw_8bit", "flat"): "is not known to work under DeepSpeed: choose adamw or lion",
+}
+
+
+def build_optimizer(
+    algorithm: str,
+    network: nn.Module,
+    *,
+    weight_decay: float = 0.1,
+    betas: tuple[float, float] = (0.9, 0.95),
+    epsilon: float = 1e-8,
+    decay_embeddings: bool = True,
+    device: str = "cpu",
+    layout: Layout = "whole",
+) -> Optimizer:
+    """Return ``algorithm`` (adamw, muon, lion, adamw_8bit) over the trainable parameters of ``network``, at rate 0.
+
+    The parameters are where they will stay: on ``device`` (cpu, cuda, mps), and ``sharded`` (each a DTensor, as FSDP2
+    has them) or ``flat`` (pieces of one long vector, as DeepSpeed has them) if not ``whole``. The learning rate is set
+    in ``param_groups`` before each step. Raises ``ConfigurationError`` for an algorithm that does not work so, lacks
+    its package or finds nothing to train.
+    """
+    if (algorithm, layout) in _REFUSED:
+        msg = f"optimizer.algorithm is {algorithm}, which {_REFUSED[algorithm, layout]}"
+        raise ConfigurationError(msg)
+    groups = parameter_groups(
+        network,
+        weight_decay=weight_decay,
+        decay_embeddings=decay_embeddings,
+        options_of=lambda role: _options(algorithm, role),
+    )
+    try:
+        return _over(groups, algorithm, betas, epsilon, fused=device in ("cpu", "cuda"))
+    except ImportError as error:
+        raise ConfigurationError(_NEEDS.get(algorithm, str(error))) from error
+
+
+def allocate_state(optimizer: Optimizer) -> None:
+    """Create the state that the first step of an optimizer from ``build_optimizer`` would create.
+
+    A shortage of memory then shows before training, and not in mid-step, where some parameters have moved already;
+    and there is something to restore into.
+    """
+    for position, group in enumerate(optimizer.param_groups):
+        for index, parameter in enumerate(group["params"]):
+            if group["algorithm"] == "adamw_8bit":
+                optimizer.init_state(group, parameter, position, index)  # type: ignore[attr-defined]
+            else:
+                optimizer.state[parameter] = _STATES[group["algorithm"]](parameter, group)
+
+
+def _options(algorithm: str, role: Role) -> dict[str, Any]:
+    if algorithm == "muon" and role is not Role.MATRIX:
+        return {"algorithm": "adamw"}
+    if algorithm == "adamw_8bit":
+        return {"algorithm": algorithm, "optim_bits": 32 if role is Role.EMBEDDING else 8}
+    return {"algorithm": algorithm}
+
+
+def _over(
+    groups: list[dict[str, Any]], algorithm: str, betas: tuple[float, float], epsilon: float, *, fused: bool
+) -> Optimizer:
+    match algorithm:
+        case "adamw":
+            return AdamW(groups, lr=0.0, betas=betas, eps=epsilon, fused=fused)
+        case "muon":
+            return MuonWithAdamW(groups, betas=betas, epsilon=epsilon, fused=fused)
+        case "lion":
+            from pytorch_optimizer.optimizer.lion import Lion
+
+            return Lion(groups, lr=0.0, betas=betas)
+        case "adamw_8bit":
+            from holdfast.adapters.optimizer.algorithms.adamw_8bit import CapturableAdamW8bit
+
+            return CapturableAdamW8bit(groups, lr=0.0, betas=betas, eps=epsilon)  # type: ignore[no-untyped-call]
+    msg = f"optimizer.algorithm is {algorithm}, which is not known: choose adamw, muon, lion or adamw_8bit"
+    raise ConfigurationError(msg)
+
+
+def _adamw_state(parameter: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+    counter = torch.zeros((), dtype=torch.float32, device=parameter.device if group["fused"] else "cpu")
+    return {"step": counter, "exp_avg": _zeros(parameter), "exp_avg_sq": _zeros(parameter)}
+
+
+def _zeros(parameter: Tensor) -> Tensor:
+    return torch.zeros_like(parameter, memory_format=torch.preserve_format)
+
+
+_STATES: dict[str, Callable[[Tensor, dict[str, Any]], dict[str, Tensor]]] = {
+    "adamw": _adamw_state,
+    "muon": lambda parameter, _: {"momentum_buffer": _zeros(parameter)},
+    "lion": lambda parameter, _: {"exp_avg": _zeros(parameter)},
+}

@@ -1,0 +1,65 @@
+"""A network's trainable parameters by what an optimizer does with them."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+
+class Role(Enum):
+    """What a parameter is in its network."""
+
+    EMBEDDING = "embedding"  # looked up by token or position; a head that is tied to one is it
+    HEAD = "head"  # from the last hidden state to the logits
+    MATRIX = "matrix"  # two dimensions, between hidden states
+    STACK = "stack"  # more dimensions: convolutions, experts in one tensor
+    VECTOR = "vector"  # norms, biases, scalars
+
+
+def parameter_groups(
+    network: nn.Module,
+    *,
+    weight_decay: float,
+    decay_embeddings: bool,
+    options_of: Callable[[Role], dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Return what a torch optimizer takes as its groups, frozen parameters left out.
+
+    Vectors have no weight decay, nor have embeddings unless ``decay_embeddings``. ``options_of`` gives the other
+    options of a role. Raises ``ConfigurationError`` if nothing trains.
+    """
+    groups: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
+    for parameter, role in _roles(network):
+        decays = role is not Role.VECTOR and (decay_embeddings or role is not Role.EMBEDDING)
+        options = options_of(role) | {"weight_decay": weight_decay if decays else 0.0}
+        group = groups.setdefault(tuple(sorted(options.items())), {"params": [], **options})
+        group["params"].append(parameter)
+    if not groups:
+        msg = "every parameter of the model is frozen, so that there is nothing to train: set another model or adapters"
+        raise ConfigurationError(msg)
+    return list(groups.values())
+
+
+def _roles(network: nn.Module) -> Iterator[tuple[Tensor, Role]]:
+    embeddings = {module.weight for module in network.modules() if isinstance(module, nn.Embedding)}
+    head = getattr(network, "get_output_embeddings", lambda: None)()
+    for parameter in network.parameters():
+        if not parameter.requires_grad:
+            continue
+        if parameter in embeddings:
+            yield parameter, Role.EMBEDDING
+        elif head is not None and parameter is getattr(head, "weight", None):
+            yield parameter, Role.HEAD
+        elif parameter.dim() < 2:
+            yield parameter, Role.VECTOR
+        else:
+            yield parameter, Role.MATRIX if parameter.dim() == 2 else Role.STACK

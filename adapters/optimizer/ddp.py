@@ -1,0 +1,64 @@
+"""The same model on each rank: distributed data parallel."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import override
+
+from holdfast.adapters.optimizer.engine import TorchWrapped, num_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+
+
+@final
+class Replicated(TorchWrapped):
+    """A model in torch's ``DistributedDataParallel``, whose averages over ranks are made sums again.
+
+    An update that ends between the forward of its last part and the end of the backward leaves torch's exchange of
+    gradients unfinished, so the next one begins with a new wrapper.
+    """
+
+    def __init__(
+        self, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float, precision: str
+    ) -> None:
+        super().__init__(_parallel(model, device), model, optimizer, device, clip=clip, precision=precision)
+        self._is_exchanging = False
+
+    @override
+    def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        if not torch.is_grad_enabled():
+            loss: Tensor = self.model(**inputs)
+            return loss
+        if self._is_exchanging:
+            self.module = _parallel(self.model, self.device)
+        self._is_exchanging = last
+        with self._exchange(last):
+            return super()._forward(inputs, last=last)
+
+    @override
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        with self._exchange(last):
+            super().backward(loss * num_ranks(), last=last)
+        self._is_exchanging = False
+
+    def _exchange(self, last: bool) -> AbstractContextManager[Any]:  # noqa: FBT001  as it is passed on
+        assert isinstance(self.module, DistributedDataParallel)
+        return nullcontext() if last else self.module.no_sync()
+
+
+def _parallel(model: CausalLanguageModel, device: torch.device) -> DistributedDataParallel:
+    return DistributedDataParallel(
+        model,
+        device_ids=[device] if device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+    )

@@ -1,0 +1,171 @@
+"""A model in DeepSpeed's engine."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from typing_extensions import override
+
+from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
+from holdfast.adapters.optimizer.engine import Wrapped, num_ranks, refuse_non_finite
+from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
+from holdfast.adapters.shared.tensor_state.local_shards import assign, is_first_rank, local_slice, shape_of
+from holdfast.adapters.shared.tensor_state.optimizer_state import (
+    describe_groups,
+    optimizer_parts,
+    refuse_non_finite_state,
+    refuse_other_state,
+    saved_optimizer,
+)
+from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
+from holdfast.domain.errors import TrainingError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+    from holdfast.adapters.shared.tensor_state.local_shards import Slice
+    from holdfast.adapters.shared.tensor_state.sharded_tensors import SlicedTensors
+    from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
+
+_COUNTER = "step"
+
+
+@final
+class Zero(Wrapped):
+    """Drives ``engine`` by its own primitives; ``groups`` are the parameters as the optimizer was given them.
+
+    DeepSpeed gathers the gradients of an update in buffers of its own and offers no way to empty them, so an update
+    that is left after a part was learned from cannot be tried again: the next one raises ``TrainingError``.
+    """
+
+    is_retry_safe = False
+
+    def __init__(
+        self,
+        engine: Any,  # deepspeed is not typed
+        model: CausalLanguageModel,
+        groups: Sequence[Mapping[str, Any]],
+        names: Mapping[Tensor, str],
+        device: torch.device,
+    ) -> None:
+        super().__init__(engine, model, device)
+        self._engine = engine
+        self._groups = groups
+        self._names = names
+        self.is_sharded = num_ranks() > 1
+        self._has_gradients = self._is_spoilt = self._is_stale = False
+        self._flat: torch.optim.Optimizer = engine.optimizer.optimizer  # over pieces of long vectors
+        self._allocate()
+
+    @override
+    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        if self._is_spoilt and torch.is_grad_enabled():
+            msg = "an update was left in its middle, and DeepSpeed cannot drop what it has gathered: start again"
+            raise TrainingError(msg)
+        return super().summed_loss(inputs, last=last)
+
+    @override
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        self._has_gradients = True
+        self._engine.set_gradient_accumulation_boundary(last)
+        self._engine.backward(loss * num_ranks())  # it averages over ranks
+
+    @override
+    def step(self, learning_rate: float) -> Tensor:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.change(self._engine.step)
+        self._has_gradients = False
+        norm = torch.as_tensor(self._engine.get_global_grad_norm())
+        refuse_non_finite(torch.full((), torch.inf) if self._engine.optimizer.overflow else norm)
+        return norm
+
+    @override
+    def discard(self) -> None:
+        self._is_spoilt = self._has_gradients
+
+    @override
+    def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        weights = self.model.capture_slices(copy=copy) if self.is_sharded else self.model.capture(copy=copy)
+        parts = (*weights, *optimizer_parts(self._state(), sharded=self.is_sharded, copy=copy))
+        return (*parts, describe_groups(self._groups, self._names)) if is_first_rank() else parts
+
+    @override
+    def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
+        with saved_tensors(folder / MODEL_FILE, open_file) as weights:
+            load_weights = self.model.loading(weights)
+            if not weights_only:
+                with saved_optimizer(folder, open_file) as saved:
+                    self._restore_state(saved)
+            load_weights()
+        self._is_stale = True
+
+    @override
+    def ready(self) -> None:
+        if not self._is_stale:
+            return
+        self._is_stale = False  # DeepSpeed keeps a copy of its own for the model, which it makes after a step
+        zero = self._engine.optimizer
+        if not _is_stage_3(zero):
+            zero.update_lp_params()
+            return
+        zero._partition_all_parameters()  # noqa: SLF001  no public way but a step
+        for number in range(len(zero.fp32_partitioned_groups_flat)):
+            zero._reassign_or_swap_out_partitioned_parameters(number)  # noqa: SLF001
+        if zero.persistent_parameters:
+            zero.persistent_parameters[0].all_gather(zero.persistent_parameters)
+
+    def _state(self) -> dict[str, Slice]:
+        state, counter = {}, self._counter()
+        for parameter, name in self._names.items():
+            if counter is not None:
+                state[f"{_COUNTER}/{name}"] = local_slice(counter)
+            state |= {f"{key}/{name}": local_slice(parameter, key) for key in self._keys()}
+        return state
+
+    def _restore_state(self, saved: SlicedTensors) -> None:
+        shapes = {f"{key}/{name}": shape_of(p) for p, name in self._names.items() for key in self._keys()}
+        if (counter := self._counter()) is not None:
+            shapes |= {f"{_COUNTER}/{name}": counter.shape for name in self._names.values()}
+        refuse_other_state(shapes, saved.shapes)
+        own = {f"{key}/{name}": (p, key) for p, name in self._names.items() for key in self._keys()}
+        for name in saved.shapes:  # in the order in which they stand in the file
+            if name in own:
+                assign(own[name][0], partial(saved.read, name), own[name][1])
+                refuse_non_finite_state(name, local_slice(*own[name]).values)
+        for state in self._flat.state.values():
+            if _COUNTER in state:
+                state[_COUNTER].copy_(saved.whole(f"{_COUNTER}/{next(iter(self._names.values()))}"))
+
+    def _keys(self) -> list[str]:
+        return [key for key in next(iter(self._flat.state.values())) if key != _COUNTER]
+
+    def _counter(self) -> Tensor | None:
+        found: Tensor | None = next(iter(self._flat.state.values())).get(_COUNTER)
+        return found
+
+    def _allocate(self) -> None:
+        """Create the state that the first step would create, so that there is one to capture before it."""
+        zero = self._engine.optimizer
+        if _is_stage_3(zero):  # it gives the optimizer one piece at a time
+            groups = self._flat.param_groups
+            kept = [group["params"] for group in groups]
+            for number, group in enumerate(groups):
+                pieces = enumerate(zero.fp32_partitioned_groups_flat)
+                group["params"] = [piece for index, piece in pieces if zero.sub_group_to_group_id[index] == number]
+            allocate_state(self._flat)
+            for group, parameters in zip(groups, kept, strict=True):
+                group["params"] = parameters
+        else:
+            allocate_state(self._flat)
+            zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001  the link from parameters to their state
+
+
+def _is_stage_3(zero: Any) -> bool:
+    return hasattr(zero, "sub_group_to_group_id")

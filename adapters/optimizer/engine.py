@@ -1,0 +1,194 @@
+"""A model on its device or devices with its optimizer: what differs between one process and many."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import distributed
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from typing_extensions import override
+
+from holdfast.adapters.optimizer.loss_scale import LossScale
+from holdfast.adapters.shared.device.device import computed_dtype, within_memory
+from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
+from holdfast.adapters.shared.tensor_state.local_shards import is_first_rank
+from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, restore_optimizer
+from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
+from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StepTorn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+    from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
+
+
+class Wrapped(ABC):
+    """A model and its optimizer, as ``TorchTrainable`` drives them; ``module`` is called for a part's summed loss.
+
+    ``is_torn`` tells that an error cut a step in two, ``is_retry_safe`` that an abandoned update leaves no trace,
+    ``is_sharded`` that each rank has a part of weights or optimizer.
+    """
+
+    is_retry_safe = True
+    is_sharded = False
+
+    def __init__(self, module: Module, model: CausalLanguageModel, device: torch.device) -> None:
+        self.module = module
+        self.model = model
+        self.device = device
+        self.is_torn = False
+
+    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:  # noqa: ARG002  for those that exchange
+        """Return a part's summed loss; if it is to be learned from, ``last`` says whether the update's last part is."""
+        loss: Tensor = self.module(**inputs)
+        return loss
+
+    def ready(self) -> None:  # noqa: B027  most have nothing
+        """Let the model see parameters that were restored; all ranks do it together, before they go through it."""
+
+    def rest(self) -> None:  # noqa: B027  most have nothing
+        """Give back what going through the model without learning may have left in memory."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of ``loss``; after the ``last`` one it is the sum of all ranks' gradients."""
+
+    @abstractmethod
+    def step(self, learning_rate: float) -> Tensor:
+        """Clip, step and return the norm before clipping; ``NonFiniteGradients`` changes nothing."""
+
+    @final
+    def change(self, step: Callable[[], object]) -> None:
+        """Have ``step`` change parameters and optimizer: an error leaves them torn, and a shortage is ``StepTorn``."""
+        self.is_torn = True
+        try:
+            within_memory(self.device.type, step)
+        except OutOfMemory as error:
+            shortage = StepTorn(str(error))
+        else:
+            self.is_torn = False
+            return
+        raise shortage
+
+    def retry(self) -> bool:
+        """Drop gradients that were not finite; return whether they may be if the same update is computed again."""
+        return False
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Drop all gradients, those of an update that was left in the middle too."""
+
+    @abstractmethod
+    def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        """Return weights and optimizer: all on the first rank, or what each rank has of them; as ``Trainable`` does."""
+
+    @abstractmethod
+    def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
+        """Continue from what ``capture`` wrote into ``folder``, read as ``Trainable`` says."""
+
+
+class TorchWrapped(Wrapped):
+    """A model whose gradients and parameters a torch optimizer sees, on one device; ``clip`` bounds their norm.
+
+    ``precision`` is a name of ``computed_dtype``; in fp16 the loss is scaled by ``LossScale``.
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        model: CausalLanguageModel,
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        clip: float,
+        precision: str,
+    ) -> None:
+        super().__init__(module, model, device)
+        self._optimizer = optimizer
+        self._clip = clip
+        self._dtype = computed_dtype(precision)
+        self._scale = LossScale() if precision == "fp16" else None
+        self._names = {parameter: name for name, parameter in model.network.named_parameters()}
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    @override
+    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        lower = self._dtype != torch.float32
+        with torch.autocast(self.device.type, self._dtype if lower else torch.bfloat16, enabled=lower):
+            return self._forward(inputs, last=last)
+
+    @override
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        scaled = loss if self._scale is None else loss * self._scale.value
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+    @override
+    def step(self, learning_rate: float) -> Tensor:
+        norm = within_memory(self.device.type, self._clip_gradients)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.change(self._optimizer.step)
+        if self._scale is not None:
+            self._scale.settle()
+        return norm
+
+    @override
+    def retry(self) -> bool:
+        self._optimizer.zero_grad(set_to_none=True)
+        return self._scale is not None and self._scale.lower()
+
+    @override
+    def discard(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        if self._scale is not None:
+            self._scale.forget()
+
+    @override
+    def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
+        weights = self.model.capture_slices(copy=copy) if self.is_sharded else self.model.capture(copy=copy)
+        parts = (*weights, *capture_optimizer(self._optimizer, self._names, sharded=self.is_sharded, copy=copy))
+        return parts if self._scale is None or not is_first_rank() else (*parts, self._scale.capture())
+
+    @override
+    def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
+        with saved_tensors(folder / MODEL_FILE, open_file) as saved:
+            load_weights = self.model.loading(saved)
+            if not weights_only:
+                scale = None if self._scale is None else LossScale.read(folder, open_file)
+                restore_optimizer(self._optimizer, self._names, folder, open_file)
+                self._scale = scale
+            load_weights()
+
+    def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
+        return super().summed_loss(inputs, last=last)
+
+    def _clip_gradients(self) -> Tensor:
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        if self._scale is not None and gradients:
+            torch._foreach_mul_(gradients, 1 / self._scale.value)
+        norm = get_total_norm(gradients)
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        refuse_non_finite(norm)
+        clip_grads_with_norm_(self._parameters, self._clip, norm)
+        return norm
+
+
+def refuse_non_finite(norm: Tensor) -> None:
+    """Raise ``NonFiniteGradients`` if ``norm`` is no number."""
+    if not torch.isfinite(norm):
+        msg = f"the gradient's norm is {norm.item()}: a lower optimizer.learning_rate may help"
+        raise NonFiniteGradients(msg)
+
+
+def num_ranks() -> int:
+    """Return how many processes train together."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1

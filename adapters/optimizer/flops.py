@@ -1,0 +1,37 @@
+"""What a model trains on, and what a token costs it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from holdfast.adapters.optimizer.engine import num_ranks
+from holdfast.adapters.shared.device.device import peak_flops
+from holdfast.ports.optimizer import Hardware
+
+if TYPE_CHECKING:
+    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+
+
+def describe(model: CausalLanguageModel, device: str, precision: str, sequence_length: int) -> Hardware:
+    """Return the hardware of this rank, with the peak of all ranks' devices, for a ``model`` not sharded yet."""
+    peak = peak_flops(device)
+    return Hardware(
+        device=torch.cuda.get_device_name() if device == "cuda" else device,
+        precision=precision,
+        num_parameters=sum(p.numel() for p in model.parameters()),
+        flops_per_token=_flops_per_token(model, sequence_length),
+        peak_flops=None if peak is None else peak * num_ranks(),
+    )
+
+
+def _flops_per_token(model: CausalLanguageModel, sequence_length: int) -> float:
+    """Return forward and backward FLOPs: six a weight in matrix products plus attention (PaLM, appendix B)."""
+    config = model.network.config
+    num_weights = sum(p.numel() for p in model.parameters())
+    if not config.tie_word_embeddings:
+        num_weights -= model.network.get_input_embeddings().weight.numel()
+    layers = getattr(config, "num_hidden_layers", 0)
+    width = getattr(config, "hidden_size", 0)
+    return 6.0 * num_weights + 12.0 * layers * width * sequence_length

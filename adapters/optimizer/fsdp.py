@@ -1,0 +1,75 @@
+"""A part of each parameter on each rank: fully sharded data parallel (torch's FSDP2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+from typing_extensions import override
+
+from holdfast.adapters.optimizer.engine import TorchWrapped, num_ranks
+from holdfast.adapters.shared.device.device import computed_dtype
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+
+
+def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, offload: bool) -> None:
+    """Shard ``model`` in place, a layer at a time, over all ranks; ``offload`` keeps the shards in host memory.
+
+    In bf16 and fp16 the layers compute in it and gradients are summed in fp32; the shards and what the optimizer keeps
+    are fp32.
+    """
+    mesh = init_device_mesh(device.type, (num_ranks(),))
+    lower = None if precision == "fp32" else computed_dtype(precision)
+    mixed = MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=torch.float32 if lower else None)
+    where = CPUOffloadPolicy() if offload else OffloadPolicy()
+    for part in (*_layers(model), model):
+        sharded = fully_shard(part, mesh=mesh, mp_policy=mixed, offload_policy=where)
+        assert isinstance(sharded, FSDPModule)
+        sharded.set_gradient_divide_factor(1.0)  # a sum over ranks, not a mean
+        sharded.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+    register_fsdp_forward_method(model, "generate")
+
+
+@final
+class Sharded(TorchWrapped):
+    """A model that ``shard`` has sharded, with an optimizer made behind that.
+
+    The gradients of each part are summed over ranks at once: held back until the last one they would take as much
+    memory as the whole model, and torch would keep those of an abandoned update.
+    """
+
+    is_sharded = True
+
+    def __init__(
+        self, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float, precision: str
+    ) -> None:
+        super().__init__(model, model, optimizer, device, clip=clip, precision=precision)
+
+    @override
+    def rest(self) -> None:
+        assert isinstance(self.module, FSDPModule)
+        self.module.reshard()  # else a step would change the shards, and the next forward take what was gathered before
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of the model's largest list of modules: its layers."""
+    stacks: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return list(max(stacks, key=_size, default=nn.ModuleList()).children())
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

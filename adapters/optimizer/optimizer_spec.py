@@ -1,0 +1,38 @@
+"""Which algorithm trains a model, and its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.optimizer.algorithms.optimizer_factory import build_optimizer
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    from holdfast.adapters.optimizer.algorithms.optimizer_factory import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """An algorithm by name (adamw, muon, lion, adamw_8bit) and what ``build_optimizer`` wants to know for it."""
+
+    name: str = "adamw"
+    weight_decay: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    decay_embeddings: bool = True
+
+    def over(self, network: Module, device: str, layout: Layout) -> Optimizer:
+        """Return the algorithm over the parameters of ``network``, which lie on ``device`` in this ``layout``."""
+        return build_optimizer(
+            self.name,
+            network,
+            weight_decay=self.weight_decay,
+            betas=self.betas,
+            epsilon=self.epsilon,
+            decay_embeddings=self.decay_embeddings,
+            device=device,
+            layout=layout,
+        )

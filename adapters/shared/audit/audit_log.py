@@ -1,0 +1,186 @@
+"""The one writer of an audit file."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, Entry, NoEntryError, new_line, read_line
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+TORN_END = "TornEndCut"
+_BLOCK = 1 << 16
+
+
+@final
+class AuditLog:
+    """Appends to the audit file ``path``; opening it makes this object its only writer until ``close``.
+
+    An entry is durable when ``append`` returns. If it cannot be made so, nothing of it stays, and the next ``append``
+    tries the file anew. A last line without an end, which a crash left, is replaced by an entry ``TornEndCut`` with the
+    number of its bytes, in one move. With ``key``, 32 bytes, nobody can write entries who does not have it; a file is
+    written with one key, or with none, from its first line on.
+    Raises ``StateError`` if another writer has the file, if the disk refuses, if the last line is not sound, or if the
+    file or its folder belongs to another user. Other lines are not looked at: ``verify_chain`` does that.
+    """
+
+    def __init__(self, path: Path, *, key: bytes | None = None) -> None:
+        self._path = path.absolute()
+        self._key = key
+        self._file = -1
+        self._state: tuple[Entry | None, int] = (None, 0)  # the last entry and where it ends
+        self._attempt_to_open()
+
+    def append(self, event: str, details: Mapping[str, Any]) -> str:
+        """Add an entry and return its hash; whoever keeps that elsewhere can tell later if lines were taken away."""
+        if self._file < 0:
+            self._attempt_to_open()
+        last, end = self._state
+        line, entry = new_line(event, details, after=last, key=self._key)
+        if len(line) > LONGEST_LINE:
+            msg = f"an entry of {len(line)} bytes is too long for {self._path}: the most is {LONGEST_LINE}"
+            raise StateError(msg)
+        try:
+            _write(self._file, line)
+            os.fsync(self._file)
+            self._state = (entry, end + len(line))
+        except BaseException as error:
+            with suppress(OSError):  # what cannot be taken back is a torn end for the next one who opens the file
+                os.ftruncate(self._file, self._state[1])
+            self.close()
+            if isinstance(error, OSError):
+                msg = f"an entry cannot be added to {self._path}, {explain(error)}"
+                raise StateError(msg) from error
+            raise
+        return entry.hash
+
+    def mend(self) -> None:
+        """Replace the torn end of an entry that could neither be added nor taken back; raises ``StateError``."""
+        if self._file < 0:
+            self._attempt_to_open()
+
+    def close(self) -> None:
+        """Let another writer have the file; twice is harmless, and a later ``append`` opens it again."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _attempt_to_open(self) -> None:
+        try:
+            self._open()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError):
+                msg = f"the audit file {self._path} cannot be used, {explain(error)}"
+                raise StateError(msg) from error
+            raise
+
+    def _open(self) -> None:
+        self._file = _locked(self._path)
+        _refuse_strangers(self._path, self._file)
+        size = os.fstat(self._file).st_size
+        end = _start_of_line(self._file, size)
+        self._state = (self._last_entry(end), end)
+        if end < size:
+            self._replace_torn_end(size - end)
+        elif not size:
+            _sync_folder(self._path.parent)
+
+    def _last_entry(self, end: int) -> Entry | None:
+        if not end:
+            return None
+        start = _start_of_line(self._file, end - 1)
+        try:
+            return read_line(os.pread(self._file, min(end - start, LONGEST_LINE + 1), start), self._key)
+        except NoEntryError as error:
+            msg = f"the last line of {self._path} {error}; move the file away to begin another"
+            raise StateError(msg) from error
+
+    def _replace_torn_end(self, num_bytes: int) -> None:
+        last, end = self._state
+        line, entry = new_line(TORN_END, {"bytes": num_bytes}, after=last, key=self._key)
+        successor = self._path.with_name(f"{self._path.name}.tmp")
+        successor.unlink(missing_ok=True)  # of an attempt that was killed
+        file = os.open(successor, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before it has the name under which others look
+            _copy(self._file, file, end)
+            _write(file, line)
+            os.fsync(file)
+            successor.replace(self._path)
+            _sync_folder(self._path.parent)
+        except BaseException:
+            os.close(file)
+            raise
+        self.close()
+        self._file, self._state = file, (entry, end + len(line))
+
+
+def _locked(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        file = os.open(path, flags, 0o600)
+        try:
+            _lock(path, file)
+            if os.path.samestat(os.fstat(file), path.lstat()):  # else it was replaced since it was opened
+                return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+
+
+def _lock(path: Path, file: int) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        msg = f"another process writes {path}: wait for it, or give this run another run.name"
+        raise StateError(msg) from error
+
+
+def _refuse_strangers(path: Path, file: int) -> None:
+    for place, owner in ((path, os.fstat(file).st_uid), (path.parent, path.parent.stat().st_uid)):
+        if owner != os.geteuid():
+            msg = f"{place} belongs to another user, who can change what is recorded: use a folder of your own"
+            raise StateError(msg)
+
+
+def _start_of_line(file: int, end: int) -> int:
+    """Return the place behind the last line end before ``end``."""
+    while end:
+        start = max(0, end - _BLOCK)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _copy(source: int, target: int, num_bytes: int) -> None:
+    place = 0
+    while place < num_bytes:
+        data = os.pread(source, min(_BLOCK, num_bytes - place), place)
+        _write(target, data)
+        place += len(data)
+
+
+def _write(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

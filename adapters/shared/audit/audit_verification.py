@@ -1,0 +1,113 @@
+"""Whether an audit file is what was written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, Entry, NoEntryError, read_line
+from holdfast.adapters.shared.files.regular_file import open_regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+
+class Flaw(StrEnum):
+    """What is wrong with a line."""
+
+    CHANGED = "changed"
+    TORN = "torn"
+    REMOVED = "removed"
+    REORDERED = "reordered"
+    ADDED = "added"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLine:
+    """The first line, counted from 1, that is not the one that was written there; ``reason`` completes "line N ..."."""
+
+    line: int
+    flaw: Flaw
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChainReport:
+    """The entries before the first broken line: how many, the times of the first and last, the hash of the last."""
+
+    num_entries: int = 0
+    first_time: str | None = None
+    last_time: str | None = None
+    last_hash: str | None = None
+    broken: BrokenLine | None = None
+
+
+def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = None) -> ChainReport:
+    """Read the audit file ``path`` and return how far it is sound; memory holds one line.
+
+    Without ``key`` anybody can have written the whole file anew, and with or without it whole lines may have been cut
+    off the end: only ``holding``, the hash of an entry that must be there, shows either. Raises ``OSError``.
+    """
+    first: Entry | None = None
+    last: Entry | None = None
+    is_held = holding is None
+    broken = None
+    with open_regular(path) as file:
+        for number, line in enumerate(_lines(file), 1):
+            try:
+                entry = read_line(line, key)
+            except NoEntryError as error:
+                broken = BrokenLine(number, *_unreadable(line, str(error)))
+                break
+            if _follows(entry, last):
+                first, last = first or entry, entry
+                is_held = is_held or entry.hash == holding
+            else:
+                broken = BrokenLine(number, *_misplaced(entry, last, file, key))
+                break
+    num_entries = last.sequence if last else 0
+    if broken is None and not is_held:
+        reason = f"or later was cut off, or the whole was written anew: there is no entry with the hash {holding}"
+        broken = BrokenLine(num_entries + 1, Flaw.REMOVED, reason)
+    if first is None or last is None:
+        return ChainReport(broken=broken)
+    return ChainReport(num_entries, first.time, last.time, last.hash, broken)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines with their ends; one that is too long in parts."""
+    while line := file.readline(LONGEST_LINE):
+        yield line
+
+
+def _follows(entry: Entry, last: Entry | None) -> bool:
+    if last is None:
+        return entry.sequence == 1 and entry.previous is None
+    return entry.sequence == last.sequence + 1 and entry.previous == last.hash
+
+
+def _unreadable(line: bytes, reason: str) -> tuple[Flaw, str]:
+    if line.endswith(b"\n") or len(line) == LONGEST_LINE:
+        return Flaw.CHANGED, reason
+    return Flaw.TORN, "has no end: a crash tore it, which the next writer records, or somebody cut it"
+
+
+def _misplaced(entry: Entry, last: Entry | None, rest: BinaryIO, key: bytes | None) -> tuple[Flaw, str]:
+    expected = last.sequence + 1 if last else 1
+    if entry.sequence == expected:
+        return Flaw.CHANGED, "does not continue the line before: one of the two was replaced"
+    if entry.sequence < expected:
+        return Flaw.ADDED, f"holds entry {entry.sequence}, which stood before: it was added"
+    if any(_number_of(line, key) == expected for line in _lines(rest)):
+        return Flaw.REORDERED, f"holds entry {entry.sequence}, and entry {expected} comes later: lines were moved"
+    return Flaw.REMOVED, f"holds entry {entry.sequence}: what stood before it, from entry {expected} on, was removed"
+
+
+def _number_of(line: bytes, key: bytes | None) -> int | None:
+    try:
+        return read_line(line, key).sequence
+    except NoEntryError:
+        return None

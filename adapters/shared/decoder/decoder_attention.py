@@ -1,0 +1,128 @@
+"""How tokens look at the earlier tokens of their document: the seam where implementations are plugged in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
+
+import torch
+from torch import nn
+from torch._dynamo import maybe_mark_dynamic
+from torch.nn.functional import scaled_dot_product_attention
+from typing_extensions import override
+
+from holdfast.adapters.shared.modeling.attention import varlen_attention
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+
+class Attention(ABC):
+    """Causal attention within documents.
+
+    ``separate`` is called once a forward pass and ``attend`` once a layer, with what ``separate`` returned: a mask, a
+    block mask, the ends of documents, or whatever the implementation needs to keep them apart.
+    """
+
+    @abstractmethod
+    def separate(self, position_ids: Tensor, *, is_packed: bool | None) -> Any:
+        """Return what keeps documents apart whose tokens have ``position_ids``, int64 (rows, length), from 0 on.
+
+        ``is_packed`` is whether any row holds more than one; None leaves it to the implementation to find out or to
+        assume it, without waiting for an accelerator.
+        """
+
+    @abstractmethod
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
+        """Return the values that each query attends to, as ``query``: (rows, heads, length, head size).
+
+        ``key`` and ``value`` may have fewer heads, each of which then serves several query heads in a row.
+        """
+
+
+@final
+class SdpaAttention(Attention):
+    """torch's ``scaled_dot_product_attention``, with a boolean mask where rows hold several documents.
+
+    Its ``documents`` are that mask, (rows, 1, length, length), or None where each row is one document. It also takes
+    fewer queries than keys, as generation has: these see all keys.
+    """
+
+    @override
+    def separate(self, position_ids: Tensor, *, is_packed: bool | None) -> Tensor | None:
+        if is_packed is None:
+            # asking an accelerator would stall it, and asking while compiling would cut the graph
+            can_ask = position_ids.device.type == "cpu" and not torch.compiler.is_compiling()
+            is_packed = not can_ask or bool((position_ids[:, 1:] == 0).any())
+        if not is_packed:
+            return None
+        numbers = document_numbers(position_ids)
+        return (numbers[:, None, :, None] == numbers[:, None, None, :]).tril()
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
+        sharing = query.shape[1] // key.shape[1]
+        if sharing > 1 and documents is not None and query.device.type != "cpu":
+            # with a mask, torch's fast kernels on accelerators know no shared heads: it would hold all weights
+            key, value = (tensor.repeat_interleave(sharing, dim=1) for tensor in (key, value))
+            sharing = 1
+        return scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=documents,
+            dropout_p=dropout,
+            is_causal=documents is None and query.shape[2] == key.shape[2],
+            enable_gqa=sharing > 1,
+        )
+
+
+@final
+class VarlenAttention(Attention):
+    """torch's kernel for rows of documents on GPUs in half precision, elsewhere one document after the other.
+
+    Its ``documents`` are where they end in the flattened rows, int32, from 0 on, and a row's length, which none
+    exceeds; to know how many there are, an accelerator is waited for once a forward pass.
+    """
+
+    @override
+    def separate(self, position_ids: Tensor, *, is_packed: bool | None) -> tuple[Tensor, int]:
+        begins = position_ids == 0
+        begins[:, 0] = True
+        places = begins.flatten().nonzero()[:, 0]
+        ends = torch.cat((places, places.new_tensor([position_ids.numel()]))).int()
+        maybe_mark_dynamic(ends, 0)
+        return ends, position_ids.shape[1]
+
+    @override
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
+        ends, longest = documents
+        found, _ = varlen_attention(
+            _PLAIN, query, key, value, None, cu_seq_lens_q=ends, max_length_q=longest, dropout=dropout
+        )
+        return found.transpose(1, 2)
+
+
+_PLAIN = nn.Identity()  # a module that asks nothing special of its attention
+ATTENTIONS: Mapping[str, Attention] = MappingProxyType({"sdpa": SdpaAttention(), "varlen": VarlenAttention()})
+
+
+def choose_attention(wanted: str) -> Attention:
+    """Return the first implementation that there is of ``wanted``, names joined by commas; ``auto`` is sdpa.
+
+    Raises ``ConfigurationError`` if there is none.
+    """
+    for name in wanted.split(","):
+        if name in ATTENTIONS or name == "auto":
+            return ATTENTIONS["sdpa" if name == "auto" else name]
+    msg = f"model.attention is {wanted}, but a decoder has only auto, {', '.join(ATTENTIONS)}"
+    raise ConfigurationError(msg)
+
+
+def document_numbers(position_ids: Tensor) -> Tensor:
+    """Return which document of its row each token belongs to, int64 (rows, length): each position 0 begins one."""
+    return (position_ids == 0).cumsum(dim=1)

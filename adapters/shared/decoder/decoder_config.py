@@ -1,0 +1,65 @@
+"""What a decoder's network says of itself, and how that reads in a config.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.decoder.config_fields import fields_of
+from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE, family_of
+
+if TYPE_CHECKING:
+    from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """The shape, with the attributes that configurations of Hugging Face models have."""
+
+    shape: DecoderShape
+    dropout: Dropout
+    end_of_text: int
+
+    @property
+    def model_type(self) -> str:
+        """Return the Hugging Face name of the models that compute the same, or ``holdfast_decoder``."""
+        family = family_of(self.shape)
+        return OWN_TYPE if family is None else family.model_type
+
+    @property
+    def vocab_size(self) -> int:
+        """Return how many ids are embedded."""
+        return self.shape.vocabulary_size
+
+    @property
+    def hidden_size(self) -> int:
+        """Return the numbers of a token between layers."""
+        return self.shape.hidden_size
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Return the number of layers."""
+        return self.shape.num_layers
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Return how many positions there are."""
+        return self.shape.positions.longest
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """Return whether the embedding also predicts."""
+        return self.shape.tied
+
+    def to_json_string(self) -> str:
+        """Return the config.json that stands beside the weights; Hugging Face's own where it has such a model."""
+        family = family_of(self.shape)
+        if family is None:
+            described = {**fields_of(self.shape), "dropout": asdict(self.dropout)}
+        else:
+            described = {"architectures": [family.architecture], **family.describe(self.shape, self.dropout)}
+        described |= {"model_type": self.model_type, "dtype": "float32"}
+        described |= {"bos_token_id": self.end_of_text, "eos_token_id": self.end_of_text, "pad_token_id": None}
+        return json.dumps(described, indent=2, sort_keys=True) + "\n"

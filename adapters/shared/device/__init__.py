@@ -1,0 +1,1 @@
+"""The device that a process computes on: its memory, processors and threads."""

@@ -1,0 +1,77 @@
+"""How much memory a trial takes, and may take."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import final
+
+import psutil
+import torch
+
+from holdfast.adapters.shared.device.device import memory_bytes
+from holdfast.adapters.shared.device.host_memory import free_bytes
+
+_PEAK_OF_PROCESS = Path("/proc/self/clear_refs")  # "5" resets the peak of the resident size; Linux
+
+
+@final
+class GpuGauge:
+    """The GPU of this process, of which all that others do not hold may be taken, up to ``share`` of it."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def reset(self) -> None:
+        """Begin to look for the peak anew, with nothing kept for later."""
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+    def peak(self) -> int:
+        """Return the most that torch's allocator held."""
+        return torch.cuda.max_memory_reserved()
+
+    def held(self) -> int:
+        """Return what is held now."""
+        return torch.cuda.memory_allocated()
+
+    def most(self) -> int:
+        """Return the peak that may be reached."""
+        free, total = torch.cuda.mem_get_info()
+        of_others = total - free - torch.cuda.memory_reserved()
+        return int(self._share * total) - of_others
+
+
+@final
+class HostGauge:
+    """The host's memory, of which ``share`` of what is free may be taken: by machine, control group and RLIMIT_AS."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def reset(self) -> None:
+        """Begin to look for the peak anew, where the operating system allows it; else it only rises."""
+        if _PEAK_OF_PROCESS.exists():
+            _PEAK_OF_PROCESS.write_text("5")
+
+    def peak(self) -> int:
+        """Return the most that the process had resident."""
+        return memory_bytes("cpu")
+
+    def held(self) -> int:
+        """Return what is resident now."""
+        return int(psutil.Process().memory_info().rss)
+
+    def most(self) -> int:
+        """Return the peak that may be reached."""
+        memory = psutil.Process().memory_info()
+        free = free_bytes()
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            free = min(free, max(0, limit - memory.vms))
+        return int(memory.rss + self._share * free)
+
+
+def gauge_of(device: str, share: float) -> GpuGauge | HostGauge:
+    """Return the gauge of ``device`` (cpu or cuda)."""
+    return GpuGauge(share) if device == "cuda" else HostGauge(share)

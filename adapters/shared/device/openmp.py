@@ -1,0 +1,148 @@
+"""The threads with which torch computes on a processor: how many, and how long they spin at a barrier."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, final
+
+import torch
+
+from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
+from holdfast.adapters.shared.device.thread_limits import has_room_for_threads
+from holdfast.domain.resources.spin_policy import ThreadTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.domain.resources.spin_policy import Spinning
+
+_MAPS, _TASKS = Path("/proc/self/maps"), Path("/proc/self/task")
+_SECONDS_BETWEEN_LOOKS = 0.5
+_PROCESSORS = allowed_cpus()  # when libgomp was loaded, which counts them then
+
+
+@contextmanager
+def threads_of_run(recorded: str = "") -> Iterator[None]:
+    """Within the block torch computes with as many threads as there are processors for this process.
+
+    A run keeps the number ``recorded`` with its checkpoints where a quota alone would change it, as the bits of a step
+    depend on it. ``OMP_NUM_THREADS``, if it is set, counts instead.
+    """
+    before, wanted = torch.get_num_threads(), usable_cpus()
+    if recorded.isdigit() and wanted < int(recorded) <= allowed_cpus():
+        wanted = int(recorded)
+    if "OMP_NUM_THREADS" in os.environ or wanted >= before:
+        yield
+        return
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@final
+class BriefWaits:
+    """Makes the threads of libgomp sleep after a moment at a barrier, in place of what GOMP_SPINCOUNT says.
+
+    libgomp counts the threads that it manages in the whole process, and lets waiting threads sleep soon while they are
+    more than the processors that it found when it was loaded. So a thread here has it start one thread more than these,
+    and all of them sleep. If a thread cannot be started, libgomp ends the process without a save. So nothing happens
+    where ``has_room`` finds too little room for the threads of all ranks on this machine, and never again after that,
+    nor where libgomp is not loaded.
+    """
+
+    def __init__(self, maps: Path = _MAPS, *, has_room: Callable[[int], bool] = has_room_for_threads) -> None:
+        self._libraries = [ctypes.CDLL(path) for path in _loaded(maps)]
+        self._has_room = has_room
+        self._over: Event | None = None
+        self._thread: Thread | None = None
+
+    def begin(self) -> None:
+        """Sleep soon at barriers from now on; twice is harmless."""
+        if self._thread is not None or not self._libraries:
+            return
+        num_ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+        if not self._has_room((_PROCESSORS + 1) * len(self._libraries) * num_ranks):
+            self._libraries = []
+            return
+        over, is_there = Event(), Event()
+        thread = Thread(target=self._crowd, args=(over, is_there), name="holdfast-openmp", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the system gives no more threads
+            self._libraries = []
+            return
+        self._over, self._thread = over, thread
+        is_there.wait()
+
+    def end(self) -> None:
+        """Spin again as GOMP_SPINCOUNT says; twice is harmless."""
+        if self._over is None or self._thread is None:
+            return
+        self._over.set()
+        self._thread.join()
+        self._over = self._thread = None
+
+    def _crowd(self, over: Event, is_there: Event) -> None:
+        try:
+            nothing = ctypes.CDLL(None).free  # of a null pointer
+            for library in self._libraries:
+                library.GOMP_parallel(nothing, None, _PROCESSORS + 1, 0)
+        except (AttributeError, OSError):  # a libgomp without that function
+            self._libraries = []
+        finally:
+            is_there.set()
+        over.wait()
+
+
+@contextmanager
+def spinning_by_load(spinning: Spinning, seconds: float = _SECONDS_BETWEEN_LOOKS) -> Iterator[None]:
+    """Within the block a thread looks every so many ``seconds`` whether threads wait for processors, as others work.
+
+    While ``spinning`` says so, those of libgomp sleep soon at barriers. What a step computes does not depend on it.
+    """
+    waits, over = BriefWaits(), Event()
+
+    def watch() -> None:
+        while not over.wait(seconds):
+            (waits.begin if spinning.is_brief(thread_times()) else waits.end)()
+
+    thread = Thread(target=watch, name="holdfast-load", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the system gives no more threads
+        yield
+        return
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        waits.end()
+
+
+def thread_times(tasks: Path = _TASKS) -> ThreadTimes:
+    """Return how many seconds this process's threads have run, and how many they waited for a processor, until now."""
+    ran = waited = 0
+    for file in tasks.glob("*/schedstat"):
+        try:
+            own, delay, _ = file.read_text().split()
+        except (OSError, ValueError):  # a thread that has ended since
+            continue
+        ran, waited = ran + int(own), waited + int(delay)
+    return ThreadTimes(ran / 1e9, waited / 1e9)
+
+
+def _loaded(maps: Path) -> Sequence[str]:
+    try:
+        lines = maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:  # another system, whose OpenMP is another too
+        return []
+    fields = (line.split(maxsplit=5) for line in lines)
+    paths = {each[5] for each in fields if len(each) == 6 and Path(each[5]).name.startswith("libgomp")}
+    return sorted(path for path in paths if Path(path).exists())

@@ -1,0 +1,137 @@
+"""Operations on a file system that may fail or be cut short, in one place so that tests can stop at each of them."""
+
+from __future__ import annotations
+
+import errno
+import os
+from concurrent.futures import ThreadPoolExecutor
+from io import FileIO
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.files.regular_file import refuse_irregular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+_SYNCED_AT_ONCE = 64 << 20  # bytes
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space there",
+    errno.EDQUOT: "free some space there or raise the quota",
+    errno.EACCES: "give this user access to it",
+    errno.EPERM: "give this user access to it",
+    errno.EROFS: "mount it writable",
+    errno.EXDEV: "keep the whole run folder on one file system",
+    errno.EMFILE: "raise the limit of open files",
+}
+
+
+def explain(error: OSError) -> str:
+    """Return what the system says went wrong and what a person can do about it, to end a sentence with."""
+    remedy = _REMEDIES.get(error.errno or 0, "check the disk")
+    return f"{(error.strerror or str(error)).lower()}: {remedy}"
+
+
+_BLOCK = 1 << 20
+
+
+class FileOperations:
+    """What a durable adapter does to a file system, each call a point at which a crash or a full disk may fall.
+
+    All raise ``OSError``. None but ``sync_folder`` follows a link at the end of its path. Nothing is durable before
+    ``sync_file`` (bytes) and ``sync_folder`` (names). A subclass may count, refuse or interrupt, and calls through.
+    """
+
+    def make_folder(self, path: Path) -> None:
+        """Create the folder, which does not exist."""
+        path.mkdir()
+
+    def write_file(self, path: Path, data: bytes) -> None:
+        """Create the file, which does not exist, with ``data``."""
+        with path.open("xb") as file:
+            file.write(data)
+
+    def write_chunks(self, path: Path, chunks: Iterable[Buffer]) -> None:
+        """Create the file, which does not exist, with ``chunks`` one after another.
+
+        What is written goes on its way to the disk while the rest is: the sync that must follow finds little to do.
+        """
+        with path.open("xb", buffering=0) as file, ThreadPoolExecutor(1, "sync") as thread:
+            written, syncing = 0, None
+            for chunk in chunks:
+                rest = memoryview(chunk)
+                while rest:
+                    count = file.write(rest)
+                    rest, written = rest[count:], written + count
+                if written >= _SYNCED_AT_ONCE and (syncing is None or syncing.done()):
+                    if syncing is not None:
+                        syncing.result()  # an error is told here and to nobody else
+                    written, syncing = 0, thread.submit(os.fdatasync, file.fileno())
+            if syncing is not None:
+                syncing.result()
+
+    def overwrite_file(self, path: Path) -> None:
+        """Replace each byte of the file by zero, where it lies."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            rest = os.fstat(descriptor).st_size
+            while rest:
+                rest -= os.write(descriptor, bytes(min(rest, _BLOCK)))
+        finally:
+            os.close(descriptor)
+
+    def sync_file(self, path: Path) -> None:
+        """Make the bytes of the file durable."""
+        self._sync(path, os.O_RDONLY | os.O_NOFOLLOW)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make the names in the folder durable."""
+        self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move ``source`` to ``target`` on the same file system, at once or not at all."""
+        source.rename(target)
+
+    def remove_file(self, path: Path) -> None:
+        """Delete a file or a link."""
+        path.unlink()
+
+    def remove_folder(self, path: Path) -> None:
+        """Delete an empty folder."""
+        path.rmdir()
+
+    def remove_tree(self, path: Path) -> None:
+        """Delete whatever ``path`` is, with all in it, through the operations above."""
+        if not path.is_symlink() and path.is_dir():
+            for child in sorted(path.iterdir()):
+                self.remove_tree(child)
+            self.remove_folder(path)
+        else:
+            self.remove_file(path)
+
+    def open_file(self, path: Path) -> FileIO:
+        """Open the file for unbuffered reading at once; raises ``OSError`` for a link, a pipe or a device."""
+        return FileIO(path, "rb", opener=_without_links)
+
+    def _sync(self, path: Path, flags: int) -> None:
+        descriptor = os.open(path, flags)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def destroy_file(files: FileOperations, path: Path) -> None:
+    """Overwrite the file and delete it, durably: all that can be done from here about what a disk remembers."""
+    files.overwrite_file(path)
+    files.sync_file(path)
+    files.remove_file(path)
+    files.sync_folder(path.parent)
+
+
+def _without_links(path: str, flags: int) -> int:
+    refuse_irregular(path)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

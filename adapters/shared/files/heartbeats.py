@@ -1,0 +1,46 @@
+"""Signs of life of the ranks of a run, in its folder."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.files.regular_file import read_regular, refuse_irregular
+from holdfast.domain.fault_tolerance.liveness import Beat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+@final
+class HeartbeatFiles:
+    """One small file a rank in ``folder``, replaced whole; each rank of ``size`` reads those of all."""
+
+    def __init__(self, folder: Path, rank: int, size: int) -> None:
+        self._folder = folder
+        self._path = folder / f"rank{rank}.json"
+        self._size = size
+
+    def tell(self, beat: Beat) -> None:
+        """Replace what this rank has told; a disk that refuses is told of by those who save."""
+        temporary = self._path.with_suffix(".tmp")
+        with suppress(OSError):
+            self._folder.mkdir(exist_ok=True)
+            refuse_irregular(temporary)
+            temporary.write_text(json.dumps(beat.to_json()), encoding="utf-8")
+            temporary.replace(self._path)
+
+    def all(self) -> Sequence[Beat]:
+        """Return what each rank told last."""
+        beats = []
+        for rank in range(self._size):
+            with suppress(OSError, ValueError, KeyError, TypeError):  # not there yet, or gone
+                beats.append(Beat.from_json(json.loads(read_regular(self._folder / f"rank{rank}.json"))))
+        return beats
+
+    def leave(self) -> None:
+        """Remove what this rank has told."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)

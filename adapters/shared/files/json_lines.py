@@ -1,0 +1,232 @@
+"""Records in a file, one JSON object a line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections import deque
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.regular_file import open_regular, regular
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from io import FileIO
+    from pathlib import Path
+
+_BLOCK = 65536
+_log = logging.getLogger(__name__)
+
+
+@final
+class JsonLines:
+    """Keeps records in a file, one JSON object a line, in ASCII.
+
+    A record is with the operating system when ``append`` returns: it survives ``kill -9``, not a power cut. A last line
+    that a crash tore is no record, and the next ``append`` or ``cut`` removes it. JSON has no number for not-a-number
+    and the infinities: they are the strings "NaN", "Infinity" and "-Infinity", as in the JSON of protocol buffers;
+    ``float`` reads them back. One writer at a time.
+
+    A record that the disk refuses raises ``StateError`` and is kept: it and those that follow, up to ``most_waiting``
+    bytes, are written in their order, each once, as soon as the disk takes them. Meanwhile nothing more is raised, but
+    once when records have to be dropped. What cannot be written at ``close`` is logged.
+    """
+
+    def __init__(self, path: Path, *, most_waiting: int = 16 << 20) -> None:
+        self._path = path
+        self._most_waiting = most_waiting
+        self._file: FileIO | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+        self._whole: int | None = None  # where a line begins that was perhaps written in part
+        self._refused = False
+        self._dropped = 0
+
+    def append(self, record: Mapping[str, object]) -> None:
+        """Add ``record`` as the last line; folders that are missing are made."""
+        line = _encode(record)
+        if self._waiting and self._waiting_bytes + len(line) > self._most_waiting:
+            self._write_waiting()
+            if self._waiting:
+                self._drop()
+                return
+        self._waiting.append(line)
+        self._waiting_bytes += len(line)
+        self._write_waiting()
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """Yield the records that are there; a line that is none is passed over."""
+        if self._path.exists():
+            try:
+                lines = open_regular(self._path)
+            except OSError as error:
+                msg = f"{self._path} cannot be read: {error.strerror}"
+                raise StateError(msg) from error
+            with lines:
+                yield from filter(None, map(_decode, lines))
+
+    def cut(self, keep: Callable[[Mapping[str, Any]], bool]) -> None:
+        """Leave only the records that ``keep`` wants, byte for byte, and every whole line that is no JSON object.
+
+        All or nothing at any crash point, and durable; memory holds one line at a time.
+        """
+        self._let_go()
+        self._waiting = deque(line for line in self._waiting if keep(_decode(line) or {}))
+        self._waiting_bytes = sum(map(len, self._waiting))
+        if not self._path.exists():
+            return
+        shortened = self._path.with_name(f"{self._path.name}.tmp")
+        try:
+            self._remove_torn()
+            if _copy_kept(self._path, shortened, keep):
+                _replace(self._path, shortened)
+        except OSError as error:
+            msg = f"{self._path} cannot be shortened, {explain(error)}"
+            raise StateError(msg) from error
+        finally:
+            shortened.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Write what waits, if that can be, and let go of the file; a later ``append`` opens it again."""
+        if self._waiting:
+            with contextlib.suppress(StateError):  # it was raised when the first of them was refused
+                self._write_waiting()
+        if lost := len(self._waiting) + self._dropped:
+            told = "1 record" if lost == 1 else f"{lost} records"
+            _log.warning("lost, as the disk did not take them: %s of %s", told, self._path)
+        self._waiting.clear()
+        self._waiting_bytes, self._dropped, self._refused = 0, 0, False
+        self._let_go()
+
+    def _write_waiting(self) -> None:
+        try:
+            if self._file is None:
+                self._remove_torn()
+                self._file = _open_after_last_record(self._path)
+            while self._waiting:
+                self._whole = self._file.seek(0, os.SEEK_END)
+                rest = memoryview(self._waiting[0])
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+                self._whole = None
+                self._waiting_bytes -= len(self._waiting.popleft())
+        except OSError as error:
+            self._let_go()
+            if not self._refused:
+                self._refused = True
+                msg = (
+                    f"a record cannot be added to {self._path}, {explain(error)}; it and those that follow are "
+                    "kept, and written as soon as they can be"
+                )
+                raise StateError(msg) from error
+        else:
+            self._refused = False
+
+    def _remove_torn(self) -> None:
+        """Cut off what an attempt that failed has left of a line: it is written again as a whole."""
+        if self._whole is not None:
+            if self._path.exists() and self._path.stat().st_size > self._whole:
+                os.truncate(self._path, self._whole)
+            self._whole = None
+
+    def _drop(self) -> None:
+        self._dropped += 1
+        if self._dropped == 1:
+            msg = f"more records wait to be added to {self._path} than can be kept: those that follow are lost"
+            raise StateError(msg)
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False)
+
+
+def _encode(record: Mapping[str, object]) -> bytes:
+    try:
+        text = _ENCODER.encode(record)
+    except ValueError:
+        text = _ENCODER.encode(_without_non_finite(record))
+    return f"{text}\n".encode("ascii")
+
+
+def _without_non_finite(value: Any) -> Any:
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if math.isinf(value):
+            return "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {key: _without_non_finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_without_non_finite(item) for item in value]
+        case _:
+            return value
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _open_after_last_record(path: Path) -> FileIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a+b", buffering=0, opener=regular)  # noqa: SIM115  a path knows no opener
+    try:
+        end = file.seek(0, os.SEEK_END)
+        start = _start_of_unended_line(file, end)
+        file.seek(start)
+        if unended := file.read(end - start):
+            if _decode(unended) is None:
+                file.truncate(start)
+            else:
+                file.write(b"\n")
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _start_of_unended_line(file: FileIO, end: int) -> int:
+    while end:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        newline = file.read(end - start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _copy_kept(source: Path, target: Path, keep: Callable[[Mapping[str, Any]], bool]) -> bool:
+    """Return whether the copy differs."""
+    differs = False
+    with open_regular(source) as lines, open(target, "wb", opener=regular) as kept:
+        for line in lines:
+            ended = line.endswith(b"\n")
+            record = _decode(line)
+            wanted = ended if record is None else keep(record)
+            differs |= not (wanted and ended)
+            if wanted:
+                kept.write(line if ended else line + b"\n")
+    return differs
+
+
+def _replace(path: Path, successor: Path) -> None:
+    files = FileOperations()
+    shutil.copymode(path, successor)
+    files.sync_file(successor)
+    files.rename(successor, path)
+    files.sync_folder(path.parent.resolve())

@@ -1,0 +1,58 @@
+"""A small file that remembers which micro-batches fit into memory."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.domain.training.micro_batch import KnownSize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+@final
+class SizeFile:
+    """Keeps a ``KnownSize`` of what ``key`` describes (model, length, precision, device) in ``path``.
+
+    It saves time and no more: one that is damaged, of something else or cannot be written is told by ``say``, and the
+    sizes are found again.
+    """
+
+    def __init__(self, path: Path, key: str, say: Callable[[str], object]) -> None:
+        self._path = path
+        self._key = key
+        self._say = say
+
+    def read(self) -> KnownSize | None:
+        """Return what is remembered, None if nothing is."""
+        try:
+            record = json.loads(read_regular(self._path))
+            rows, shortages = record["rows"], {int(size): times for size, times in record["shortages"].items()}
+            are_counts = all(isinstance(count, int) and count > 0 for count in (rows, *shortages, *shortages.values()))
+            of_this = record["key"] == self._key
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._say(f"{self._path} is left alone, as it cannot be read: {type(error).__name__}")
+            return None
+        if not are_counts:
+            self._say(f"{self._path} is left alone, as it holds something else than counts")
+        return KnownSize(rows, shortages) if are_counts and of_this else None
+
+    def write(self, known: KnownSize) -> None:
+        """Remember ``known``, in one move."""
+        record = {"key": self._key, "rows": known.rows, "shortages": known.shortages}
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(record, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        except OSError as error:
+            self._say(f"{self._path} cannot be written ({error.strerror}): the micro-batch is not remembered")

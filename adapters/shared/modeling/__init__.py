@@ -1,0 +1,1 @@
+"""Parts of the causal language models that every model factory builds."""

@@ -1,0 +1,238 @@
+"""A torch language model that knows its own loss: what torch model factories build and torch optimizers train."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, final
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from holdfast.adapters.shared.modeling.attention import packed_arguments
+from holdfast.adapters.shared.modeling.losses import (
+    IGNORED,
+    chunked_cross_entropy,
+    chunked_rows,
+    liger_cross_entropy,
+    rows_at_once,
+)
+from holdfast.adapters.shared.modeling.token_generation import new_tokens
+from holdfast.adapters.shared.tensor_state.consolidation import JoinedTensors, rank_file
+from holdfast.adapters.shared.tensor_state.file_parts import TextPart
+from holdfast.adapters.shared.tensor_state.local_shards import (
+    assign,
+    host_slices,
+    host_tensors,
+    is_first_rank,
+    local_slice,
+    rank_and_size,
+    shape_of,
+)
+from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
+from holdfast.adapters.shared.tensor_state.sharded_tensors import slices_part
+from holdfast.domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from holdfast.adapters.shared.tensor_state.consolidation import Convert
+    from holdfast.adapters.shared.tensor_state.local_shards import ReadRange, Slice
+    from holdfast.adapters.shared.tensor_state.sharded_tensors import SlicedTensors
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.state_store import JoinedPart, StatePart
+
+    OwnLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+MODEL_FILE = "model.safetensors"
+
+
+class Adapters(Protocol):
+    """What trains and is saved in place of all weights."""
+
+    def tensors(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return what trains in ``network``, by the names that it is saved under."""
+
+    def files(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Return the files that hold the tensors, ``MODEL_FILE`` among them, each with what stands beside them."""
+
+    def description(self) -> StatePart:
+        """Return the file that says what they are."""
+
+    def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what stands in ``MODEL_FILE`` by the names of ``tensors``; ``StateError`` if of another base."""
+
+
+@final
+class CausalLanguageModel(nn.Module):
+    """A causal model, of Hugging Face or with the same face, whose forward is the summed loss of a packed batch.
+
+    The network gets position ids that restart with each document, no attention mask and ``use_cache=False``: only
+    then does transformers keep packed documents from attending to each other.
+    ``loss`` says how it is computed: ``chunked`` (never all logits; the head must be a plain linear one), ``liger``
+    (the same by that package's kernels) or ``plain`` (all logits at once). ``own_loss``, if there is one, is what
+    training minimizes in its place: it takes fp32 logits (tokens, vocabulary) and labels int64 (tokens,), -100 for
+    those that count for nothing, and returns the sum over tokens, each by itself; evaluation stays cross-entropy.
+    ``isolates_documents`` tells whether rows may hold several documents, and ``notes`` what a person should read
+    about the choices that were made, a line each. ``adapters``, if there are any, are all that is captured and loaded.
+    """
+
+    def __init__(self, network: PreTrainedModel) -> None:
+        super().__init__()
+        self.network = network
+        self.loss: Literal["chunked", "liger", "plain"] = "plain"
+        self.own_loss: OwnLoss | None = None
+        self.isolates_documents = True
+        self.notes: tuple[str, ...] = ()
+        self.adapters: Adapters | None = None
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, loss_mask: Tensor) -> Tensor:
+        """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length)."""
+        labels = torch.full_like(input_ids, IGNORED)
+        labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], IGNORED)
+        arguments = packed_arguments(self.network, position_ids)
+        own_loss = self.own_loss if self.training else None
+        if self.loss == "plain":
+            logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1).float()
+            return _summed(logits, labels.flatten()) if own_loss is None else own_loss(logits, labels.flatten())
+        hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
+        return self._chunked(hidden.flatten(0, 1), labels.flatten(), own_loss)
+
+    @property
+    def num_positions(self) -> int | None:
+        """Return how many tokens of a text the network can see, None if it knows no such limit."""
+        positions: int | None = getattr(self.network.config, "max_position_embeddings", None)
+        return positions
+
+    def generate(
+        self,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        end_of_text: int,
+        tell: Callable[[int], object] = lambda _: None,
+    ) -> Sequence[int]:
+        """Return new ids after ``prompt``, as ``Trainable.generate`` promises; a long prompt loses its beginning.
+
+        ``tell`` gets each of them as it comes. Raises ``ConfigurationError`` if no position is left for new tokens.
+        """
+        return new_tokens(self.network, list(prompt)[-self._room_for_prompt(sampling) :], sampling, end_of_text, tell)
+
+    def capture(self, *, copy: bool = True) -> Sequence[StatePart]:
+        """Return weights and description by value, as files that ``from_pretrained`` loads, on the first rank.
+
+        The model is not sharded: each rank has all of it. Without ``copy`` weights are as ``host_slices`` give them.
+        """
+        weights = host_tensors(self._own_slices(), copy=copy)
+        if not is_first_rank():
+            return ()
+        files = {name: {**self._convert(weights), **more} for name, more in self._files().items()}
+        contiguous = (
+            TensorsPart(name, {key: tensor.contiguous() for key, tensor in file.items()})
+            for name, file in files.items()
+        )
+        return (*contiguous, *self._descriptions())
+
+    def capture_slices(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
+        """Return this rank's slices of the weights; on the first rank also what makes ``capture`` of them."""
+        rank, num_ranks = rank_and_size()
+        part = slices_part(rank_file("weights", rank, num_ranks), host_slices(self._own_slices(), copy=copy))
+        if rank > 0:
+            return (part,)
+        slices = [rank_file("weights", each, num_ranks) for each in range(num_ranks)]
+        joined = [JoinedTensors(name, slices, self._convert, more) for name, more in self._files().items()]
+        return (part, *joined, *self._descriptions())
+
+    def loading(self, saved: SlicedTensors) -> Callable[[], None]:
+        """Return what loads the weights that ``saved`` gives, as ``capture`` wrote them, while that is open.
+
+        Raises ``StateError`` if they do not fit. Weights that need no other form are read into their places.
+        """
+        if self.adapters is not None or hasattr(self.network, "from_huggingface"):
+            return partial(self._read, self._ranges_of({name: saved.whole(name) for name in saved.shapes}))
+        self._refuse_other(saved.shapes)
+        return partial(self._read, {name: partial(saved.read, name) for name in saved.shapes})
+
+    def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy ``tensors``, as ``capture`` wrote them, into the network; raises ``StateError`` if they do not fit."""
+        self._read(self._ranges_of(tensors))
+
+    def _chunked(self, hidden: Tensor, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:
+        head = self.network.get_output_embeddings()
+        if own_loss is not None:
+            return chunked_rows(own_loss, hidden, head, labels, rows_at_once=rows_at_once(head.out_features))
+        if self.loss == "liger":
+            return liger_cross_entropy(hidden, head.weight, head.bias, labels)
+        rows = rows_at_once(head.out_features)
+        return chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows)
+
+    def _room_for_prompt(self, sampling: Sampling) -> int:
+        if (positions := self.num_positions) is None:
+            return sys.maxsize
+        if positions <= sampling.max_new_tokens:
+            msg = f"the model has {positions} positions: ask for fewer than {positions} new tokens"
+            raise ConfigurationError(msg)
+        return positions - sampling.max_new_tokens
+
+    @torch.no_grad()
+    def _read(self, ranges: Mapping[str, ReadRange]) -> None:
+        own = self._own_tensors()
+        for name, read in ranges.items():
+            assign(own[name], read)
+
+    def _ranges_of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, ReadRange]:
+        read = getattr(self.network, "from_huggingface", dict) if self.adapters is None else self.adapters.read
+        own = read(tensors)
+        self._refuse_other({name: tensor.shape for name, tensor in own.items()})
+        return {name: partial(_range_of, tensor.reshape(-1)) for name, tensor in own.items()}
+
+    def _refuse_other(self, saved: Mapping[str, torch.Size]) -> None:
+        own = self._own_tensors()
+        if own.keys() != saved.keys():
+            differing = sorted(own.keys() ^ saved.keys())
+            msg = f"the checkpoint's weights are of another model: {differing[0]} and {len(differing) - 1} more differ"
+            raise StateError(msg)
+        for name, tensor in own.items():
+            if shape_of(tensor) != saved[name]:
+                msg = f"{name} is {tuple(saved[name])} in the checkpoint and {tuple(shape_of(tensor))} in the model"
+                raise StateError(msg)
+
+    @property
+    def _convert(self) -> Convert:
+        """Return what gives the tensors their names and forms in ``MODEL_FILE``."""
+        return dict if self.adapters is not None else getattr(self.network, "to_huggingface", dict)
+
+    def _files(self) -> Mapping[str, Mapping[str, Tensor]]:
+        return {MODEL_FILE: {}} if self.adapters is None else self.adapters.files()
+
+    def _descriptions(self) -> Sequence[StatePart]:
+        if self.adapters is not None:
+            return (self.adapters.description(),)
+        config = TextPart("config.json", self.network.config.to_json_string())
+        if getattr(self.network, "generation_config", None) is None:
+            return (config,)
+        return (config, TextPart("generation_config.json", self.network.generation_config.to_json_string()))
+
+    def _own_slices(self) -> dict[str, Slice]:
+        return {name: local_slice(tensor) for name, tensor in self._own_tensors().items()}
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        """Return each tensor once: tied weights stand under their first name, as Hugging Face saves them."""
+        if self.adapters is not None:
+            return self.adapters.tensors(self.network)
+        tensors: dict[int, tuple[str, Tensor]] = {}
+        for name, tensor in self.network.state_dict(keep_vars=True).items():
+            tensors.setdefault(id(tensor), (name, tensor))
+        return dict(tensors.values())
+
+
+def _summed(logits: Tensor, labels: Tensor) -> Tensor:
+    return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+def _range_of(flat: Tensor, start: int, count: int, _into: Tensor | None = None) -> Tensor:
+    return flat[start : start + count]

@@ -1,0 +1,90 @@
+"""Which way of computing the loss a model can take, found out by trying."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from holdfast.adapters.shared.modeling.attention import packed_arguments
+from holdfast.adapters.shared.modeling.document_isolation import as_evaluated, random_tokens
+from holdfast.domain.built_in import LOSSES
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+
+_TOKENS = 6
+_LARGE = 1e3  # logits beside which soft caps, such as 30 of Gemma 2, show
+_CLOSE = 1e-4  # of the largest logit
+
+
+def choose_loss(
+    model: CausalLanguageModel, wanted: str = "auto", *, own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> None:
+    """Set ``model.loss`` to what ``wanted`` means for it, and ``model.own_loss``.
+
+    auto is chunked where that gives the loss of all logits, and else plain, with a line in ``model.notes``; any name
+    that is not built in comes with ``own_loss``, computed in chunks where that can be. To be asked again after layers
+    were replaced. Raises ``ConfigurationError`` for chunked or liger with a model that cannot take them.
+    """
+    if wanted not in LOSSES and own_loss is None:
+        msg = f"model.loss is {wanted}, which is no loss here: it must be one of {', '.join(LOSSES)}"
+        raise ConfigurationError(msg)
+    model.own_loss = own_loss
+    reason = None if wanted == "plain" else why_not_chunked(model.network)
+    if reason is None:
+        model.loss = "plain" if wanted == "plain" else "liger" if wanted == "liger" else "chunked"
+        return
+    if wanted in ("chunked", "liger"):
+        msg = f"model.loss is {wanted}, but {reason}: set model.loss=auto"
+        raise ConfigurationError(msg)
+    model.loss = "plain"
+    note = f"the loss holds all logits at once: {reason}"
+    model.notes = (*(each for each in model.notes if each != note), note)
+
+
+def why_not_chunked(network: Any) -> str | None:
+    """Return why the logits of ``network`` are not its last hidden states times a matrix, None if they are.
+
+    Runs it where it is on a few tokens, twice; gradients and random state stay as they were. The second time the head
+    is given hidden states that make large logits, so that what a model does to logits behind it (soft caps, scales)
+    shows in one with fresh weights too.
+    """
+    name = type(network).__name__
+    head = network.get_output_embeddings()
+    if type(head) is not nn.Linear or not isinstance(getattr(network, "base_model", None), nn.Module):
+        return f"{name} has no plain linear head"
+    with as_evaluated(network):
+        ids = random_tokens(_TOKENS, head.out_features)[None].to(head.weight.device)
+        arguments = packed_arguments(network, torch.arange(_TOKENS, device=ids.device)[None])
+        hidden = network.base_model(input_ids=ids, **arguments).last_hidden_state
+        scale = _LARGE / float(linear(hidden, head.weight, head.bias).abs().max().clamp(min=1e-6))
+        seen: list[Tensor] = []
+
+        def enlarge(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            seen.append(inputs[0])
+            return (inputs[0] * scale,)
+
+        handle = head.register_forward_pre_hook(enlarge)
+        try:
+            logits = network(input_ids=ids, **arguments).logits
+        finally:
+            handle.remove()
+        expected = linear(hidden * scale, head.weight, head.bias)
+    if len(seen) != 1 or seen[0].shape != hidden.shape or not _are_close(seen[0], hidden):
+        return f"{name} does something to the hidden states before its head"
+    if logits.shape != expected.shape or not _are_close(logits, expected):
+        return f"{name} does something to the logits behind its head, such as a soft cap or a scale"
+    return None
+
+
+def _are_close(here: Tensor, there: Tensor) -> bool:
+    here, there = here.float(), there.float()
+    return bool((here - there).abs().max() <= _CLOSE * there.abs().max())

@@ -1,0 +1,177 @@
+"""Cross-entropy of a linear head that never holds all logits."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
+
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+IGNORED = -100  # the label that counts for nothing, as in ``torch.nn.functional.cross_entropy``
+
+_LOGITS_BYTES = 64 << 20
+_FEWEST_ROWS = 64  # fewer would leave the matrix product without work
+
+
+def rows_at_once(vocabulary: int) -> int:
+    """Return how many tokens' logits make a chunk: 64 MiB / (4 bytes x ``vocabulary``), but at least 64."""
+    return max(_FEWEST_ROWS, _LOGITS_BYTES // (4 * vocabulary))
+
+
+def chunked_cross_entropy(
+    hidden: Tensor, head_weight: Tensor, head_bias: Tensor | None, labels: Tensor, *, rows_at_once: int
+) -> Tensor:
+    """Return the summed cross-entropy in nats, fp32, of ``hidden @ head_weight.T + head_bias``, a chunk at a time.
+
+    ``hidden`` is (tokens, width), ``head_weight`` (vocabulary, width), ``labels`` int64 (tokens,), -100 for those that
+    count for nothing: they cost nothing either. The gradients are made in the forward, while a chunk's logits are
+    there, and scaled in the backward (fused linear cross-entropy of Liger: Hsu and others, arXiv 2410.10989); so a
+    graph can be gone through backwards once. Products are in autocast's dtype where that is on, the softmax and the
+    sum of the weight's gradient in fp32.
+    """
+    arguments = (hidden, head_weight, head_bias, labels)
+    if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in arguments[:3]):
+        loss: Tensor = _ChunkedCrossEntropy.apply(*arguments, rows_at_once)  # type: ignore[no-untyped-call]
+        return loss
+    return _sum_losses(*arguments, rows_at_once, _Gradients(hidden, head_weight, head_bias, (False,) * 3))
+
+
+def chunked_rows(
+    loss: Callable[[Tensor, Tensor], Tensor],
+    hidden: Tensor,
+    head: Callable[[Tensor], Tensor],
+    labels: Tensor,
+    *,
+    rows_at_once: int,
+) -> Tensor:
+    """Return the sum of ``loss(head(hidden), labels)`` over chunks of tokens, holding one chunk's logits.
+
+    For losses of one's own, whose gradient is unknown: each chunk's logits are made again in the backward, which
+    costs another product with the head. ``loss`` takes fp32 logits (tokens, vocabulary) and labels, and sums over
+    tokens, each by itself.
+    """
+
+    def summed(part: Tensor, targets: Tensor) -> Tensor:
+        return loss(head(part).float(), targets)
+
+    parts = zip(torch.split(hidden, rows_at_once), torch.split(labels, rows_at_once), strict=True)
+    sums = [checkpoint(summed, part, targets, use_reentrant=False) for part, targets in parts]
+    total: Tensor = torch.stack(sums).sum()
+    return total
+
+
+def liger_cross_entropy(hidden: Tensor, head_weight: Tensor, head_bias: Tensor | None, labels: Tensor) -> Tensor:
+    """Return what ``chunked_cross_entropy`` does, by the Triton kernels of the package liger-kernel, on CUDA.
+
+    Only ``model.loss=liger`` chooses it: within bf16 it computes the same, and little faster. Raises
+    ``ConfigurationError`` if it is not installed.
+    """
+    try:
+        liger = import_module("liger_kernel.transformers")
+    except ImportError as error:
+        msg = "model.loss is liger, but the package liger-kernel is not installed: install it, or use auto"
+        raise ConfigurationError(msg) from error
+    fused = liger.LigerFusedLinearCrossEntropyLoss(ignore_index=IGNORED, reduction="sum")
+    loss: Tensor = fused(head_weight, hidden, labels, head_bias)
+    return loss
+
+
+class _Gradients:
+    """Gradients of hidden, weight and bias that grow chunk by chunk; None for those that nobody asked for."""
+
+    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, ...]) -> None:
+        self.hidden = torch.zeros_like(hidden) if wanted[0] else None
+        self.weight = torch.zeros_like(weight, dtype=torch.float32) if wanted[1] else None
+        self.bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and wanted[2] else None
+        self.any = any(wanted)
+
+    def add(self, rows: Tensor, logits: Tensor, hidden: Tensor, weight: Tensor) -> None:
+        """Add those of the chunk ``rows``, from the gradient of its ``logits``, fp32."""
+        if self.bias is not None:
+            self.bias += logits.sum(0)
+        of_products = logits.to(weight.dtype)
+        if self.hidden is not None:
+            self.hidden[rows] = (of_products @ weight).to(self.hidden.dtype)
+        if self.weight is None:
+            return
+        if weight.dtype == torch.float32:
+            self.weight.addmm_(of_products.T, hidden)
+        else:
+            self.weight += of_products.T @ hidden
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows_at_once: int
+    ) -> Tensor:
+        gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])
+        loss = _sum_losses(hidden, weight, bias, labels, rows_at_once, gradients)
+        of_bias = None if gradients.bias is None or bias is None else gradients.bias.to(bias.dtype)
+        of_weight = None if gradients.weight is None else gradients.weight.to(weight.dtype)
+        ctx.gradients = [gradients.hidden, of_weight, of_bias]
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            msg = "the chunked loss keeps its gradients for one backward: compute the loss again"
+            raise RuntimeError(msg)
+        # let go of them, so that autograd may take them over where it would have to copy
+        gradients, ctx.gradients = ctx.gradients, None
+        return (*(None if each is None else each.mul_(scale) for each in gradients), None, None)
+
+
+def _sum_losses(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    rows_at_once: int,
+    gradients: _Gradients,
+) -> Tensor:
+    kind = hidden.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    # kept for all chunks: in host memory fresh blocks of this size would be mapped and cleared for each
+    scratch = hidden.new_empty(2, min(rows_at_once, len(labels)), len(weight), dtype=torch.float32)
+    with torch.autocast(kind, enabled=False):
+        weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+        # the loss is scaled only later, and until then fp16 would round small gradients to zero
+        exact = weight.float() if gradients.any and dtype == torch.float16 else weight
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        for rows in _counted(labels, rows_at_once):
+            part, targets = hidden[rows].to(dtype), labels[rows][:, None]
+            logits, log_probabilities = scratch[:, : len(rows)]
+            _multiply(part, weight, bias, out=logits)
+            torch.log_softmax(logits, dim=-1, out=log_probabilities)
+            total -= log_probabilities.gather(1, targets).sum()
+            if gradients.any:
+                of_logits = torch.exp(log_probabilities, out=logits)
+                of_logits.scatter_add_(1, targets, of_logits.new_full(targets.shape, -1.0))
+                gradients.add(rows, of_logits, part.to(exact.dtype), exact)
+    return total
+
+
+def _multiply(part: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
+    if weight.dtype != out.dtype:
+        out.copy_(linear(part, weight, bias))
+        return
+    torch.mm(part, weight.T, out=out)
+    if bias is not None:
+        out += bias
+
+
+def _counted(labels: Tensor, rows_at_once: int) -> Iterator[Tensor]:
+    # on a GPU this waits for the device once; logits that count for nothing would cost more
+    yield from torch.split(torch.nonzero(labels != IGNORED)[:, 0], rows_at_once)

@@ -1,0 +1,135 @@
+"""The Hugging Face hub: whether it can be reached, and what it refuses, in our words."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from huggingface_hub import HfApi, constants, get_session, try_to_load_from_cache
+from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+_SECONDS_TO_ANSWER = 5.0
+_SECONDS_REMEMBERED = 60.0
+_followed: dict[str, Mapping[str, Any]] = {}
+_log = logging.getLogger(__name__)
+_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def reached(path: str, revision: str | None) -> Mapping[str, Any]:
+    """Return what ``from_pretrained`` is to be told beside ``path``: if no hub answers, to take the files kept here.
+
+    Within ``following`` that is what was found there. Raises ``ConfigurationError`` if no files are kept: the libraries
+    would ask the hub again for half a minute.
+    """
+    if (found := _followed.get(_name(path, revision))) is not None:
+        return found
+    if constants.HF_HUB_OFFLINE or Path(path).exists():
+        return {}
+    if _answers(constants.ENDPOINT, int(time.monotonic() / _SECONDS_REMEMBERED)):
+        return {}
+    if _kept(path, revision) is None:
+        raise ConfigurationError(_unreachable(path))
+    _tell_of_kept(path)
+    return {"local_files_only": True}
+
+
+def find(sources: Iterable[tuple[str, str | None]]) -> Mapping[str, Mapping[str, Any]]:
+    """Return, as JSON can hold it, how to reach each path and revision of ``sources``, down to the commit.
+
+    Raises ``ConfigurationError`` as ``reached`` does.
+    """
+    return {_name(path, revision): _found(path, revision) for path, revision in sources}
+
+
+@contextmanager
+def following(found: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
+    """Have ``reached`` return what another rank ``found``: each would ask for itself, and might get other files."""
+    _followed.update(found)
+    try:
+        yield
+    finally:
+        _followed.clear()
+
+
+def refusal(error: Exception, path: str | None) -> str | None:
+    """Return what the hub refuses, if that is the reason of ``error``."""
+    causes = list(_chain(error))
+    if any(isinstance(cause, GatedRepoError) for cause in causes):
+        return f"{path} is a gated model: ask its owner for access, and set HF_TOKEN"
+    if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
+        return f"the hub has no {path}, or only for those with a token in HF_TOKEN: correct model.path"
+    is_missing = any(isinstance(cause, LocalEntryNotFoundError) for cause in causes)
+    if constants.HF_HUB_OFFLINE and (is_missing or "offline" in str(error).lower()):
+        return f"{path} is not among the files kept on this machine, and HF_HUB_OFFLINE forbids to fetch it"
+    return _unreachable(path) if is_missing else None
+
+
+def _name(path: str, revision: str | None) -> str:
+    return f"{path}@{revision}"
+
+
+def _found(path: str, revision: str | None) -> Mapping[str, Any]:
+    if Path(path).exists():
+        return {}
+    options = reached(path, revision)
+    is_offline = constants.HF_HUB_OFFLINE or "local_files_only" in options
+    commit = _kept(path, revision) if is_offline else _newest(path, revision)
+    return options if commit is None else {**options, "revision": commit}
+
+
+def _kept(path: str, revision: str | None) -> str | None:
+    """Return the commit of which files of ``path`` are kept on this machine, None if none are."""
+    files = (try_to_load_from_cache(path, name, revision=revision) for name in _FILES)
+    return next((Path(file).parent.name for file in files if isinstance(file, str)), None)
+
+
+def _newest(path: str, revision: str | None) -> str | None:
+    """Return the commit that the hub has of ``path``, None if it does not tell: ``from_pretrained`` says why."""
+    try:
+        told = HfApi(token=os.environ.get("HF_TOKEN") or False).model_info(
+            path, revision=revision, timeout=_SECONDS_TO_ANSWER
+        )
+    except Exception:  # noqa: BLE001  whatever a client raises
+        return None
+    return told.sha
+
+
+@cache
+def _answers(endpoint: str, _time: int) -> bool:
+    try:
+        get_session().head(endpoint, timeout=_SECONDS_TO_ANSWER)
+    except Exception:  # noqa: BLE001  whatever a client raises
+        return False
+    return True
+
+
+@cache
+def _tell_of_kept(path: str) -> None:
+    _log.warning(
+        "the hub did not answer within %.0f s: the files of %s kept on this machine are used, perhaps older ones",
+        _SECONDS_TO_ANSWER,
+        path,
+    )
+
+
+def _unreachable(path: str | None) -> str:
+    return (
+        f"the hub cannot be reached, and {path} is not among the files kept on this machine: check the network, or "
+        "name a folder (HF_HUB_OFFLINE=1 uses what is kept without asking the hub)"
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

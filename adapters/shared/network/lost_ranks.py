@@ -1,0 +1,45 @@
+"""Telling that another rank is gone from what torch raises then."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import torch.distributed as dist
+
+from holdfast.domain.errors import TrainingError
+
+COURTESY_SECONDS = 2.0  # so that the rank that failed first also ends first: a launcher goes by its exit code
+_WAITED = re.compile(r"Timed out waiting (\d+)ms")  # of gloo
+_SIGNS = (
+    "gloo/transport",
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out waiting",
+    "NCCL communicator was aborted",
+    "ncclRemoteError",
+    "ncclSystemError",
+)
+
+
+def raise_if_peers_are_lost(error: BaseException) -> None:
+    """Raise ``TrainingError`` if ``error`` came from a collective that another rank has left, as by being killed."""
+    if not dist.is_available() or not dist.is_initialized() or not is_of_lost_peers(error, dist.get_world_size()):
+        return
+    time.sleep(COURTESY_SECONDS)
+    place = f"rank {dist.get_rank()} of {dist.get_world_size()}"
+    waited = _WAITED.search(str(error))
+    bound = f" within {int(waited[1]) / 1000:.0f} s, the most that torch waits" if waited else ""
+    msg = (
+        f"{place} lost the others in the middle of a step{bound}; look for the first error in their output and restart"
+    )
+    raise TrainingError(msg) from error
+
+
+def is_of_lost_peers(error: BaseException, num_ranks: int) -> bool:
+    """Return whether one of ``num_ranks`` processes that raises ``error`` has lost the others."""
+    if num_ranks < 2:
+        return False
+    is_of_torch = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))
+    return is_of_torch or (isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS))

@@ -1,0 +1,98 @@
+"""Files that the first rank makes of the slices that all ranks have written."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING, final
+
+import torch
+from typing_extensions import override
+
+from holdfast.adapters.shared.tensor_state.safetensors_file import in_file_order, tensor_bytes, tensors_header
+from holdfast.adapters.shared.tensor_state.sharded_tensors import Layout, SlicedTensors, TensorFile
+from holdfast.ports.state_store import JoinedPart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    Read = Callable[[str, int, int], bytes]
+    Convert = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+
+_FIRST_NUMBER = re.compile(r"^.*?\.\d+\.")
+
+
+def rank_file(kind: str, rank: int, num_ranks: int) -> str:
+    """Return the name of the file of ``kind`` that ``rank`` writes."""
+    return f"{kind}/rank-{rank:05d}-of-{num_ranks:05d}.safetensors"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LayoutPart(JoinedPart):
+    """The ``Layout`` of the files ``sources``, which stay."""
+
+    name: str
+    sources: Sequence[str]
+    consumes: Sequence[str] = ()
+
+    @override
+    def chunks(self, read: Read) -> Iterator[bytes]:
+        yield _open(self.sources, read).layout.to_json().encode()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class JoinedTensors(JoinedPart):
+    """A safetensors file of whole tensors, made of the slices in ``consumes``, with ``constants`` beside them.
+
+    ``convert`` gives them the names and forms in which they are saved; what it makes of a layer, those of a name up to
+    its first number, must follow from that layer alone: memory holds one.
+    """
+
+    name: str
+    consumes: Sequence[str]
+    convert: Convert = dict
+    constants: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @override
+    def chunks(self, read: Read) -> Iterator[bytes | memoryview]:
+        slices = _open(self.consumes, read)
+        outline, origin = dict(self.constants), dict[str, list[str]]()
+        for names in _layers(slices.layout.tensors):
+            for name, tensor in self.convert(_outlines(slices.layout, names)).items():
+                outline[name], origin[name] = tensor, names
+        yield tensors_header(outline, {})
+        held: tuple[list[str], Mapping[str, Tensor]] = [], {}
+        for name in in_file_order(outline):
+            if name in self.constants:
+                yield tensor_bytes(self.constants[name])
+                continue
+            if held[0] is not origin[name]:
+                held = [], {}  # one layer goes before the next one comes
+                held = origin[name], self.convert({source: slices.whole(source) for source in origin[name]})
+            yield tensor_bytes(held[1][name])
+
+
+def _open(files: Sequence[str], read: Read) -> SlicedTensors:
+    opened = {name: TensorFile(name, partial(read, name)) for name in files}
+    return SlicedTensors(Layout.of(list(opened.values())), opened.__getitem__)
+
+
+def _layers(names: Mapping[str, object]) -> Iterator[list[str]]:
+    for _, group in groupby(sorted(names), key=_layer_of):
+        yield list(group)
+
+
+def _layer_of(name: str) -> str:
+    found = _FIRST_NUMBER.match(name)
+    return name if found is None else found[0]
+
+
+def _outlines(layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
+    found = {name: layout.tensors[name] for name in names}
+    return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in found.items()}

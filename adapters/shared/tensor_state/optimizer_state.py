@@ -1,0 +1,143 @@
+"""A torch optimizer's state as files, by parameter name."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from holdfast.adapters.shared.tensor_state.consolidation import LayoutPart, rank_file
+from holdfast.adapters.shared.tensor_state.file_parts import TextPart, read_whole
+from holdfast.adapters.shared.tensor_state.local_shards import (
+    assign,
+    host_slices,
+    host_tensors,
+    is_first_rank,
+    local_slice,
+    rank_and_size,
+    shape_of,
+)
+from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
+from holdfast.adapters.shared.tensor_state.sharded_tensors import Layout, SlicedTensors, TensorFile, slices_part
+from holdfast.domain.errors import NonFiniteState, StateError
+from holdfast.ports.state_store import open_plainly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from holdfast.adapters.shared.tensor_state.local_shards import Slice
+    from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
+
+OPTIMIZER_FILE = "optimizer.safetensors"
+OPTIMIZER_DESCRIPTION = "optimizer.json"
+OPTIMIZER_LAYOUT = "optimizer/layout.json"
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def capture_optimizer(
+    optimizer: Optimizer, names: Mapping[Tensor, str], *, sharded: bool, copy: bool = True
+) -> Sequence[StatePart | JoinedPart]:
+    """Return the state, as ``optimizer_parts`` do; for people the groups come as JSON."""
+    state = {name: local_slice(tensor) for name, tensor in _named(optimizer, names).items()}
+    parts = optimizer_parts(state, sharded=sharded, copy=copy)
+    return (*parts, describe_groups(optimizer.param_groups, names)) if is_first_rank() else parts
+
+
+def optimizer_parts(
+    state: Mapping[str, Slice], *, sharded: bool, copy: bool = True
+) -> Sequence[StatePart | JoinedPart]:
+    """Return ``state``, named ``<key>/<parameter name>``: whole on the first rank, or each rank's slices.
+
+    By value, or without ``copy`` as ``host_slices`` do.
+    """
+    if not sharded:
+        return (TensorsPart(OPTIMIZER_FILE, host_tensors(state, copy=copy)),) if is_first_rank() else ()
+    rank, num_ranks = rank_and_size()
+    part = slices_part(rank_file("optimizer", rank, num_ranks), host_slices(state, copy=copy))
+    files = [rank_file("optimizer", each, num_ranks) for each in range(num_ranks)]
+    return (part, LayoutPart(OPTIMIZER_LAYOUT, files)) if rank == 0 else (part,)
+
+
+def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, str]) -> StatePart:
+    """Return the groups of parameters as JSON, by name and without the learning rate, which follows from progress."""
+    described = [
+        {key: value for key, value in group.items() if key not in ("params", "lr")}
+        | {"params": [names[parameter] for parameter in group["params"]]}
+        for group in groups
+    ]
+    return TextPart(OPTIMIZER_DESCRIPTION, json.dumps({"groups": described}, indent=1, sort_keys=True))
+
+
+@torch.no_grad()
+def restore_optimizer(
+    optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path, open_file: OpenFile = open_plainly
+) -> None:
+    """Copy what ``capture_optimizer`` wrote into the state, which is allocated; ``StateError`` if it does not fit.
+
+    Tensors are read as they stand in the file. One that holds what is no finite number raises ``NonFiniteState``.
+    """
+    own = _named(optimizer, names)
+    with saved_optimizer(folder, open_file) as saved:
+        refuse_other_state({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
+        for name in saved.shapes:
+            assign(own[name], partial(saved.read, name))
+            refuse_non_finite_state(name, own[name])
+
+
+@contextmanager
+def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors]:
+    """Give the state in ``folder``, whole or of any number of ranks; raises ``StateError`` if it cannot be read."""
+    with ExitStack() as stack:
+
+        def opened(name: str) -> TensorFile:
+            file = stack.enter_context(open_file(folder / name))
+            return TensorFile(str(folder / name), file.read, fill=file.fill)
+
+        try:
+            layout = folder / OPTIMIZER_LAYOUT
+            if layout.exists():
+                text = read_whole(layout, open_file)
+                yield SlicedTensors(Layout.from_json(text, layout), opened)
+            else:
+                whole = opened(OPTIMIZER_FILE)
+                yield SlicedTensors(Layout.of([whole]), lambda _: whole)
+        except OSError as error:
+            msg = f"{folder} holds an optimizer that cannot be read: {error}; restore another checkpoint"
+            raise StateError(msg) from error
+
+
+def refuse_non_finite_state(name: str, tensor: Tensor) -> None:
+    """Raise ``NonFiniteState`` if what this rank holds of the state ``tensor`` is not finite throughout."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if local.dtype not in _FLOATS or torch.isfinite(local.sum()) or torch.isfinite(local).all():  # the sum is quick
+        return
+    msg = f"the optimizer's state {name} holds infinities or what is no number: restore another checkpoint"
+    raise NonFiniteState(msg)
+
+
+def refuse_other_state(shapes: Mapping[str, torch.Size], saved: Mapping[str, torch.Size]) -> None:
+    """Raise ``StateError`` if what was ``saved`` is not of these names and shapes."""
+    if differing := sorted(shapes.keys() ^ saved.keys()):
+        where = "model" if differing[0] in shapes else "checkpoint"
+        msg = f"the checkpoint's optimizer is of other parameters: only the {where} has {differing[0]}"
+        raise StateError(msg)
+    for name, shape in shapes.items():
+        if shape != saved[name]:
+            msg = f"{name} is {tuple(saved[name])} in the checkpoint's optimizer and {tuple(shape)} here"
+            raise StateError(msg)
+
+
+def _named(optimizer: Optimizer, names: Mapping[Tensor, str]) -> dict[str, Tensor]:
+    return {
+        f"{key}/{names[parameter]}": value
+        for parameter, values in optimizer.state.items()
+        for key, value in values.items()
+    }

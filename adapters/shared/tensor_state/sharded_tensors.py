@@ -1,0 +1,224 @@
+"""Safetensors files of which each holds slices of tensors, and any range of a tensor out of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import torch
+
+from holdfast.adapters.shared.tensor_state.safetensors_file import DTYPES, TensorsPart, dtype_name
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from holdfast.adapters.shared.tensor_state.local_shards import Slice
+    from holdfast.ports.state_store import OpenFile
+
+_SLICES = "slices"  # in a file's metadata: of each tensor the whole shape and where the slice starts
+_LARGEST_HEADER = 100_000_000  # what the safetensors package takes
+_PIECE = 16 << 20
+
+
+def slices_part(name: str, slices: Mapping[str, Slice]) -> TensorsPart:
+    """Return the file ``name`` of ``slices``, flat, with their places in its metadata."""
+    places = {tensor: {"shape": list(piece.shape), "start": piece.start} for tensor, piece in slices.items()}
+    tensors = {tensor: piece.values for tensor, piece in slices.items()}
+    return TensorsPart(name, tensors, {_SLICES: json.dumps(places, separators=(",", ":"))})
+
+
+@dataclass(frozen=True, slots=True)
+class Sliced:
+    """A tensor that several files hold together: each one's range (start, count), (0, 0) where it has none of it."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    ranges: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which file has which range of which tensor; the ranges of a tensor make up all of it."""
+
+    files: Sequence[str]
+    tensors: Mapping[str, Sliced]
+
+    def __post_init__(self) -> None:
+        for name, tensor in self.tensors.items():
+            end = 0
+            for start, count in sorted(found for found in tensor.ranges if found[1]):
+                if start != end:
+                    break
+                end += count
+            if end != tensor.shape.numel() or len(tensor.ranges) != len(self.files):
+                msg = f"the ranks' slices of {name} do not make up all of it: restore another checkpoint"
+                raise StateError(msg)
+
+    @classmethod
+    def of(cls, files: Sequence[TensorFile]) -> Layout:
+        """Return that of ``files``; a range that several have counts in the first."""
+        tensors: dict[str, Sliced] = {}
+        for number, file in enumerate(files):
+            for name, (dtype, shape, start, count) in file.slices.items():
+                known = tensors.get(name) or Sliced(dtype, shape, [(0, 0)] * len(files))
+                ranges = list(known.ranges)
+                if (start, count) not in ranges:
+                    ranges[number] = (start, count)
+                tensors[name] = Sliced(dtype, shape, ranges)
+        return cls([file.name for file in files], tensors)
+
+    @classmethod
+    def from_json(cls, text: bytes, where: object) -> Layout:
+        """Return what ``to_json`` wrote; raises ``StateError`` about ``where`` for anything else."""
+        try:
+            record = json.loads(text)
+            tensors = {
+                str(name): Sliced(
+                    DTYPES[entry["dtype"]],
+                    torch.Size(entry["shape"]),
+                    [(int(start), int(count)) for start, count in entry["ranges"]],
+                )
+                for name, entry in record["tensors"].items()
+            }
+            return cls([str(name) for name in record["files"]], tensors)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            what = type(error).__name__
+            msg = f"{where} does not tell where the ranks' slices are ({what}): restore another checkpoint"
+            raise StateError(msg) from error
+
+    def to_json(self) -> str:
+        """Return it for other programs too."""
+        tensors = {
+            name: {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), "ranges": list(tensor.ranges)}
+            for name, tensor in self.tensors.items()
+        }
+        return json.dumps({"files": list(self.files), "tensors": tensors}, sort_keys=True, separators=(",", ":")) + "\n"
+
+
+@final
+class TensorFile:
+    """A safetensors file, read by ranges through ``read``, which returns so many bytes from an offset on.
+
+    It is not mapped, as a sector that cannot be read would then end the process. ``fill``, if given, reads from an
+    offset on into a buffer and returns how many bytes there were, which saves a copy. Raises ``StateError`` about
+    ``name`` if it is damaged. ``slices`` are its tensors: dtype, shape of the whole, first element, number of elements.
+    """
+
+    def __init__(
+        self, name: str, read: Callable[[int, int], bytes], *, fill: Callable[[int, memoryview], int] | None = None
+    ) -> None:
+        self.name = name
+        self._read = read
+        self._fill = fill or self._copy
+        length = int.from_bytes(self._exactly(0, 8), "little")
+        if length > _LARGEST_HEADER:
+            self._refuse("its header is too long")
+        self._begin = 8 + length
+        self._offsets: dict[str, int] = {}
+        self.slices: dict[str, tuple[torch.dtype, torch.Size, int, int]] = {}
+        try:
+            end = self._parse(json.loads(self._exactly(8, length)))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self._refuse(f"its header is none ({type(error).__name__})")
+        if end:
+            self._exactly(self._begin + end - 1, 1)
+
+    def read_into(self, target: Tensor, name: str, first: int) -> None:
+        """Fill ``target`` (count,), a host tensor, with elements of the slice of ``name`` from its ``first`` on."""
+        dtype, _, _, count = self.slices[name]
+        if first < 0 or first + target.numel() > count or target.dtype != dtype:
+            self._refuse(f"it has another range of {name}")
+        offset = self._begin + self._offsets[name] + first * dtype.itemsize
+        view = target.view(torch.uint8).numpy()
+        for begin in range(0, len(view), _PIECE):
+            piece = view[begin : begin + _PIECE].data
+            if self._fill(offset + begin, piece) != len(piece):
+                self._refuse("it is cut short")
+
+    def _parse(self, header: Mapping[str, Any]) -> int:
+        places = json.loads(header.get("__metadata__", {}).get(_SLICES, "{}"))
+        end = 0
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            dtype, own = DTYPES[entry["dtype"]], torch.Size(entry["shape"])
+            begin, stop = map(int, entry["data_offsets"])
+            if begin < 0 or stop - begin != own.numel() * dtype.itemsize:
+                self._refuse(f"{name} has another size")
+            place = places.get(name, {"shape": own, "start": 0})
+            self.slices[name] = dtype, torch.Size(place["shape"]), int(place["start"]), own.numel()
+            self._offsets[name] = begin
+            end = max(end, stop)
+        return end
+
+    def _copy(self, offset: int, target: memoryview) -> int:
+        data = self._read(offset, len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def _exactly(self, offset: int, size: int) -> bytes:
+        data = self._read(offset, size)
+        if len(data) != size:
+            self._refuse("it is cut short")
+        return data
+
+    def _refuse(self, why: str) -> NoReturn:
+        msg = f"{self.name} cannot be read, {why}: restore another checkpoint"
+        raise StateError(msg)
+
+
+@final
+class SlicedTensors:
+    """The tensors of ``layout``, any range of them; a file is opened, by its name, when it is first needed."""
+
+    def __init__(self, layout: Layout, open_file: Callable[[str], TensorFile]) -> None:
+        self.layout = layout
+        self._open_file = open_file
+        self._files: dict[str, TensorFile] = {}
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """Return the shape of each tensor, by name."""
+        return {name: tensor.shape for name, tensor in self.layout.tensors.items()}
+
+    def read(self, name: str, start: int, count: int, into: Tensor | None = None) -> Tensor:
+        """Return ``count`` elements of the flattened tensor ``name`` from ``start`` on; ``into`` itself if it can be.
+
+        That is a host tensor (count,) to be overwritten, which can be if it has the dtype of what was saved.
+        """
+        tensor = self.layout.tensors[name]
+        found = torch.empty(count, dtype=tensor.dtype) if into is None or into.dtype != tensor.dtype else into
+        for file, (begin, length) in zip(self.layout.files, tensor.ranges, strict=True):
+            first, last = max(start, begin), min(start + count, begin + length)
+            if first < last:
+                self._opened(file).read_into(found[first - start : last - start], name, first - begin)
+        return found
+
+    def whole(self, name: str) -> Tensor:
+        """Return all of the tensor ``name``."""
+        shape = self.layout.tensors[name].shape
+        return self.read(name, 0, math.prod(shape)).view(shape)
+
+    def _opened(self, name: str) -> TensorFile:
+        if name not in self._files:
+            self._files[name] = self._open_file(name)
+        return self._files[name]
+
+
+@contextmanager
+def saved_tensors(path: Path, open_file: OpenFile) -> Iterator[SlicedTensors]:
+    """Give what a ``TensorsPart`` wrote into the file ``path``; raises ``StateError`` if it cannot be read."""
+    try:
+        with open_file(path) as file:
+            whole = TensorFile(str(path), file.read, fill=file.fill)
+            yield SlicedTensors(Layout.of([whole]), lambda _: whole)
+    except OSError as error:
+        msg = f"{path} cannot be read: {error}; restore another checkpoint"
+        raise StateError(msg) from error

@@ -1,0 +1,77 @@
+"""Named arrays in one file, written at once or not at all, and read through a memory map."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+from safetensors.numpy import save
+
+from holdfast.adapters.shared.token_store.folder_operations import Damaged, bytes_of
+from holdfast.adapters.shared.token_store.mmap_file import map_file
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal
+    from holdfast.adapters.shared.token_store.token_folder import TokenFolder
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+_DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I32": np.int32, "I64": np.int64}
+
+
+def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, seal: ShardSeal | None = None) -> None:
+    """Write ``arrays`` to ``path``, durably, as a safetensors file with a hash of them, encrypted by ``seal``.
+
+    Where several do so at once, one of them wins. Raises ``OSError``; the folder above must be there.
+    """
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    with folder.draft() as draft:
+        unfinished = draft / path.name
+        data = save(contiguous, metadata={"blake3": _digest(contiguous)})
+        folder.files.write_file(unfinished, data if seal is None else seal.encrypt(path.name, data))
+        folder.files.sync_file(unfinished)
+        folder.files.replace_file(unfinished, path)
+        folder.files.sync_folder(path.parent)
+
+
+def load_arrays(path: Path, seal: ShardSeal | None = None, *, verify: bool) -> Arrays:
+    """Return what ``store_arrays`` wrote to ``path``, as read-only views of one memory map, or of what was decrypted.
+
+    Raises ``OSError``, and ``Damaged`` for a torn file or, with ``verify``, for other bytes.
+    """
+    with path.open("rb") as file:
+        mapped = map_file(file.fileno()) if seal is None else memoryview(seal.decrypt(path.name, file.read()))
+    try:
+        header_end = 8 + int.from_bytes(mapped[:8], "little")
+        header = json.loads(bytes(mapped[8:header_end]))
+        digest = header.pop("__metadata__")["blake3"]
+        arrays = {name: _view(mapped, header_end, entry) for name, entry in sorted(header.items())}
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+        msg = f"{path.name} is torn"
+        raise Damaged(msg) from error
+    if verify and _digest(arrays) != digest:
+        msg = f"{path.name} does not have the bytes that were written"
+        raise Damaged(msg)
+    return arrays
+
+
+def _view(mapped: memoryview, header_end: int, entry: Mapping[str, Any]) -> NDArray[Any]:
+    begin, end = entry["data_offsets"]
+    if header_end + end > len(mapped):
+        raise ValueError
+    return np.ndarray(entry["shape"], _DTYPES[entry["dtype"]], mapped, header_end + begin)
+
+
+def _digest(arrays: Arrays) -> str:
+    hasher = blake3()
+    for name, array in sorted(arrays.items()):
+        hasher.update(f"{name}:{array.dtype}:{array.shape};".encode())
+        hasher.update(bytes_of(array))
+    return str(hasher.hexdigest())

@@ -1,0 +1,71 @@
+"""Arrays that are made once and then kept."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.token_store.array_files import load_arrays, store_arrays
+from holdfast.adapters.shared.token_store.folder_operations import Damaged, reading, storing
+from holdfast.adapters.shared.token_store.lru_cache import Recent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal
+    from holdfast.adapters.shared.token_store.token_folder import TokenFolder
+
+    Arrays = Mapping[str, NDArray[Any]]
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class KeptArrays:
+    """Keeps arrays in files of ``folder``, at most ``max_open`` of them mapped, or decrypted, at a time."""
+
+    def __init__(self, folder: TokenFolder, *, verify: bool, max_open: int) -> None:
+        self._folder = folder
+        self._verify = verify
+        self._recent: Recent[str, Arrays] = Recent(max_open)
+        self._verified: set[Path] = set()
+
+    def get(self, path: Path, make: Callable[[], Arrays], seal: ShardSeal | None = None) -> Arrays:
+        """Return the arrays in the file ``path``, made and stored, by ``seal``, if they are not there or are damaged.
+
+        Where the folder above is gone (its shard was evicted), they are made and not kept. Raises ``StateError`` for
+        what the disk refuses.
+        """
+        arrays = self._recent.get(str(path))
+        if arrays is None:
+            with reading(path.name, path.parent):
+                arrays = self._load(path, seal)
+            if arrays is None:
+                arrays = self._store(path, make(), seal)
+            self._recent.put(str(path), arrays)
+        return arrays
+
+    def _load(self, path: Path, seal: ShardSeal | None) -> Arrays | None:
+        try:
+            arrays = load_arrays(path, seal, verify=self._verify and path not in self._verified)
+        except FileNotFoundError:
+            return None
+        except Damaged as damage:
+            _log.warning("%s is made again: %s", path, damage)
+            return None
+        self._verified.add(path)
+        return arrays
+
+    def _store(self, path: Path, arrays: Arrays, seal: ShardSeal | None) -> Arrays:
+        with storing(path.name, path.parent):
+            self._folder.prepare()
+            try:
+                store_arrays(self._folder, path, arrays, seal)
+                return load_arrays(path, seal, verify=False)
+            except FileNotFoundError:
+                if path.parent.exists():
+                    raise
+                return arrays

@@ -1,0 +1,80 @@
+"""File operations of whoever writes tokens, with names and errors that fit them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from blake3 import blake3
+
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+_READABLE = 48
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class TokenFileOperations(FileOperations):
+    """File operations that can also write a file piece by piece."""
+
+    def append_file(self, path: Path, data: bytes | bytearray | memoryview) -> None:
+        """Add ``data`` to the end of the file, which exists."""
+        rest = memoryview(data)
+        with path.open("r+b", buffering=0) as file:
+            file.seek(0, 2)
+            while rest:
+                rest = rest[file.write(rest) :]
+
+    def replace_file(self, source: Path, target: Path) -> None:
+        """Move the file ``source`` to ``target``, at once, instead of a file that may be there."""
+        source.replace(target)
+
+
+@final
+class Damaged(Exception):
+    """What lies on the disk is not what was written; the message says which file and how, to end a sentence with."""
+
+
+def safe_name(text: str) -> str:
+    """Return a name for a file or folder that is ``text``'s own: a hash, and the readable end of ``text``."""
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-_READABLE:].strip(".-")
+    digest = blake3(text.encode("utf-8", "surrogatepass")).hexdigest(length=12)
+    return f"{digest}-{readable}" if readable else digest
+
+
+def plain_name(text: str) -> str:
+    """Return ``text`` if any file system can bear it as a name, else its ``safe_name``."""
+    return text if _PLAIN.fullmatch(text) else safe_name(text)
+
+
+def bytes_of(array: NDArray[Any]) -> memoryview:
+    """Return the bytes of ``array`` as they lie in memory, copied only if they do not lie side by side."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+@contextmanager
+def storing(what: str, where: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into a ``StateError`` that says what could not be stored, where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"{what} cannot be stored in {where}, {explain(error)}; what was complete there is as before"
+        raise StateError(msg) from error
+
+
+@contextmanager
+def reading(what: str, where: Path) -> Iterator[None]:
+    """Turn an ``OSError`` into a ``StateError`` that says what could not be read, where, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"{what} cannot be read in {where}, {explain(error)}"
+        raise StateError(msg) from error

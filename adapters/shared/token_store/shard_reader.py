@@ -1,0 +1,173 @@
+"""Opening a stored shard, and finding out whether it is what was written."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from errno import EWOULDBLOCK
+from io import FileIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+
+from holdfast.adapters.shared.token_store.encrypted_token_ids import SealedIds
+from holdfast.adapters.shared.token_store.folder_operations import Damaged
+from holdfast.adapters.shared.token_store.mmap_file import map_file
+from holdfast.adapters.shared.token_store.token_manifest import (
+    HASHES,
+    MANIFEST,
+    OFFSETS,
+    TOKENS,
+    ShardManifest,
+    name_in,
+)
+from holdfast.ports.token_source import Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal, ShardSealing
+
+_CHUNK = 1 << 20
+
+
+def read_manifest(files: FileOperations, folder: Path, sealing: ShardSealing | None) -> ShardManifest:
+    """Return the manifest of the shard in ``folder``, the other files unread.
+
+    Raises ``FileNotFoundError`` where there is none, ``Damaged``, ``DataError`` for a later version, ``StateError``
+    without the key, ``OSError``.
+    """
+    with files.open_file(folder / MANIFEST) as file:
+        return ShardManifest.from_bytes(file.read(), sealing)
+
+
+def read_name(files: FileOperations, folder: Path) -> str:
+    """Return the name of the shard in ``folder``, for which no key is needed; raises as ``read_manifest``."""
+    with files.open_file(folder / MANIFEST) as file:
+        return name_in(file.read())
+
+
+def check_sizes(folder: Path, manifest: ShardManifest) -> None:
+    """Raise ``Damaged`` unless each file of the shard has the size that was written."""
+    for name, size in manifest.sizes.items():
+        try:
+            found = (folder / name).lstat().st_size
+        except FileNotFoundError as error:
+            msg = f"{name} is missing"
+            raise Damaged(msg) from error
+        if found != size:
+            msg = f"{name} has {found} bytes instead of {size}"
+            raise Damaged(msg)
+
+
+def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) -> None:
+    """Raise ``Damaged`` unless each file of the shard has the bytes that were written; about 1-2 GB/s.
+
+    It reads instead of mapping: a sector that cannot be read is then an ``OSError``, not the end of the process.
+    """
+    for name, digest in manifest.digests.items():
+        hasher = blake3()
+        with files.open_file(folder / name) as file:
+            for chunk in _plain(file) if manifest.seal is None else _decrypted(file, name, manifest.seal):
+                hasher.update(chunk)
+        if hasher.hexdigest() != digest:
+            msg = f"{name} does not have the bytes that were written"
+            raise Damaged(msg)
+
+
+def _plain(file: FileIO) -> Iterator[Buffer]:
+    buffer = memoryview(bytearray(_CHUNK))
+    while count := file.readinto(buffer):
+        yield buffer[:count]
+
+
+def _decrypted(file: FileIO, name: str, seal: ShardSeal) -> Iterator[Buffer]:
+    encrypted = seal.open(name, file)
+    for offset in range(0, encrypted.size, _CHUNK):
+        yield seal.read(encrypted, offset, _CHUNK)
+
+
+def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
+    """Return the shard's tokens, whose ids pin it: no other process evicts it while they are held.
+
+    They are memory maps; of a sealed shard the ids are decrypted as they are read, the others now.
+    Raises ``FileNotFoundError`` for a shard that is gone or on its way out.
+    """
+    if manifest.seal is not None:
+        return _sealed_tokens(folder, manifest, manifest.seal)
+    ids = _map_pinned(folder / TOKENS, manifest)
+    offsets = map_array(folder / OFFSETS, np.dtype(np.int64))
+    hashes = map_array(folder / HASHES, np.dtype(np.uint64))
+    return Tokens(ids, offsets, hashes)
+
+
+def map_array(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the flat, little-endian file as a read-only array."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        return np.frombuffer(map_file(descriptor), dtype)
+    finally:
+        os.close(descriptor)
+
+
+def lock_to_evict(folder: Path) -> int | None:
+    """Return a descriptor that keeps others from opening the shard until it is closed; None while somebody uses it."""
+    try:
+        descriptor = os.open(folder / TOKENS, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    if _lock(descriptor, folder / TOKENS, fcntl.LOCK_EX):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _sealed_tokens(folder: Path, manifest: ShardManifest, seal: ShardSeal) -> Tokens:
+    pinned = FileIO(folder / TOKENS, "rb", opener=lambda path, _: _open_pinned(path))
+    ids = SealedIds(seal.open(TOKENS, pinned), np.dtype(manifest.dtype), folder)
+    offsets, hashes = (_unsealed(folder / name, seal) for name in (OFFSETS, HASHES))
+    return Tokens(ids, np.frombuffer(offsets, np.int64), np.frombuffer(hashes, np.uint64))
+
+
+def _unsealed(path: Path, seal: ShardSeal) -> bytes:
+    with FileIO(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
+        return seal.decrypt(path.name, file.readall())
+
+
+def _open_pinned(path: Path | str) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    if _lock(descriptor, Path(path), fcntl.LOCK_SH):
+        return descriptor
+    os.close(descriptor)
+    raise FileNotFoundError(path)
+
+
+def _map_pinned(path: Path, manifest: ShardManifest) -> NDArray[np.unsignedinteger]:
+    descriptor = _open_pinned(path)
+    try:
+        if os.fstat(descriptor).st_size == 0:
+            return np.zeros(0, manifest.dtype)
+        # this kind of map keeps a duplicate of the descriptor, and with it the lock, while anybody holds a part of it
+        return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), manifest.dtype)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno == EWOULDBLOCK:
+            return False
+        raise
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+    except FileNotFoundError:  # it was moved away between opening and locking
+        return False

@@ -1,0 +1,128 @@
+"""Encrypted shards: a data key each, wrapped by a key that stays with its provider."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, final
+from uuid import uuid4
+
+from blake3 import blake3
+
+from holdfast.adapters.shared.encryption.encrypted_file import EncryptedFile
+from holdfast.adapters.shared.encryption.streaming_aead import (
+    SMALL_SEGMENT_SIZE,
+    AuthenticationError,
+    Encryptor,
+    decrypt_stream,
+    encrypt_stream,
+    encrypted_size,
+    new_key,
+)
+from holdfast.adapters.shared.token_store.folder_operations import Damaged
+from holdfast.domain.errors import StateError
+from holdfast.ports.key_provider import WrappedKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from io import FileIO
+
+    from holdfast.ports.key_provider import KeyProvider
+
+
+@final
+class ShardSeal:
+    """Encrypts the files of one shard; each can be read only under its own name, in its own shard.
+
+    Segments are small, as rows are read here and there. What is read raises ``Damaged`` if it is not what was written.
+    """
+
+    def __init__(self, shard_id: str, key: bytes, wrapped: WrappedKey) -> None:
+        self._id = shard_id
+        self._key = key
+        self._wrapped = wrapped
+
+    def size(self, num_bytes: int) -> int:
+        """Return how many bytes a file of ``num_bytes`` takes."""
+        return encrypted_size(num_bytes, SMALL_SEGMENT_SIZE)
+
+    def encryptor(self, name: str) -> Encryptor:
+        """Return what encrypts the file ``name`` piece by piece."""
+        return Encryptor(self._key, self._belongs_to(name), SMALL_SEGMENT_SIZE)
+
+    def encrypt(self, name: str, data: bytes) -> bytes:
+        """Return the encrypted file ``name`` of ``data``."""
+        return b"".join(encrypt_stream(self._key, self._belongs_to(name), [data], SMALL_SEGMENT_SIZE))
+
+    def decrypt(self, name: str, data: bytes) -> bytes:
+        """Return what was encrypted as ``data``."""
+        with _damage():
+            belongs_to = self._belongs_to(name)
+            return b"".join(decrypt_stream(self._key, belongs_to, [data], name=name, segment_size=SMALL_SEGMENT_SIZE))
+
+    def open(self, name: str, file: FileIO) -> EncryptedFile:
+        """Return ``file``, which it takes over, for reading at any place."""
+        with _damage():
+            return EncryptedFile(
+                file, self._key, self._belongs_to(name), name=str(file.name), segment_size=SMALL_SEGMENT_SIZE
+            )
+
+    def read(self, file: EncryptedFile, offset: int, size: int) -> bytes:
+        """Return a part of what ``open`` returned."""
+        with _damage():
+            return file.read(offset, size)
+
+    def hidden(self, text: str) -> str:
+        """Return a name for ``text`` that tells nothing of it."""
+        key = blake3(self._key, derive_key_context="holdfast names beside a shard of tokens").digest()
+        return str(blake3(text.encode("utf-8", "surrogatepass"), key=key).hexdigest(length=16))
+
+    def to_json(self) -> dict[str, str]:
+        """Return what ``ShardSealing.open`` needs; it tells nothing to who has not the provider's key."""
+        wrapped = b64encode(self._wrapped.data).decode("ascii")
+        return {"id": self._id, "key_id": self._wrapped.key_id, "wrapped_key": wrapped}
+
+    def _belongs_to(self, name: str) -> bytes:
+        return f"{self._id}/{name}".encode()
+
+
+@final
+class ShardSealing:
+    """Makes the seals of new shards by the key of ``provider``, and opens those of others."""
+
+    def __init__(self, provider: KeyProvider) -> None:
+        self._provider = provider
+        self._opened: dict[bytes, ShardSeal] = {}
+
+    def new(self) -> ShardSeal:
+        """Return the seal of a new shard."""
+        shard_id, key = uuid4().hex, new_key()
+        return ShardSeal(shard_id, key, self._provider.wrap(key, _context(shard_id)))
+
+    def open(self, record: Mapping[str, str]) -> ShardSeal:
+        """Return the seal that told ``record``; each is unwrapped once.
+
+        Raises ``StateError`` if the key that it was wrapped by is not at hand.
+        """
+        shard_id = record["id"]
+        wrapped = WrappedKey(record["key_id"], b64decode(record["wrapped_key"]))
+        if wrapped.data not in self._opened:
+            try:
+                key = self._provider.unwrap(wrapped, _context(shard_id))
+            except StateError as error:
+                msg = f"tokens in the cache cannot be decrypted with data.cache.encryption: {error}"
+                raise StateError(msg) from error
+            self._opened[wrapped.data] = ShardSeal(shard_id, key, wrapped)
+        return self._opened[wrapped.data]
+
+
+@contextmanager
+def _damage() -> Iterator[None]:
+    try:
+        yield
+    except AuthenticationError as error:
+        raise Damaged(str(error)) from error
+
+
+def _context(shard_id: str) -> bytes:
+    return f"holdfast tokens {shard_id}".encode()

@@ -1,0 +1,164 @@
+"""Encrypted tokens that nobody can read any more: their wrapped keys are destroyed, and the rest is deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, final
+from uuid import uuid4
+
+from holdfast.adapters.shared.files.file_operations import destroy_file
+from holdfast.adapters.shared.token_store.shard_reader import lock_to_evict
+from holdfast.adapters.shared.token_store.token_folder import TokenFolder, lock_of_folder
+from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, TOKENS
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
+
+_RECORD = "ERASED.json"
+_LONGEST_NAME = 60  # of a dataset, in the names of what was set aside of it
+
+
+@dataclass(frozen=True, slots=True)
+class ErasableTokens:
+    """A folder with so many shards: a dataset, a shard in quarantine, a draft, or what an erasure has left."""
+
+    folder: Path
+    num_shards: int
+
+
+@final
+class TokenEraser:
+    """Erases encrypted tokens in the cache at ``root``, all or those of ``dataset``; raises ``OSError``.
+
+        .erased/<dataset>.<random>/ERASED.json   what is left of one; it says when it was erased and ``by`` whom
+
+    A dataset is moved there first, so that nobody can begin to read it meanwhile; and what a crash has left there half
+    erased is found, and erased by the next call.
+    """
+
+    def __init__(self, root: Path, files: TokenFileOperations, by: Mapping[str, str], dataset: str | None) -> None:
+        self._folder = TokenFolder(root, files, is_encrypted=True)
+        self._files = files
+        self._by = by
+        self._dataset = dataset
+        self._graves = root / ".erased"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others from beginning to write within the block; raises ``StateError`` while a process uses the tokens.
+
+        ``found`` and ``erase`` belong into the block.
+        """
+        with self._folder.locked():
+            for draft in _folders_in(self._folder.drafts):
+                self._release(lock_of_folder(draft))
+            for found in self.found():
+                self._refuse_readers(found.folder)
+            yield
+
+    def found(self) -> Sequence[ErasableTokens]:
+        """Return what can be erased, with what was set aside and what crashes have left.
+
+        Raises ``StateError`` for a dataset that is a link or holds one.
+        """
+        name = self._dataset
+        datasets = [path for path in _folders_in(self._folder.root) if path.name == name or name is None]
+        for dataset in datasets:
+            _refuse_links(dataset)
+        graves = [path for path in _folders_in(self._graves) if not _is_erased(path)]
+        others = [*_folders_in(self._folder.quarantine), *graves]
+        prefix = "" if name is None else f"{name[:_LONGEST_NAME]}."
+        folders = [*datasets, *(path for path in others if path.name.startswith(prefix))]
+        if folders or name is None:  # nobody can tell which dataset a draft was of
+            folders = [*_folders_in(self._folder.drafts), *folders]
+        return [ErasableTokens(path, len(_shards_in(path))) for path in folders]
+
+    def erase(self, found: ErasableTokens) -> None:
+        """Make ``found`` unreadable for good."""
+        if found.folder.parent == self._folder.drafts:
+            self._destroy_keys(found.folder)
+            self._files.remove_tree(found.folder)
+            self._files.sync_folder(self._folder.drafts)
+            return
+        grave = self._bury(found.folder)
+        self._refuse_readers(grave)
+        self._destroy_keys(grave)
+        self._record(grave, found.num_shards)
+        for path in sorted(grave.iterdir()):
+            if path.name != _RECORD:
+                self._files.remove_tree(path)
+        self._files.sync_folder(grave)
+
+    def _bury(self, folder: Path) -> Path:
+        if folder.parent == self._graves:
+            return folder
+        self._folder.make_folder(self._graves)
+        grave = self._graves / f"{folder.name}.{uuid4().hex[:8]}"
+        self._files.rename(folder, grave)
+        self._files.sync_folder(folder.parent)
+        self._files.sync_folder(self._graves)
+        return grave
+
+    def _destroy_keys(self, folder: Path) -> None:
+        for manifest in sorted(folder.rglob(MANIFEST)):
+            if manifest.is_file() and not manifest.is_symlink():
+                destroy_file(self._files, manifest)
+
+    def _record(self, grave: Path, num_shards: int) -> None:
+        if (grave / _RECORD).exists():
+            return
+        unfinished = grave / f"{_RECORD}.new"
+        if unfinished.exists():
+            self._files.remove_file(unfinished)
+        told = {
+            "name": grave.name.rpartition(".")[0],
+            "shards": num_shards,
+            "erased_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "was_encrypted": True,
+            "by": dict(self._by),
+        }
+        self._files.write_file(unfinished, json.dumps(told).encode())
+        self._files.sync_file(unfinished)
+        self._files.rename(unfinished, grave / _RECORD)
+        self._files.sync_folder(grave)
+
+    def _refuse_readers(self, folder: Path) -> None:
+        for shard in _shards_in(folder):
+            if (shard / TOKENS).exists():
+                self._release(lock_to_evict(shard))
+
+    def _release(self, lock: int | None) -> None:
+        if lock is None:
+            msg = f"a process uses the tokens in {self._folder.root}: wait for it or end it, and do it again"
+            raise StateError(msg)
+        os.close(lock)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except FileNotFoundError:
+        return []
+
+
+def _refuse_links(dataset: Path) -> None:
+    for path in (dataset, *dataset.rglob("*")):
+        if path.is_symlink():
+            msg = f"{path} is a link, which is not followed, so nothing was erased: take it away and do it again"
+            raise StateError(msg)
+
+
+def _shards_in(folder: Path) -> list[Path]:
+    return sorted({path.parent for name in (MANIFEST, TOKENS) for path in folder.rglob(name)})
+
+
+def _is_erased(folder: Path) -> bool:
+    return [path.name for path in folder.iterdir()] == [_RECORD]

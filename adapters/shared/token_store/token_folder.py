@@ -1,0 +1,214 @@
+"""The folder that tokens lie in: whose it is, what is being written there, and what was found damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from errno import EEXIST, ENOTEMPTY, EWOULDBLOCK
+from typing import TYPE_CHECKING, final
+from uuid import uuid4
+
+from holdfast.adapters.shared.token_store.folder_operations import storing
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
+
+MARKER = "holdfast-token-cache.json"
+SCHEMA = 1
+
+
+@final
+class TokenFolder:
+    """A folder that holds nothing but what Holdfast wrote, shared by any number of processes.
+
+        holdfast-token-cache.json   says that all here is Holdfast's, and may be deleted by it
+        .tmp/                       what is being written or deleted; each entry is locked by its owner while that lives
+        .quarantine/                what was found damaged
+        .erased/                    a record of each dataset that was erased
+
+    Nothing is created before ``prepare``. Methods raise ``OSError``, and ``ConfigurationError`` for a folder that holds
+    something and lacks the marker: somebody else's is neither written to nor deleted from. Locks are ``flock``s on the
+    folders themselves: none is left behind, whoever dies. All shards of a folder are encrypted, or none is: one of the
+    other kind is refused.
+    """
+
+    def __init__(self, root: Path, files: TokenFileOperations, *, is_encrypted: bool = False) -> None:
+        self.root = root
+        self.files = files
+        self.quarantine = root / ".quarantine"
+        self.drafts = root / ".tmp"
+        self._is_encrypted = is_encrypted
+        self._is_prepared = False
+
+    def check(self) -> bool:
+        """Return whether the folder is there and ours."""
+        try:
+            names = [path.name for path in self.root.iterdir()]
+        except FileNotFoundError:
+            return False
+        if MARKER in names:
+            _check_marker(self.root / MARKER, is_encrypted=self._is_encrypted)
+            return True
+        if any(not name.startswith(MARKER) for name in names):
+            msg = f"{self.root} holds files that Holdfast did not write: choose an empty or a new folder for the tokens"
+            raise ConfigurationError(msg)
+        return False
+
+    def prepare(self) -> None:
+        """Make what is missing, and delete what dead processes left half written."""
+        if self._is_prepared:
+            return
+        self._make(self.root)
+        with self.locked():
+            if not self.check():
+                self._mark()
+            for folder in (self.drafts, self.quarantine):
+                if not folder.is_dir():
+                    self.files.make_folder(folder)
+            self._sweep()
+            self.files.sync_folder(self.root)
+        self._is_prepared = True
+
+    def make_folder(self, folder: Path) -> None:
+        """Make ``folder``, which may be there, and those above it within the root, durably."""
+        if folder.is_dir():
+            return
+        self.make_folder(folder.parent)
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            self.files.make_folder(folder)
+        self.files.sync_folder(folder.parent)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes, and other threads, from counting and deleting meanwhile."""
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def draft(self) -> Iterator[Path]:
+        """Give a new folder to write into; what is still there in the end is deleted. Raises ``StateError``."""
+        path = self.drafts / uuid4().hex
+        with storing("a draft", self.root), self.locked():
+            self.files.make_folder(path)
+            lock = lock_of_folder(path)
+        try:
+            yield path
+        finally:
+            with contextlib.suppress(OSError):  # the next process sweeps
+                if path.exists():
+                    self.files.remove_tree(path)
+            if lock is not None:
+                os.close(lock)
+
+    def publish(self, draft: Path, target: Path) -> bool:
+        """Move a complete draft to its place, durably; return whether it was free."""
+        try:
+            self.files.rename(draft, target)
+        except OSError as error:
+            if error.errno in {EEXIST, ENOTEMPTY}:
+                return False
+            raise
+        self.files.sync_folder(target.parent)
+        self.files.sync_folder(self.drafts)
+        return True
+
+    def set_aside(self, path: Path) -> Path | None:
+        """Move what was found damaged into quarantine and return where it is now; None if it is gone meanwhile."""
+        target = self.quarantine / f"{path.parent.name[:60]}.{path.name}.{uuid4().hex[:8]}"
+        self.make_folder(self.quarantine)
+        try:
+            self.files.rename(path, target)
+        except FileNotFoundError:
+            return None
+        self.files.sync_folder(path.parent)
+        return target
+
+    def throw_away(self, path: Path) -> None:
+        """Delete a folder, gone from its place at once, so that nobody ever sees half of it."""
+        grave = self.drafts / uuid4().hex
+        self.files.rename(path, grave)
+        self.files.sync_folder(path.parent)
+        self.files.remove_tree(grave)
+
+    def _make(self, folder: Path) -> None:
+        if not folder.is_dir():
+            self._make(folder.parent)
+            with contextlib.suppress(FileExistsError):
+                self.files.make_folder(folder)
+            self.files.sync_folder(folder.parent)
+
+    def _mark(self) -> None:
+        for path in self.root.glob(f"{MARKER}.*"):
+            self.files.remove_file(path)
+        unfinished = self.root / f"{MARKER}.{uuid4().hex}"
+        told = {"schema": SCHEMA, "written_by": "holdfast", "holds": "tokens; may be deleted as a whole"}
+        text = json.dumps({**told, "encrypted": True} if self._is_encrypted else told)
+        self.files.write_file(unfinished, f"{text}\n".encode("ascii"))
+        self.files.sync_file(unfinished)
+        self.files.rename(unfinished, self.root / MARKER)
+
+    def _sweep(self) -> None:
+        for path in sorted(self.drafts.iterdir()):
+            lock = lock_of_folder(path)
+            if lock is not None:
+                try:
+                    self.files.remove_tree(path)
+                finally:
+                    os.close(lock)
+
+
+def holds_encrypted(root: Path) -> bool:
+    """Return whether the tokens in the cache at ``root`` are encrypted; raises as ``TokenFolder.check``."""
+    return _read_marker(root / MARKER)
+
+
+def lock_of_folder(path: Path) -> int | None:
+    """Return a descriptor that locks the folder until it is closed; None if it is gone or locked by somebody else."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno == EWOULDBLOCK:
+            return None
+        raise
+    return descriptor
+
+
+def _read_marker(path: Path) -> bool:
+    try:
+        marker = json.loads(path.read_bytes())
+        schema, was_encrypted = marker["schema"], marker.get("encrypted", False)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        msg = f"{path} is damaged, so nobody can tell whose the folder is: delete the folder if it is a token cache"
+        raise ConfigurationError(msg) from error
+    if schema != SCHEMA:
+        msg = f"{path} is of another version of Holdfast (schema {schema}): choose another folder, or that version"
+        raise ConfigurationError(msg)
+    return bool(was_encrypted)
+
+
+def _check_marker(path: Path, *, is_encrypted: bool) -> None:
+    was_encrypted = _read_marker(path)
+    if was_encrypted and not is_encrypted:
+        msg = f"the tokens in {path.parent} are encrypted: name their key with data.cache.encryption.key_from"
+        raise ConfigurationError(msg)
+    if is_encrypted and not was_encrypted:
+        msg = (
+            f"the tokens in {path.parent} are not encrypted, and those of a run with data.cache.encryption must not "
+            "lie among them: name another folder with data.cache.dir"
+        )
+        raise ConfigurationError(msg)

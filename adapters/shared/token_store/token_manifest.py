@@ -1,0 +1,130 @@
+"""The description of a stored shard: what it holds, to the byte."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from blake3 import blake3
+
+from holdfast.adapters.shared.token_store.folder_operations import Damaged
+from holdfast.domain.errors import DataError
+from holdfast.ports.token_source import TokenShard
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal, ShardSealing
+
+MANIFEST = "manifest.json"
+TOKENS = "tokens.bin"
+OFFSETS = "offsets.bin"
+HASHES = "hashes.bin"
+SCHEMA = 1
+DTYPES = ("uint16", "uint32")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardManifest:
+    """A shard ``name`` of ids of ``dtype``; ``digests`` are the BLAKE3 hashes of its files, by their names.
+
+    The files are raw and little endian: ids as ``dtype``, offsets int64, hashes of documents uint64. With a ``seal``
+    they are encrypted, and so are what identifies them here and ``meta``.
+    """
+
+    name: str
+    dtype: str
+    num_tokens: int
+    num_documents: int
+    digests: Mapping[str, str]
+    meta: Mapping[str, object]
+    seal: ShardSeal | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def shard(self) -> TokenShard:
+        """Return what the port tells of the shard."""
+        content = "".join([self.dtype, *(self.digests[name] for name in (TOKENS, OFFSETS, HASHES))])
+        return TokenShard(self.name, self.num_tokens, self.num_documents, blake3(content.encode()).hexdigest(length=16))
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Return how many bytes each file has on the disk."""
+        width = np.dtype(self.dtype).itemsize
+        sizes = {TOKENS: width * self.num_tokens, OFFSETS: 8 * self.num_documents + 8, HASHES: 8 * self.num_documents}
+        return sizes if self.seal is None else {name: self.seal.size(size) for name, size in sizes.items()}
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as canonical JSON, a hash of itself included."""
+        record: dict[str, object] = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "dtype": self.dtype,
+            "num_tokens": self.num_tokens,
+            "num_documents": self.num_documents,
+            "sizes": dict(self.sizes),
+        }
+        content = {"digests": dict(self.digests), "fingerprint": self.shard.fingerprint, "meta": dict(self.meta)}
+        if self.seal is None:
+            record |= content
+        else:
+            sealed = self.seal.encrypt(MANIFEST, _encode(content))
+            record["encryption"] = {**self.seal.to_json(), "content": b64encode(sealed).decode("ascii")}
+        return _encode({**record, "self": _digest_of(record)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, sealing: ShardSealing | None = None) -> ShardManifest:
+        """Return the manifest that ``to_bytes`` wrote, sealed if there is a ``sealing``, else not.
+
+        Raises ``Damaged`` for anything else, ``DataError`` for one of a later version, ``StateError`` without the key.
+        """
+        record = _checked(data)
+        encryption = record.get("encryption")
+        if (encryption is None) != (sealing is None):
+            msg = f"{MANIFEST} is {'not encrypted' if encryption is None else 'encrypted'}, and its cache is otherwise"
+            raise Damaged(msg)
+        seal = None
+        if encryption is not None and sealing is not None:
+            seal = sealing.open(encryption)
+            record |= json.loads(seal.decrypt(MANIFEST, b64decode(encryption["content"])))
+        fields = ("name", "dtype", "num_tokens", "num_documents", "digests", "meta")
+        return cls(**{name: record[name] for name in fields}, seal=seal)
+
+
+def name_in(manifest: bytes) -> str:
+    """Return the shard's name, for which no key is needed; raises as ``ShardManifest.from_bytes``."""
+    return str(_checked(manifest)["name"])
+
+
+def _checked(data: bytes) -> dict[str, Any]:
+    record = _parse(data)
+    schema = record.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        msg = f"a shard was written by a later version of Holdfast (schema {schema}): use that, or another folder"
+        raise DataError(msg)
+    if record.pop("self", None) != _digest_of(record) or schema != SCHEMA:
+        msg = f"{MANIFEST} is not what was written"
+        raise Damaged(msg)
+    return record
+
+
+def _encode(record: Mapping[str, object]) -> bytes:
+    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def _digest_of(record: Mapping[str, object]) -> str:
+    return blake3(_encode(record)).hexdigest()
+
+
+def _parse(data: bytes) -> dict[str, Any]:
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        msg = f"{MANIFEST} cannot be read as JSON"
+        raise Damaged(msg) from error
+    if not isinstance(record, dict):
+        msg = f"{MANIFEST} is not an object"
+        raise Damaged(msg)
+    return record

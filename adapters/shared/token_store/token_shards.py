@@ -1,0 +1,174 @@
+"""The shards of one dataset in a folder of tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.token_store.derived_arrays import KeptArrays
+from holdfast.adapters.shared.token_store.folder_operations import Damaged, reading, safe_name
+from holdfast.adapters.shared.token_store.lru_cache import Recent
+from holdfast.adapters.shared.token_store.shard_reader import check_digests, check_sizes, map_tokens, read_manifest
+from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, ShardManifest
+from holdfast.domain.errors import DataError, TokensLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from holdfast.adapters.shared.token_store.derived_arrays import Arrays
+    from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+    from holdfast.adapters.shared.token_store.token_folder import TokenFolder
+    from holdfast.ports.token_source import Tokens, TokenShard
+
+_REMEDY = "run again, and it is made again"
+
+
+@dataclass(slots=True)
+class _Opened:
+    tokens: Tokens
+    fingerprint: str
+    last_used: float
+
+
+@final
+class StoredShards:
+    """Lists and opens the shards below ``place``, a folder in ``folder``; ``max_open`` of them stay open, and pinned.
+
+    An open shard takes one file descriptor, derived arrays take none. With ``sealing`` all of them are encrypted.
+    A shard that is gone or damaged raises ``error``, and ``remedy`` ends its sentence.
+    """
+
+    def __init__(
+        self,
+        folder: TokenFolder,
+        place: Path,
+        *,
+        verify: bool,
+        max_open: int,
+        remedy: str = _REMEDY,
+        error: type[DataError] = TokensLost,
+        sealing: ShardSealing | None = None,
+    ) -> None:
+        self.place = place
+        self._folder = folder
+        self._verify = verify
+        self._remedy = remedy
+        self._error = error
+        self._sealing = sealing
+        self._recent: Recent[str, _Opened] = Recent(max_open)
+        self._kept = KeptArrays(folder, verify=verify, max_open=max_open)
+        self._manifests: dict[str, ShardManifest] = {}
+        self._verified: set[str] = set()
+        self._lock = Lock()
+
+    def path_of(self, name: str) -> Path:
+        """Return where the shard ``name`` lies or would lie."""
+        return self.place / safe_name(name)
+
+    def read(self, path: Path) -> ShardManifest:
+        """Return the manifest of the shard in the folder ``path``; raises as ``read_manifest``."""
+        return read_manifest(self._folder.files, path, self._sealing)
+
+    def scan(self) -> Mapping[str, ShardManifest]:
+        """Return the complete shards by name, sorted; each manifest is read once, and its ``meta`` is left out."""
+        with self._lock, reading("the list of shards", self.place):
+            is_there = self._folder.check() and self.place.is_dir()
+            found = {path.name for path in self.place.iterdir()} if is_there else set()
+            for folder in self._manifests.keys() - found:
+                del self._manifests[folder]
+            for folder in found - self._manifests.keys():
+                with contextlib.suppress(Damaged, FileNotFoundError, NotADirectoryError):
+                    manifest = self.read(self.place / folder)
+                    if safe_name(manifest.name) == folder:
+                        self._manifests[folder] = replace(manifest, meta={})
+            return {
+                manifest.name: manifest for manifest in sorted(self._manifests.values(), key=lambda each: each.name)
+            }
+
+    def forget(self, name: str) -> None:
+        """Let go of a shard that is about to be deleted or replaced; arrays that were handed out stay readable."""
+        self._recent.drop(name)
+        with self._lock:
+            self._manifests.pop(safe_name(name), None)
+            self._verified.discard(name)
+
+    def last_used(self, name: str) -> float:
+        """Return when this object was last asked for the shard, in seconds since 1970; 0 if it is not open."""
+        opened = self._recent.peek(name)
+        return opened.last_used if opened is not None else 0
+
+    def meta(self, shard: TokenShard) -> Mapping[str, object]:
+        """Return what was stored with ``shard``."""
+        return self._manifest(shard).meta
+
+    def open(self, shard: TokenShard) -> Tokens:
+        """Return the tokens of ``shard``; one that is damaged is set aside, and ``DataError`` says so."""
+        opened = self._recent.get(shard.name)
+        if opened is None or opened.fingerprint != shard.fingerprint:
+            opened = _Opened(self._map(shard), shard.fingerprint, 0)
+            self._recent.put(shard.name, opened)
+        opened.last_used = time.time()
+        return opened.tokens
+
+    def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
+        """Return what ``make`` makes of the tokens of ``shard``, kept beside it under ``key``."""
+        seal = None if self._sealing is None else self._manifest(shard).seal
+        what = f"{shard.fingerprint} {key}"
+        name = safe_name(what) if seal is None else seal.hidden(what)
+        path = self.path_of(shard.name) / f"derived-{name}.safetensors"
+        return self._kept.get(path, lambda: make(self.open(shard)), seal)
+
+    def set_aside(self, name: str) -> Path | None:
+        """Move a damaged shard into quarantine and return where it is now; None if it is gone meanwhile."""
+        self.forget(name)
+        self._folder.prepare()
+        return self._folder.set_aside(self.path_of(name))
+
+    def _map(self, shard: TokenShard) -> Tokens:
+        path = self.path_of(shard.name)
+        manifest = self._manifest(shard)
+        with self._damage_set_aside(shard.name), reading(f"the shard {shard.name!r}", path):
+            check_sizes(path, manifest)
+            try:
+                tokens = map_tokens(path, manifest)
+            except FileNotFoundError as error:
+                raise self._gone(shard) from error
+            if self._verify and shard.name not in self._verified:
+                check_digests(self._folder.files, path, manifest)
+                self._verified.add(shard.name)
+        with contextlib.suppress(OSError):  # only the order of eviction is at stake
+            os.utime(path / MANIFEST)
+        return tokens
+
+    def _manifest(self, shard: TokenShard) -> ShardManifest:
+        path = self.path_of(shard.name)
+        with self._damage_set_aside(shard.name), reading(f"the shard {shard.name!r}", path):
+            try:
+                manifest = self.read(path)
+            except FileNotFoundError as error:
+                raise self._gone(shard) from error
+        if manifest.shard != shard:
+            msg = f"the shard {shard.name!r} in {path} has other content than when it was listed: {self._remedy}"
+            raise self._error(msg)
+        return manifest
+
+    @contextlib.contextmanager
+    def _damage_set_aside(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Damaged as damage:
+            path = self.path_of(name)
+            with reading(f"the damaged shard {name!r}", path):
+                aside = self.set_aside(name)
+            where = f"was moved to {aside}" if aside else "is gone"
+            msg = f"the shard {name!r} in {path} is damaged ({damage}) and {where}: {self._remedy}"
+            raise self._error(msg) from damage
+
+    def _gone(self, shard: TokenShard) -> DataError:
+        self.forget(shard.name)
+        return self._error(f"the shard {shard.name!r} is no longer in {self.place}: {self._remedy}")

@@ -1,0 +1,51 @@
+"""What a process may do with a store, and who hears of it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    Record = Callable[[str, Mapping[str, object]], object]
+
+_log = logging.getLogger(__name__)
+
+
+def _nobody(_event: str, _details: Mapping[str, object]) -> None:
+    pass
+
+
+@final
+class Door:
+    """Lets through what ``roles`` allow, and tells ``record`` of each deletion before it and of each refusal."""
+
+    def __init__(self, roles: Collection[Role] = tuple(Role), record: Record = _nobody) -> None:
+        self._roles = roles
+        self._record = record
+
+    def may(self, role: Role) -> bool:
+        """Return whether ``role`` is among the roles."""
+        return role in self._roles
+
+    def require(self, role: Role, what: str) -> None:
+        """Raise ``ConfigurationError`` if ``what``, which begins a sentence, needs a role that is not there."""
+        if self.may(role):
+            return
+        try:
+            self._record("AccessRefused", {"role": str(role), "to": what})
+        except StateError as error:
+            _log.warning("a refusal is not in the audit: %s", error)
+        msg = (
+            f"{what} needs the role {role}, and state_store.roles has {', '.join(self._roles) or 'none'}: leave it to "
+            "somebody who has it, or name that role too"
+        )
+        raise ConfigurationError(msg)
+
+    def deletes(self, name: str, reason: str) -> None:
+        """Tell that the checkpoint ``name`` is about to be deleted; raises what ``record`` does, and then it stays."""
+        self._record("CheckpointDeleted", {"name": name, "reason": reason, "role": str(Role.DELETE)})

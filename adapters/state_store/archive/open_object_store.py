@@ -1,0 +1,57 @@
+"""The place that an archive's URL names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+
+from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.adapters.state_store.archive.remote_objects import RemoteObjects
+from holdfast.domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.archive.object_store import Objects
+    from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+
+_EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "file", "local", "memory"}
+_BUCKETS = {"s3", "s3a", "gs", "gcs"}  # what stands before the first slash is a bucket, as a whole
+
+
+def open_objects(
+    url: str,
+    *,
+    mask: Callable[[str], str],
+    policy: RetryPolicy | None = None,
+    files: FileOperations | None = None,
+) -> Objects:
+    """Return the objects below ``url``: a folder, ``s3://`` or ``gs://``, where one of two creates an object.
+
+    ``mask`` takes the secrets out of a text with URLs, ``policy`` says how long what passes is tried again, ``files``
+    is what a folder is written with. Asks nobody. Raises ``ConfigurationError`` if a package for it is missing, or
+    the URL is of another kind or that of a bucket holds keys, and ``StateError`` if there is no such kind of place.
+    """
+    if url.partition("://")[0] in _BUCKETS and mask(url) != url:
+        msg = f"the archive {mask(url)} has keys in its URL: take them from the environment or a file of your cloud's"
+        raise ConfigurationError(msg)
+    kind = url.partition("://")[0] if "://" in url else "file"
+    if kind not in _EXCLUSIVE:
+        known = ", ".join(f"{name}://" for name in sorted(_EXCLUSIVE))
+        msg = f"the archive {mask(url)} must be where of two that create an object one fails: a folder, {known}"
+        raise ConfigurationError(msg)
+    try:
+        file_system, root = url_to_fs(url)
+    except ImportError as error:
+        msg = f"the archive {mask(url)} needs a package that is not installed: {error}"
+        raise ConfigurationError(msg) from error
+    except Exception as error:  # each file system has its own errors
+        msg = f"the archive {mask(url)} cannot be opened ({mask(str(error))}): check its URL"
+        raise StateError(msg) from error
+    if isinstance(file_system, LocalFileSystem):
+        return LocalObjects(Path(root), files)
+    return RemoteObjects(file_system, root, mask=mask, policy=policy)

@@ -1,0 +1,142 @@
+"""Encrypted checkpoints: a data key each, wrapped by a key that stays with its provider."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.encryption.encrypted_file import EncryptedFile
+from holdfast.adapters.shared.encryption.streaming_aead import (
+    AuthenticationError,
+    decrypt_stream,
+    encrypt_stream,
+    new_key,
+)
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.state_store.checkpoint_verification import check_hash
+from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.hashing import Hashed
+from holdfast.adapters.state_store.manifest import StoredFile
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from io import FileIO
+
+    from typing_extensions import Buffer
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.manifest import Manifest
+    from holdfast.ports.key_provider import KeyProvider, WrappedKey
+
+_CHUNK = 1 << 20
+
+
+@final
+class Seal:
+    """Encrypts the files of one checkpoint; each can be read only under its own name, in its own checkpoint."""
+
+    def __init__(self, save_id: str, key: bytes, wrapped: WrappedKey) -> None:
+        self._save_id = save_id
+        self._key = key
+        self.wrapped = wrapped
+
+    def encrypt(self, path: str, chunks: Iterable[Buffer]) -> Iterator[bytes]:
+        """Yield the encrypted bytes of the file ``path``."""
+        return encrypt_stream(self._key, self._belongs_to(path), chunks)
+
+    def decrypt(self, path: str, chunks: Iterable[Buffer]) -> Iterator[bytes]:
+        """Yield the file's bytes; raises ``StateError`` if they are not those that were encrypted."""
+        return decrypt_stream(self._key, self._belongs_to(path), chunks, name=path)
+
+    def open(self, path: str, file: FileIO) -> EncryptedFile:
+        """Return ``file``, which holds the encrypted bytes of the file ``path``, to be read from any place."""
+        return EncryptedFile(file, self._key, self._belongs_to(path), name=path)
+
+    def _belongs_to(self, path: str) -> bytes:
+        return f"{self._save_id}/{path}".encode()
+
+
+@final
+class Opened:
+    """A folder below ``scratch`` that only this user may read, gone with this object; ``files`` are what lies there."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.files: list[StoredFile] = []
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=scratch))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
+@final
+class Sealing:
+    """Makes seals by the keys of ``provider``, and opens sealed checkpoints into ``scratch``.
+
+    ``scratch`` is to be a file system in memory, so that no plaintext comes to rest on a disk.
+    """
+
+    def __init__(self, provider: KeyProvider, scratch: Path) -> None:
+        self._provider = provider
+        self._scratch = scratch
+
+    def new(self, save_id: str) -> Seal:
+        """Return the seal of a new checkpoint."""
+        key = new_key()
+        return Seal(save_id, key, self._provider.wrap(key, _context(save_id)))
+
+    def join(self, save_id: str, wrapped: WrappedKey) -> Seal:
+        """Return the seal that ``new`` made in another process."""
+        return Seal(save_id, self._provider.unwrap(wrapped, _context(save_id)), wrapped)
+
+    def open(self, files: FileOperations, folder: Path, manifest: Manifest) -> Opened:
+        """Return the decrypted files of the checkpoint ``folder``, whose names and sizes are known to be right.
+
+        Each byte is verified as it is read, and once more if it is not as saved. Raises ``Defect`` for damage, and
+        ``StateError`` for another key and where there is no room.
+        """
+        assert manifest.wrapped_key is not None
+        seal = self.join(manifest.save_id, manifest.wrapped_key)
+        try:
+            opened = Opened(self._scratch)
+            opened.files += [_decrypt(files, folder, stored, seal, opened.folder) for stored in manifest.files]
+        except OSError as error:
+            msg = (
+                f"{folder} cannot be decrypted into {self._scratch}, {explain(error)}, or name another place in memory "
+                "with state_store.encryption.scratch"
+            )
+            raise StateError(msg) from error
+        return opened
+
+
+def _decrypt(files: FileOperations, folder: Path, stored: StoredFile, seal: Seal, into: Path) -> StoredFile:
+    """Decrypt a file of ``folder`` into the folder ``into``; return what lies there then."""
+    path = into / stored.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    refused: AuthenticationError | None = None
+    for _ in range(2):
+        encrypted = Hashed(_read(files, folder / stored.path))
+        plain = Hashed(seal.decrypt(stored.path, encrypted))
+        try:
+            files.write_chunks(path, plain)
+        except AuthenticationError as error:
+            refused = error
+        else:
+            if encrypted.hash == stored.hash:
+                return StoredFile(stored.path, plain.size, plain.hash)
+        files.remove_file(path)
+    check_hash(files, folder, stored, 1)
+    if refused is not None:
+        raise refused
+    raise Defect(Flaw.WRONG_HASH, f"{stored.path!r} gives other bytes each time that it is read")
+
+
+def _context(save_id: str) -> bytes:
+    return f"holdfast checkpoint {save_id}".encode()
+
+
+def _read(files: FileOperations, path: Path) -> Iterator[bytes]:
+    with files.open_file(path) as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk

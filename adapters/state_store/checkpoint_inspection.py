@@ -1,0 +1,213 @@
+"""What lies in a store on disk and whether it verifies, told without changing anything there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import FileIO
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.state_store.checkpoint_erasure import erased_in, time_of_erasure
+from holdfast.adapters.state_store.checkpoint_verification import check_files, read_committed, read_manifest
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
+from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from holdfast.adapters.state_store.manifest import Manifest
+
+ERASED = "erased"
+OTHER_SCHEMA = "other-schema"
+UNREADABLE = "unreadable"
+
+_CHECKPOINT = re.compile(r"checkpoint-[0-9]{1,18}")
+_SET_ASIDE = re.compile(rf"{_CHECKPOINT.pattern}\.(?P<flaw>[a-z-]+)(\.[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What keeps a checkpoint from verifying: the flaw, a clause for a person, and the file, None for the whole."""
+
+    flaw: str
+    reason: str
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """What was found in one checkpoint.
+
+    ``manifest`` is None where it cannot be trusted, ``saved`` where nobody can tell. ``sound`` are the listed files
+    without a problem; what is neither there nor in ``problems`` was not reached.
+    """
+
+    name: str
+    saved: datetime | None
+    manifest: Manifest | None
+    sound: frozenset[str]
+    problems: Sequence[Problem]
+
+    @property
+    def stops_a_resume(self) -> bool:
+        """Return whether it can neither be used nor be known to be damaged, so that a resume ends in an error."""
+        return any(problem.flaw in {OTHER_SCHEMA, UNREADABLE} for problem in self.problems)
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Something in quarantine; ``flaw`` is None where its name does not say why it is there."""
+
+    name: str
+    flaw: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """What was found in a store: its checkpoints, oldest first, and what is in quarantine, pinned, and erased when."""
+
+    checkpoints: Sequence[CheckpointReport]
+    quarantine: Sequence[SetAside]
+    pinned: Collection[int] = ()
+    erased: Sequence[tuple[str, str]] = ()
+
+    @property
+    def resumable(self) -> CheckpointReport | None:
+        """Return the checkpoint that a resume takes, or the one at which it ends in an error; None if it begins anew.
+
+        A resume walks back from the newest one, as ``DiskStateStore.load`` does.
+        """
+        newest_first = reversed(self.checkpoints)
+        return next((found for found in newest_first if not found.problems or found.stops_a_resume), None)
+
+
+@final
+class Inspector:
+    """Looks into stores and checkpoints; ``count`` is told how many bytes were hashed just now.
+
+    Without ``hashing`` only names and sizes are compared. It follows no link and writes, moves and locks nothing, so a
+    run may train meanwhile: a checkpoint that its retention deletes is left out.
+    """
+
+    def __init__(self, *, hashing: bool, count: Callable[[int], object]) -> None:
+        self._hashing = hashing
+        self._files = _CountingOperations(count)
+
+    def store(self, root: Path) -> StoreReport:
+        """Return what lies under ``root``; raises ``StateError`` if its folders cannot be read."""
+        with reading_under(root):
+            folder = StoreFolder(root, self._files)
+            checkpoints, set_aside = self._checkpoints(folder), _set_aside(root / "quarantine")
+            return StoreReport(checkpoints, set_aside, folder.pinned(), list(erased_in(root)))
+
+    def checkpoint(self, folder: Path) -> CheckpointReport:
+        """Return what lies in ``folder``; raises ``StateError`` if it is no longer there."""
+        report = self._checkpoint(folder)
+        if report is None:
+            msg = f"{folder} has gone meanwhile: the run that trains may have deleted it as too old"
+            raise StateError(msg)
+        return report
+
+    def _checkpoints(self, store: StoreFolder) -> Sequence[CheckpointReport]:
+        while folders := store.checkpoints():
+            found = map(self._checkpoint, reversed(folders))  # the oldest are the next to go
+            if reports := [report for report in found if report is not None]:
+                return reports[::-1]  # else newer ones have taken the place of all
+        return []
+
+    def _checkpoint(self, folder: Path) -> CheckpointReport | None:
+        if not folder.is_symlink() and (time := time_of_erasure(folder)) is not None:
+            problem = Problem(ERASED, f"it was erased{time and ' at '}{time}, and nothing of it can be read any more")
+            return CheckpointReport(folder.name, None, None, frozenset(), [problem])
+        saved, manifest = _time_of_save(folder), None
+        sound: set[str] = set()
+        problems: list[Problem] = []
+        try:
+            # outside a store, as a copy or in quarantine, a checkpoint may have any name
+            read = read_manifest if folder.parent.name == "checkpoints" else read_committed
+            manifest = read(self._files, folder)
+            for path, defect in check_files(self._files, folder, manifest, hashing=self._hashing):
+                if defect is None:
+                    sound.add(path)
+                else:
+                    problems.append(_problem(defect, path))
+        except (Defect, OSError, StateError) as error:
+            problems.append(_problem(error))
+        if not is_there(folder):
+            return None
+        return CheckpointReport(folder.name, saved, manifest, frozenset(sound), problems)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether ``folder`` is one checkpoint, be it a damaged one, rather than a run; raises ``OSError``."""
+    if is_there(folder / MANIFEST) or is_there(folder / COMMIT):
+        return True
+    return _CHECKPOINT.match(folder.name) is not None and not is_there(folder / "checkpoints")
+
+
+def _problem(error: Defect | OSError | StateError, path: str | None = None) -> Problem:
+    if isinstance(error, Defect):
+        return Problem(error.flaw.value, str(error).removeprefix(f"{error.flaw}: "), path)
+    if isinstance(error, StateError):
+        return Problem(OTHER_SCHEMA, str(error))
+    return Problem(UNREADABLE, f"it cannot be read, {explain(error)}")
+
+
+def _time_of_save(folder: Path) -> datetime | None:
+    with contextlib.suppress(OSError, OverflowError, ValueError):  # a damaged file system may tell any number
+        if not folder.is_symlink():
+            return datetime.fromtimestamp((folder / COMMIT).lstat().st_mtime, UTC)
+    return None
+
+
+def _set_aside(folder: Path) -> Sequence[SetAside]:
+    if folder.is_symlink():
+        msg = f"{folder} is a link, which could lead anywhere: make the run folder itself a link instead"
+        raise StateError(msg)
+    try:
+        names = sorted(path.name for path in folder.iterdir())
+    except FileNotFoundError:
+        return []
+    matches = [_SET_ASIDE.fullmatch(name) for name in names]
+    return [SetAside(name, match["flaw"] if match else None) for name, match in zip(names, matches, strict=True)]
+
+
+@final
+class _CountedFile(FileIO):
+    """A file that tells how many bytes each read gave."""
+
+    def __init__(self, descriptor: int, count: Callable[[int], object]) -> None:
+        super().__init__(descriptor, "rb")
+        self._count = count
+
+    @override
+    def readall(self) -> bytes:
+        data = super().readall()
+        self._count(len(data))
+        return data
+
+    @override
+    def readinto(self, buffer: Any, /) -> int:
+        num_bytes = super().readinto(buffer)
+        self._count(num_bytes)
+        return num_bytes
+
+
+@final
+class _CountingOperations(FileOperations):
+    def __init__(self, count: Callable[[int], object]) -> None:
+        self._count = count
+
+    @override
+    def open_file(self, path: Path) -> FileIO:
+        with super().open_file(path) as file:
+            return _CountedFile(os.dup(file.fileno()), self._count)

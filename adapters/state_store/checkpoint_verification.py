@@ -1,0 +1,154 @@
+"""Whether a stored checkpoint is what was saved."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.hashing import hash_file, read_tree
+from holdfast.adapters.state_store.manifest import (
+    COMMIT,
+    LARGEST_MANIFEST,
+    MANIFEST,
+    SCHEMA,
+    Manifest,
+    OtherSchemaError,
+    commit_of,
+)
+from holdfast.adapters.state_store.store_folder import folder_name, is_there
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.manifest import StoredFile
+
+
+def read_manifest(files: FileOperations, folder: Path) -> Manifest:
+    """Return the manifest of a committed folder that is named after its step, the other files unread.
+
+    Raises ``Defect`` for a folder that is not committed, ``StateError`` for one of another version, ``OSError`` for a
+    disk that cannot be read.
+    """
+    manifest = read_committed(files, folder)
+    if folder.name != folder_name(manifest.progress.step):
+        raise Defect(Flaw.WRONG_NAME, f"{MANIFEST} is that of step {manifest.progress.step}")
+    return manifest
+
+
+def read_committed(files: FileOperations, folder: Path) -> Manifest:
+    """Return the manifest of a committed folder of any name; raises as ``read_manifest``."""
+    try:
+        return _read_committed(files, folder)
+    except Defect as defect:
+        if defect.flaw is not Flaw.BAD_COMMIT:
+            raise
+    return _read_committed(files, folder)  # it may have been read wrong
+
+
+def _read_committed(files: FileOperations, folder: Path) -> Manifest:
+    if not stat.S_ISDIR(folder.lstat().st_mode):
+        raise Defect(Flaw.NOT_A_FOLDER, f"{folder.name} is not a folder")
+    data = _read(files, folder / MANIFEST, LARGEST_MANIFEST)
+    if _read(files, folder / COMMIT, len(commit_of(b""))) != commit_of(data):
+        raise Defect(Flaw.BAD_COMMIT, f"{COMMIT} is not the hash of {MANIFEST}")
+    try:
+        return Manifest.from_bytes(data)
+    except OtherSchemaError as error:
+        msg = (
+            f"{folder} was written by another version, with schema {error} where this one has {SCHEMA}: "
+            "use that version, or start anew with --fresh"
+        )
+        raise StateError(msg) from error
+
+
+def verify(files: FileOperations, folder: Path) -> Manifest:
+    """Return the manifest of ``folder`` once every byte in it is known to be as saved; raises as ``read_manifest``."""
+    manifest = read_manifest(files, folder)
+    require_sound(files, folder, manifest)
+    return manifest
+
+
+def require_sound(files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True) -> None:
+    """Raise ``Defect`` unless ``folder`` holds the files that its manifest lists, and no others.
+
+    Without ``hashing`` names and sizes are compared, and no file is opened.
+    """
+    for _, defect in check_files(files, folder, manifest, hashing=hashing):
+        if defect is not None:
+            raise defect
+
+
+def complete(files: FileOperations, folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
+    """Yield those of ``folders`` that are committed, with their manifests; raises as ``read_manifest`` for a disk."""
+    for folder in folders:
+        try:
+            yield folder, read_manifest(files, folder)
+        except Defect:
+            continue
+        except FileNotFoundError:
+            if is_there(folder):
+                raise
+
+
+def next_generation(files: FileOperations, folders: Iterable[Path]) -> int:
+    """Return the number of the save after those in ``folders``; an old one that cannot be read stops no save."""
+    generation = 0
+    for folder in folders:
+        with contextlib.suppress(Defect, OSError, StateError):
+            generation = max(generation, read_manifest(files, folder).generation)
+    return generation + 1
+
+
+def check_files(
+    files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True
+) -> Iterator[tuple[str, Defect | None]]:
+    """Yield each file that is listed or found, once, with its defect or None, those that need no hash first.
+
+    Only files that a walk through the folder found are opened, so no listed path leads out of it. The walk raises
+    ``Defect`` for a link or a device. Without ``hashing`` names and sizes are compared, and no file is opened.
+    """
+    found = read_tree(folder).files
+    listed = {file.path for file in manifest.files}
+    for path in sorted(listed - found.keys()):
+        yield path, Defect(Flaw.MISSING_FILE, f"{path!r} is missing")
+    for path in sorted(found.keys() - listed - {MANIFEST, COMMIT}):
+        yield path, Defect(Flaw.EXTRA_FILE, f"{path!r} does not belong to it")
+    present = [file for file in manifest.files if file.path in found]
+    for file in present:
+        if found[file.path] != file.size:
+            reason = f"{file.path!r} has {found[file.path]} bytes instead of {file.size}"
+            yield file.path, Defect(Flaw.WRONG_SIZE, reason)
+    for file in present:
+        if found[file.path] == file.size:
+            try:
+                if hashing:
+                    check_hash(files, folder, file)
+            except Defect as defect:
+                yield file.path, defect
+            else:
+                yield file.path, None
+
+
+def check_hash(files: FileOperations, folder: Path, file: StoredFile, tries: int = 2) -> None:
+    """Raise ``Defect`` unless ``file`` has the hash that its bytes had; so many ``tries`` may read them wrong."""
+    if not any(hash_file(files, folder / file.path) == file.hash for _ in range(tries)):
+        raise Defect(Flaw.WRONG_HASH, f"{file.path!r} does not have the bytes that were saved")
+
+
+def _read(files: FileOperations, path: Path, largest: int) -> bytes:
+    try:
+        is_regular = stat.S_ISREG(path.lstat().st_mode)
+    except FileNotFoundError as error:
+        raise Defect(Flaw.INCOMPLETE, f"{path.name} is missing") from error
+    if not is_regular:
+        raise Defect(Flaw.IRREGULAR_FILE, f"{path.name} is not a file")
+    with files.open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > largest:
+            raise Defect(Flaw.BAD_MANIFEST, f"{path.name} has more than {largest} bytes")
+        return file.read()

@@ -1,0 +1,144 @@
+"""A checkpoint under way: written, hashed and made durable before it gets its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.hashing import Hashed
+from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST, Manifest, StoredFile, commit_of, refuse_odd_names
+from holdfast.adapters.state_store.sharded_save import (
+    RANKS,
+    Reader,
+    announce,
+    announced,
+    leave_files,
+    leave_problem,
+    received,
+)
+from holdfast.domain.errors import StateError
+from holdfast.ports.state_store import JoinedPart, StatePart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from typing_extensions import Buffer
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.checkpoint_encryption import Seal, Sealing
+    from holdfast.ports.key_provider import WrappedKey
+    from holdfast.ports.state_store import Snapshot, StateShare
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Writes checkpoints into new folders; with ``sealing`` their files are encrypted by a new key each."""
+
+    files: FileOperations
+    sealing: Sealing | None = None
+
+    def write(self, snapshot: Snapshot, folder: Path, *, generation: int) -> Manifest:
+        """Write ``snapshot`` into the new ``folder`` and return its manifest; all is durable but the folder's own name.
+
+        That name is the save's id. Each file is hashed on its way to the disk, so the manifest holds what was captured,
+        whatever the disk makes of it. COMMIT is the last file to be written, after all that it vouches for is durable.
+        Raises what a part raises, ``OSError``, and ``StateError`` if the parts have no names that could be read back.
+        """
+        _refuse_odd_parts(snapshot)
+        self.files.make_folder(folder)
+        folders = _make_folders(self.files, folder, snapshot.parts)
+        seal = self.sealing and self.sealing.new(folder.name)
+        if snapshot.share is not None:
+            announce(self.files, folder, seal and seal.wrapped)
+        stored = _write_parts(self.files, snapshot, folder, seal)
+        if snapshot.share is not None:
+            stored = self._join(snapshot, snapshot.share, folder, stored, seal)
+        told = replace(snapshot, parts=(), share=None)
+        manifest = Manifest(folder.name, generation, told, stored, seal and seal.wrapped)
+        data = manifest.to_bytes()
+        _write_durably(self.files, folder / MANIFEST, data)
+        _write_durably(self.files, folder / COMMIT, commit_of(data))
+        for inner in reversed(folders):
+            if inner.is_dir():
+                self.files.sync_folder(inner)
+        return manifest
+
+    def contribute(self, snapshot: Snapshot, folder: Path) -> None:
+        """Write a rank's parts into the ``folder`` that the first rank makes, and tell it; raises as ``write`` does."""
+        share = snapshot.share
+        assert share is not None
+        try:
+            key = announced(self.files, folder, share)
+            seal = None if key is None else self._joined_seal(share.save_id, key)
+            stored = _write_parts(self.files, snapshot, folder, seal)
+            for inner in sorted({(folder / file.path).parent for file in stored}):
+                self.files.sync_folder(inner)
+            leave_files(self.files, folder, share.rank, stored)
+        except Exception as error:
+            leave_problem(self.files, folder, share.rank, explain(error) if isinstance(error, OSError) else error)
+            raise
+
+    def _joined_seal(self, save_id: str, key: WrappedKey) -> Seal:
+        if self.sealing is None:
+            msg = f"rank 0 encrypts by the key {key.key_id}: give all processes the same state_store.encryption"
+            raise StateError(msg)
+        return self.sealing.join(save_id, key)
+
+    def _join(
+        self, snapshot: Snapshot, share: StateShare, folder: Path, own: Sequence[StoredFile], seal: Seal | None
+    ) -> Sequence[StoredFile]:
+        """Return ``own`` files with those of the other ranks and those that are made of all; drop what is consumed."""
+        stored = {file.path: file for file in (*own, *received(self.files, folder, share))}
+        joined = [part for part in snapshot.parts if isinstance(part, JoinedPart)]
+        with Reader(self.files, folder, seal, stored) as reader:
+            made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), seal) for part in joined]
+            reader.check_others({file.path for file in own})
+        for name in sorted({name for part in joined for name in part.consumes}):
+            self.files.remove_file(folder / name)
+            del stored[name]
+        self.files.remove_tree(folder / RANKS)
+        for inner in sorted({(folder / name).parent for part in joined for name in part.consumes}):
+            self.files.remove_folder(inner)
+        return sorted((*stored.values(), *made), key=lambda file: file.path)
+
+
+def _write_parts(files: FileOperations, snapshot: Snapshot, folder: Path, seal: Seal | None) -> Sequence[StoredFile]:
+    """Write what this process has captured of ``snapshot`` into ``folder``, durably."""
+    own = sorted((part for part in snapshot.parts if isinstance(part, StatePart)), key=lambda part: part.name)
+    return [_write_file(files, part.name, folder, part.chunks(), seal) for part in own]
+
+
+def _refuse_odd_parts(snapshot: Snapshot) -> None:
+    try:
+        refuse_odd_names(part.name for part in snapshot.parts)
+    except Defect as defect:
+        msg = f"step {snapshot.progress.step} cannot be saved, its parts are at fault: {defect}"
+        raise StateError(msg) from defect
+
+
+def _make_folders(files: FileOperations, folder: Path, parts: Sequence[StatePart | JoinedPart]) -> Sequence[Path]:
+    """Make the folders that the parts' names need; return all, outer ones first."""
+    inner = {parent for part in parts for parent in (folder / part.name).parents if folder in parent.parents}
+    made = sorted(inner)
+    for path in made:
+        files.make_folder(path)
+    return [folder, *made]
+
+
+def _write_file(
+    files: FileOperations, name: str, folder: Path, plain: Iterable[Buffer], seal: Seal | None
+) -> StoredFile:
+    path = folder / name
+    chunks = Hashed(plain if seal is None else seal.encrypt(name, plain))
+    files.write_chunks(path, chunks)
+    files.sync_file(path)
+    return StoredFile(name, chunks.size, chunks.hash)
+
+
+def _write_durably(files: FileOperations, path: Path, data: bytes) -> None:
+    files.write_file(path, data)
+    files.sync_file(path)

@@ -1,0 +1,106 @@
+"""What lies in a folder, and its hash, without following a link."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from blake3 import blake3
+
+from holdfast.adapters.state_store.corruption import Defect, Flaw
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from typing_extensions import Buffer
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+
+_PIECE = 4 << 20
+_SMALL = 1 << 16  # bytes that are hashed sooner than handed to a thread
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The regular files of a folder, relative POSIX path to size in bytes, and its folders, itself last."""
+
+    files: Mapping[str, int]
+    folders: Sequence[Path]
+
+
+def read_tree(folder: Path) -> Tree:
+    """Return what lies in ``folder``; a link, pipe, socket or device raises ``Defect``. Opens no file."""
+    files: dict[str, int] = {}
+    folders = [folder]
+    for current in folders:
+        with os.scandir(current) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(path)
+                elif entry.is_file(follow_symlinks=False):
+                    files[path.relative_to(folder).as_posix()] = entry.stat(follow_symlinks=False).st_size
+                else:
+                    name = path.relative_to(folder).as_posix()
+                    raise Defect(Flaw.IRREGULAR_FILE, f"{name!r} is neither a file nor a folder")
+    return Tree(files, folders[::-1])
+
+
+def hash_bytes(data: bytes) -> str:
+    """Return the BLAKE3 hash of ``data``, named after its algorithm."""
+    return f"blake3:{blake3(data).hexdigest()}"
+
+
+def hash_file(files: FileOperations, path: Path) -> str:
+    """Return what ``hash_bytes`` would of the file's bytes.
+
+    It reads, a piece ahead, instead of mapping the file: a sector that cannot be read is then an ``OSError``, not the
+    end of the process by SIGBUS.
+    """
+    with files.open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size <= _PIECE:
+            return hash_bytes(file.readall())
+        hasher = blake3(max_threads=blake3.AUTO)
+        with ThreadPoolExecutor(1, "read") as thread:
+            buffer, ahead = (memoryview(bytearray(_PIECE)) for _ in range(2))
+            reading = thread.submit(file.readinto, buffer)
+            while count := reading.result():
+                reading = thread.submit(file.readinto, ahead)
+                hasher.update(buffer[:count])
+                buffer, ahead = ahead, buffer
+    return f"blake3:{hasher.hexdigest()}"
+
+
+@final
+class Hashed:
+    """Bytes that are counted and hashed on their way through, in pieces that the processor's cache still holds."""
+
+    def __init__(self, chunks: Iterable[Buffer]) -> None:
+        self.size = 0
+        self._chunks = chunks
+        self._hasher = blake3(max_threads=blake3.AUTO)
+
+    @property
+    def hash(self) -> str:
+        """Return what ``hash_bytes`` would of those that went through."""
+        return f"blake3:{self._hasher.hexdigest()}"
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Yield the pieces; a large one is hashed in a thread while whoever asked for it uses it."""
+        with ThreadPoolExecutor(1, "hash") as thread:
+            for chunk in self._chunks:
+                view = memoryview(chunk).cast("B")
+                self.size += len(view)
+                if len(view) <= _SMALL:
+                    self._hasher.update(view)
+                    yield view
+                    continue
+                for start in range(0, len(view), _PIECE):
+                    piece = view[start : start + _PIECE]
+                    hashed = thread.submit(self._hasher.update, piece)
+                    yield piece
+                    hashed.result()

@@ -1,0 +1,186 @@
+"""How the ranks that write one checkpoint find each other: by small files in its draft, without a word between them.
+
+    .ranks/open.json         the first rank has made the draft; with it comes the key that the files are encrypted by
+    .ranks/rank-00001.json   that rank's files are durable: their sizes and hashes, or the problem that it had
+
+Each of them is there whole or not at all. They go before the checkpoint gets its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NoReturn, final
+from uuid import uuid4
+
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.hashed_file import VerifiedPieces
+from holdfast.adapters.state_store.hashing import hash_file
+from holdfast.adapters.state_store.manifest import key_from_record, key_record, stored_files
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.checkpoint_encryption import Seal
+    from holdfast.adapters.state_store.manifest import StoredFile
+    from holdfast.ports.key_provider import WrappedKey
+    from holdfast.ports.state_store import StateShare
+
+RANKS = ".ranks"
+_OPEN = "open.json"
+_POLL_SECONDS = 0.05
+
+
+def announce(files: FileOperations, folder: Path, key: WrappedKey | None) -> None:
+    """Tell the other ranks that they may write into the draft ``folder``, and by which key."""
+    files.make_folder(folder / RANKS)
+    _leave(files, folder / RANKS / _OPEN, {"encryption": key_record(key)})
+
+
+def announced(files: FileOperations, folder: Path, share: StateShare) -> WrappedKey | None:
+    """Wait until the first rank has made the draft ``folder``; return its key, None if nothing is encrypted.
+
+    Raises ``StateError`` if that takes longer than the ranks are patient, or the save is over.
+    """
+    deadline = time.monotonic() + share.patience
+    while (record := _read(files, folder / RANKS / _OPEN)) is None:
+        if share.is_over() or time.monotonic() > deadline:
+            patience = f"{share.patience:.0f} s"
+            msg = f"rank 0 did not begin {folder} within {patience}, or has left: look for the error in its output"
+            raise StateError(msg)
+        time.sleep(_POLL_SECONDS)
+    return key_from_record(record.get("encryption"))
+
+
+def leave_files(files: FileOperations, folder: Path, rank: int, stored: Sequence[StoredFile]) -> None:
+    """Tell the first rank that these are durable."""
+    described = [{"path": file.path, "size": file.size, "hash": file.hash} for file in stored]
+    _leave(files, folder / RANKS / _record_of(rank), {"files": described})
+
+
+def leave_problem(files: FileOperations, folder: Path, rank: int, problem: object) -> None:
+    """Tell the first rank why there will be no files, if the disk takes that much."""
+    with contextlib.suppress(OSError):
+        _leave(files, folder / RANKS / _record_of(rank), {"problem": str(problem) or type(problem).__name__})
+
+
+def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence[StoredFile]:
+    """Wait for every other rank's files and return what the ranks told of them.
+
+    Raises ``StateError`` if a rank had a problem or does not come.
+    """
+    found: dict[int, Sequence[StoredFile]] = {}
+    deadline = time.monotonic() + share.patience
+    while missing := [rank for rank in range(1, share.num_ranks) if rank not in found]:
+        for rank in missing:
+            if (record := _read(files, folder / RANKS / _record_of(rank))) is not None:
+                found[rank] = _files_in(record, rank)
+        if missing[0] not in found:
+            if share.is_over() or time.monotonic() > deadline:
+                msg = (
+                    f"rank {missing[0]} of {share.num_ranks} did not write its part within {share.patience:.0f} s, "
+                    "or has left: look for the error in its output"
+                )
+                raise StateError(msg)
+            time.sleep(_POLL_SECONDS)
+    return [file for rank in sorted(found) for file in found[rank]]
+
+
+@final
+class Reader:
+    """Reads files of the draft ``folder`` from any place, decrypted by ``seal`` if there is one.
+
+    What it returns is what was ``stored``: it is compared with the hashes of ``stored``, or authenticated. Raises
+    ``StateError`` for other bytes.
+    """
+
+    def __init__(
+        self, files: FileOperations, folder: Path, seal: Seal | None, stored: Mapping[str, StoredFile]
+    ) -> None:
+        self._files = files
+        self._folder = folder
+        self._seal = seal
+        self._stored = stored
+        self._verified: set[str] = set()
+        self._opened: dict[str, Callable[[int, int], bytes]] = {}
+        self._stack = ExitStack()
+
+    def read(self, name: str, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes of the file ``name`` from ``offset`` on, fewer where it ends."""
+        if name not in self._opened:
+            self._opened[name] = self._open(name)
+        return self._opened[name](offset, size)
+
+    def _open(self, name: str) -> Callable[[int, int], bytes]:
+        file = self._stack.enter_context(self._files.open_file(self._folder / name))
+        if self._seal is not None:
+            return self._stack.enter_context(self._seal.open(name, file)).read
+        pieces = VerifiedPieces(file, self._folder / name)
+        if pieces.hash != self._stored[name].hash:
+            self._check(self._stored[name])  # it may have been read wrong once
+            pieces = VerifiedPieces(file, self._folder / name)
+            if pieces.hash != self._stored[name].hash:
+                self._refuse(name)
+        self._verified.add(name)
+        return pieces.read
+
+    def check_others(self, own: Collection[str]) -> None:
+        """Verify each file of another rank, none of ``own``, that was not read; raises ``StateError``."""
+        for name, file in self._stored.items():
+            if name not in self._verified and name not in own:
+                self._check(file)
+
+    def _check(self, file: StoredFile) -> None:
+        path = self._folder / file.path
+        if path.stat().st_size != file.size or all(hash_file(self._files, path) != file.hash for _ in range(2)):
+            self._refuse(file.path)
+
+    def _refuse(self, name: str) -> NoReturn:
+        msg = f"{self._folder / name} does not have the bytes that its rank wrote: check the disk and the network"
+        raise StateError(msg)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._stack.close()
+
+
+def _record_of(rank: int) -> str:
+    return f"rank-{rank:05d}.json"
+
+
+def _leave(files: FileOperations, path: Path, record: Mapping[str, Any]) -> None:
+    draft = path.with_name(f"{path.name}.{uuid4().hex}")  # another one may have failed half-way
+    files.write_file(draft, json.dumps(record).encode())
+    files.sync_file(draft)
+    files.rename(draft, path)
+
+
+def _read(files: FileOperations, path: Path) -> Mapping[str, Any] | None:
+    """Return the record at ``path``, None as long as there is none."""
+    try:
+        with files.open_file(path) as file:
+            record = json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    assert isinstance(record, dict)
+    return record
+
+
+def _files_in(record: Mapping[str, Any], rank: int) -> Sequence[StoredFile]:
+    if "problem" in record:
+        msg = f"rank {rank} could not write its part: {record['problem']}"
+        raise StateError(msg)
+    try:
+        return stored_files(record.get("files"))
+    except Defect as defect:
+        msg = f"rank {rank} has told what it wrote in another form than this version does: {defect}"
+        raise StateError(msg) from defect

@@ -1,0 +1,201 @@
+"""Moving copies of checkpoints between the disk and the archive."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.files.file_operations import FileOperations
+from holdfast.adapters.state_store.checkpoint_verification import verify
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.domain.checkpoints.retention import Stored
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.checkpoints.tiers import CopyState, Phase, Placed, Tier
+from holdfast.domain.commands import AcknowledgeMove
+from holdfast.domain.errors import StateError
+from holdfast.ports.state_store import Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, MutableSet, Sequence
+
+    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.disk import DiskStateStore
+    from holdfast.domain.checkpoints.retention import Retention
+    from holdfast.domain.checkpoints.tiers import DiskBudget
+    from holdfast.domain.commands import Command
+    from holdfast.ports.state_store import CheckpointInfo
+
+_log = logging.getLogger(__name__)
+
+_HOUR = 3600.0
+
+
+@final
+class Moves:
+    """Brings copies from ``archive`` to ``disk``, and deletes those that may go from either, one at a time.
+
+    With a ``budget`` copies leave a tight disk; one that was brought stays for so many ``hours`` of this process. What
+    does not work is logged and tried again the next time. One thread at a time.
+    """
+
+    def __init__(
+        self,
+        disk: DiskStateStore,
+        archive: CheckpointArchive,
+        *,
+        budget: DiskBudget | None = None,
+        hours: float = 0.0,
+        tell: Callable[[Command], object],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._disk = disk
+        self._archive = archive
+        self._budget = budget
+        self._keep_seconds = hours * _HOUR
+        self._tell = tell
+        self._clock = clock
+        self._brought: dict[int, float] = {}
+        self._sound: set[int] = set()
+        self._is_tight = False
+
+    def bring(self, step: int, reason: str) -> None:
+        """Bring the copy of ``step`` to the disk and keep it there for a while.
+
+        Raises ``Defect`` for a copy that is damaged, ``StateError`` if it cannot be brought.
+        """
+        self._disk.adopt(step, lambda draft: self._archive.fetch(step, draft))
+        self._disk.hold(step)
+        self._brought[step] = self._clock()
+        self._tell(AcknowledgeMove(step, Tier.ARCHIVE, Tier.DISK, reason))
+
+    def bring_first(
+        self,
+        infos: Iterable[CheckpointInfo],
+        reason: str,
+        damaged: MutableSet[int],
+        rejected: MutableSequence[Rejected],
+    ) -> bool:
+        """Bring the first copy of ``infos`` that verifies; return whether there is one.
+
+        Steps in ``damaged`` are passed over; what does not verify joins them and ``rejected``.
+        """
+        for info in infos:
+            step = info.progress.step
+            if step in damaged:
+                continue
+            try:
+                self.bring(step, reason)
+            except Defect as defect:
+                damaged.add(step)
+                rejected.append(Rejected(Path(info.location).name, str(defect), info.location))
+            else:
+                return True
+        return False
+
+    def release(self, step: int) -> None:
+        """Leave the copy of ``step`` on disk to retention, unless it was brought there a while ago."""
+        if step not in self._brought:
+            self._disk.release(step)
+
+    def empty(self, phase: Phase) -> None:
+        """Delete from a tight disk what may go, the oldest first, until it is no longer tight."""
+        self._release_brought()
+        if self._budget is None or not self._disk.door.may(Role.DELETE):
+            return
+        try:
+            while (leaving := self._next_to_leave(self._budget, phase)) is not None:
+                self._evict(leaving)
+        except (StateError, Defect) as error:
+            _log.warning("making room on the disk is put off until the next copy: %s", error)
+
+    def leave_behind(self, step: int) -> None:
+        """Delete from the archive the copies of steps after ``step``: the run has gone back from them."""
+        for later in [known for known in _by_step(self._archive.list()) if known > step]:
+            self._archive.delete(later)
+            self._brought.pop(later, None)
+            self._sound.discard(later)
+
+    def thin(self, retention: Retention, *, saved: int) -> None:
+        """Delete from the archive what ``retention`` dooms there.
+
+        Not the last copy of what the disk was to keep for ever, nor, with a budget, of what may have to leave the disk.
+        """
+        try:
+            self._thin(retention, saved)
+        except StateError as error:
+            _log.warning("deleting from the archive is put off until the next copy: %s", error)
+
+    def _thin(self, retention: Retention, saved: int) -> None:
+        if not self._disk.door.may(Role.DELETE):
+            return
+        local, archived = _by_step(self._disk.list()), _by_step(self._archive.list())
+        pinned = self._disk.pinned()
+        lasting = self._disk.retention.lasting(_stored({**archived, **local}, pinned))
+        may_leave_disk = () if self._budget is None else local.keys()
+        doomed = retention.doomed(_stored(archived, pinned), saved=saved)
+        for step in [step for step in doomed if step not in may_leave_disk]:
+            copies = {Tier.ARCHIVE: CopyState.READY, Tier.DISK: _state(step in local)}
+            if Placed(step, copies, is_protected=step in lasting).may_leave(Tier.ARCHIVE):
+                self._disk.door.deletes(archived[step].location, "retention of the archive")
+                self._archive.delete(step)
+
+    def _next_to_leave(self, budget: DiskBudget, phase: Phase) -> Placed | None:
+        local = self._disk.list()
+        sizes = [Placed(info.progress.step, {Tier.DISK: CopyState.READY}, info.num_bytes) for info in local]
+        self._is_tight = budget.is_tight(sizes, was_tight=self._is_tight)
+        return budget.next_to_leave(self._survey(local, budget.fewest), phase) if self._is_tight else None
+
+    def _survey(self, local: Sequence[CheckpointInfo], fewest: int) -> Sequence[Placed]:
+        archived, pinned = _by_step(self._archive.list()), self._disk.pinned()
+        placed: list[Placed] = []
+        for info in reversed(local):
+            step = info.progress.step
+            is_archived = step in archived and self._archive.holds(self._disk.folder_of(step))
+            copies = {Tier.DISK: CopyState.READY, Tier.ARCHIVE: _state(is_archived)}
+            num_verified = sum(one.is_verified for one in placed)
+            placed.append(
+                Placed(
+                    step,
+                    copies,
+                    info.num_bytes,
+                    is_held=step in pinned or self._disk.is_held(step),
+                    is_verified=num_verified < fewest and self._is_sound(step),
+                )
+            )
+        return placed
+
+    def _evict(self, placed: Placed) -> None:
+        leaving = placed.with_copy(Tier.DISK, CopyState.DELETING)
+        self._disk.evict(placed.step)
+        left = leaving.with_copy(Tier.DISK, CopyState.DELETED)
+        assert left.is_ready_in(Tier.ARCHIVE)
+        self._tell(AcknowledgeMove(placed.step, Tier.DISK, Tier.ARCHIVE, "the disk is nearly full"))
+
+    def _is_sound(self, step: int) -> bool:
+        with contextlib.suppress(Defect, OSError, StateError):
+            if step not in self._sound:
+                verify(FileOperations(), self._disk.folder_of(step))
+                self._sound.add(step)
+            return True
+        return False
+
+    def _release_brought(self) -> None:
+        now = self._clock()
+        for step in [step for step, since in list(self._brought.items()) if now - since >= self._keep_seconds]:
+            del self._brought[step]
+            self._disk.release(step)
+
+
+def _state(is_there: bool) -> CopyState:  # noqa: FBT001  the whole question
+    return CopyState.READY if is_there else CopyState.DELETED
+
+
+def _by_step(infos: Sequence[CheckpointInfo]) -> Mapping[int, CheckpointInfo]:
+    return {info.progress.step: info for info in infos}
+
+
+def _stored(infos: Mapping[int, CheckpointInfo], pinned: Collection[int]) -> Mapping[int, Stored]:
+    return {step: Stored(info.evaluation_loss, info.saved_at, step in pinned) for step, info in infos.items()}

@@ -1,0 +1,110 @@
+"""Checkpoints that are verified while they are read, so that a large state is read once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.state_store.checkpoint_verification import check_hash
+from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.hashed_file import HashedFile
+from holdfast.adapters.state_store.hashing import hash_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from holdfast.adapters.shared.files.file_operations import FileOperations
+    from holdfast.adapters.state_store.manifest import StoredFile
+    from holdfast.ports.state_store import OpenFile, StateFile
+
+_LARGE = 1 << 20  # a smaller file is read into memory and verified before anybody gets a byte of it
+
+
+def verify_while_read(
+    files: FileOperations, folder: Path, stored: Sequence[StoredFile], use: Callable[[Path, OpenFile], object]
+) -> None:
+    """Have ``use`` read the ``stored`` files of ``folder``; raise ``Defect`` if it got other bytes than those saved.
+
+    Names and sizes are known to be right. A small file is verified before, and ``use`` gets the bytes that were
+    verified; a large one is hashed where ``use`` has it. That ``folder`` is damaged counts more than what ``use``
+    raises. If the files are as saved but not what ``use`` has of them, it is called once more, with each byte hashed
+    before it gets it.
+    """
+    small = {file.path: _read_small(files, folder, file) for file in stored if file.size < _LARGE}
+    large = [file for file in stored if file.path not in small]
+    for at_once in (False, True):
+        reading = _Reading(files, folder, small, at_once=at_once)
+        try:
+            use(folder, reading.open)
+        except Exception:
+            if reading.is_sound(large):
+                raise
+        else:
+            if reading.is_sound(large):
+                return
+    raise Defect(Flaw.WRONG_HASH, "its files give other bytes each time that they are read")
+
+
+def _read_small(files: FileOperations, folder: Path, stored: StoredFile) -> bytes:
+    for _ in range(2):
+        with files.open_file(folder / stored.path) as file:
+            data = file.readall()
+        if hash_bytes(data) == stored.hash:
+            return data
+    raise Defect(Flaw.WRONG_HASH, f"{stored.path!r} does not have the bytes that were saved")
+
+
+@final
+class _Reading:
+    def __init__(self, files: FileOperations, folder: Path, small: dict[str, bytes], *, at_once: bool) -> None:
+        self._files = files
+        self._folder = folder
+        self._small = small
+        self._at_once = at_once
+        self._hashes: defaultdict[str, set[str]] = defaultdict(set)
+
+    @contextmanager
+    def open(self, path: Path) -> Iterator[StateFile]:
+        name = path.relative_to(self._folder).as_posix()
+        if name in self._small:
+            yield _Bytes(self._small[name])
+            return
+        with ExitStack() as stack:
+            file = HashedFile(self._files, path, stack, at_once=self._at_once)
+            try:
+                yield file
+            except Exception:
+                self._hashes[name] |= file.finish()  # it may have come of bytes that are not those saved
+                raise
+            self._hashes[name] |= file.finish()
+
+    def is_sound(self, stored: Sequence[StoredFile]) -> bool:
+        """Return whether all that was read is as saved, or else raise ``Defect`` if a file is not.
+
+        What was not read to its end is read now, and again what is not as saved: it may have been changed behind
+        ``fill``.
+        """
+        is_sound = True
+        for file in stored:
+            found = self._hashes[file.path]
+            if found != {file.hash}:
+                check_hash(self._files, self._folder, file, 1 if found else 2)
+                is_sound = is_sound and not found
+        return is_sound
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    data: bytes
+
+    def read(self, offset: int, size: int) -> bytes:
+        return self.data[offset : offset + size]
+
+    def fill(self, offset: int, target: memoryview) -> int:
+        part = self.data[offset : offset + len(target)]
+        target[: len(part)] = part
+        return len(part)

@@ -1,0 +1,111 @@
+"""Long documents in pieces: the same ids, in memory that does not grow with the document."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from holdfast.adapters.tokenizer.backends.byte_level import GPT2_PATTERN, split_pattern
+from holdfast.adapters.tokenizer.backends.encoder import UnfitError, join
+from holdfast.adapters.tokenizer.backends.long_words import LongWords
+from holdfast.ports.tokenizer import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tokenizers import Tokenizer
+
+    from holdfast.adapters.tokenizer.backends.long_words import Encode
+
+PIECE_CHARACTERS = 1 << 16
+_AT_ONCE = 16  # pieces: Hugging Face takes some hundred bytes for each character
+_LONG = 4  # pieces that a word may fill before it is cut itself
+
+_WORDS, _REST = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|",
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+# In each of these expressions a word that holds a letter or digit ends before what is neither of them, no
+# apostrophe and no mark, whatever follows. So both sides are split alike wherever they stand. Whitespace looks one
+# character ahead, but none stands before such a place.
+_SAFE_PATTERNS = frozenset(
+    {
+        GPT2_PATTERN,
+        # Llama 3 and cl100k
+        _WORDS + r"\p{N}{1,3}" + _REST,
+        # Qwen 2 and 3
+        _WORDS + r"\p{N}" + _REST,
+    }
+)
+_ENDS = r"[A-Za-z0-9\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3]"
+_CUT = re.compile(rf"(?<={_ENDS})[\0-&(-/:-@\[-`{{-\x7f\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f]")
+
+
+def can_be_cut(core: Tokenizer) -> bool:
+    """Return whether the ids of a text are those of its pieces, as ``pieces`` cuts it."""
+    record = json.loads(core.to_str())
+    try:
+        pattern = split_pattern(record["pre_tokenizer"])
+    except UnfitError:
+        return False
+    # NFC joins no two characters across a place where the second one is of ASCII or a mark of punctuation
+    is_plain = (record["normalizer"] or {"type": "NFC"})["type"] == "NFC"
+    return pattern in _SAFE_PATTERNS and is_plain and all(token["special"] for token in record["added_tokens"])
+
+
+def pieces(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
+    """Yield ``text`` in pieces of at least ``size`` characters, as far as it has places for a cut."""
+    start = 0
+    while len(text) - start > size and (cut := _CUT.search(text, start + size)):
+        yield text[start : cut.start()]
+        start = cut.start()
+    yield text[start:]
+
+
+@final
+class Pieces:
+    """Encodes documents of ``core`` in pieces of about ``size`` characters, some at once."""
+
+    def __init__(self, core: Tokenizer, size: int = PIECE_CHARACTERS) -> None:
+        self._core = core
+        self._size = size
+        self._long_words = LongWords(core)
+
+    def fit(self, documents: Sequence[str]) -> bool:
+        """Return whether any of ``documents`` is so long that it is to be cut, and can be."""
+        return max(map(len, documents), default=0) > self._size and self._can_be_cut
+
+    def encode(self, encode: Encode, documents: Sequence[str]) -> Encoded:
+        """Return the ids of ``documents``, of which ``encode`` gets some pieces at once."""
+        cut = [list(pieces(document, self._size)) for document in documents]
+        encoded = join(
+            [self._encode(encode, group) for group in self._groups([piece for each in cut for piece in each])]
+        )
+        ends = list(accumulate(map(len, cut), initial=0))
+        return Encoded(encoded.ids, encoded.offsets[np.array(ends)])
+
+    @cached_property
+    def _can_be_cut(self) -> bool:
+        return can_be_cut(self._core)
+
+    def _encode(self, encode: Encode, group: Sequence[str]) -> Encoded:
+        if len(group) != 1 or len(group[0]) <= _LONG * self._size:
+            return encode(group)
+        ids = self._long_words.encode(encode, group[0], self._size)
+        return Encoded(ids, np.array([0, len(ids)]))
+
+    def _groups(self, parts: Sequence[str]) -> Iterator[Sequence[str]]:
+        group: list[str] = []
+        held = 0
+        for part in parts:
+            if group and held + len(part) > _AT_ONCE * self._size:
+                yield group
+                group, held = [], 0
+            group.append(part)
+            held += len(part)
+        yield group

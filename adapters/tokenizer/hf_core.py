@@ -1,0 +1,142 @@
+"""What is asked of a ``tokenizers.Tokenizer`` before and beside encoding."""
+
+from __future__ import annotations
+
+import json
+import re
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer
+
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+USUAL_ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
+
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+def load_core(serialized: str, name: str) -> Tokenizer:
+    """Return the tokenizer that the text of a ``tokenizer.json`` describes, without what it does to whole batches.
+
+    Padding, truncation and dropout are off, and special tokens in a text are text.
+    """
+    try:
+        core = Tokenizer.from_str(serialized)
+    except Exception as error:  # the library raises nothing more special
+        msg = f"{name} is no tokenizer.json that tokenizers can load ({error}): name another file"
+        raise ConfigurationError(msg) from error
+    core.no_padding()
+    core.no_truncation()
+    core.encode_special_tokens = True
+    if getattr(core.model, "dropout", None):
+        core.model.dropout = None
+    return core
+
+
+def settle_end_of_text(core: Tokenizer, name: str, token: str | None) -> str:
+    """Return ``token``, or a usual one, and make it special in ``core``.
+
+    Raises ``ConfigurationError`` if the vocabulary has none.
+    """
+    candidates = USUAL_ENDS if token is None else (token,)
+    found = next((candidate for candidate in candidates if core.token_to_id(candidate) is not None), None)
+    if found is None:
+        wanted = f"none of {', '.join(USUAL_ENDS)}" if token is None else f"no {token}"
+        msg = f"{name} has {wanted} to end a document with: set eos_token in tokenizer_config.json to one of its tokens"
+        raise ConfigurationError(msg)
+    if core.token_to_id(found) not in special_ids(core):
+        core.add_special_tokens([AddedToken(found, special=True, normalized=False)])
+    return found
+
+
+def refuse_reachable_specials(core: Tokenizer, name: str, end_of_text: int) -> None:
+    """Raise ``ConfigurationError`` if a special token that is written out in a text becomes the special id.
+
+    Vocabularies of whole words or of scored pieces may hold their special tokens as if they were words.
+    """
+    unknown = _unknown_token(core)
+    for number, token in core.get_added_tokens_decoder().items():
+        if not token.special or (token.content == unknown and number != end_of_text):
+            continue
+        texts = [token.content, f"a {token.content} b", f"a{token.content}b"]
+        if any(number in encoding.ids for encoding in core.encode_batch_fast(texts, add_special_tokens=False)):
+            msg = (
+                f"{name} reads {token.content} in a document as its special token, so a text could end a document: "
+                "use another tokenizer"
+            )
+            raise ConfigurationError(msg)
+
+
+def special_ids(core: Tokenizer) -> set[int]:
+    """Return the ids of the special tokens."""
+    return {number for number, token in core.get_added_tokens_decoder().items() if token.special}
+
+
+def count_token_bytes(core: Tokenizer, vocabulary_size: int) -> NDArray[np.int32]:
+    """Return how many bytes of text each id stands for, 0 for special ids and ids that no token has."""
+    record = json.loads(core.to_str())
+    added = core.get_added_tokens_decoder()
+    is_byte_level = "ByteLevel" in {*_kinds(record["pre_tokenizer"]), *_kinds(record["decoder"])}
+    sizes = np.zeros(vocabulary_size, np.int32)
+    for token, number in core.get_vocab(with_added_tokens=True).items():
+        if number not in added:
+            sizes[number] = len(token) if is_byte_level else _count_bytes(token, record["model"])
+        elif not added[number].special:
+            sizes[number] = len(token.encode())
+    sizes.flags.writeable = False
+    return sizes
+
+
+def fingerprint_of(core: Tokenizer, end_of_text: int) -> str:
+    """Return a hash of all that decides which ids a text gets."""
+    record = json.loads(core.to_str())
+    for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
+        record["model"][affix] = record["model"].get(affix) or None  # both spell that there is none
+    added = [
+        [token["id"], token["content"]] if token["special"] else sorted(token.items())
+        for token in record["added_tokens"]
+    ]
+    content = [record["normalizer"], record["pre_tokenizer"], record["model"], added, end_of_text]
+    return blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+
+def files_of(core: Tokenizer, end_of_text: str) -> Mapping[str, bytes]:
+    """Return the files that ``AutoTokenizer`` loads ``core`` from."""
+    config = {
+        "clean_up_tokenization_spaces": False,
+        "eos_token": end_of_text,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    return {
+        "tokenizer.json": core.to_str(pretty=True).encode(),
+        "tokenizer_config.json": json.dumps(config, indent=2).encode(),
+    }
+
+
+def _unknown_token(core: Tokenizer) -> str | None:
+    model = json.loads(core.to_str())["model"]
+    if model.get("unk_id") is not None:
+        return str(model["vocab"][model["unk_id"]][0])
+    unknown: str | None = model.get("unk_token")
+    return unknown
+
+
+def _kinds(part: dict[str, Any] | None) -> Iterator[str]:
+    if part is not None:
+        yield part["type"]
+        for inner in (*part.get("pretokenizers", ()), *part.get("decoders", ())):
+            yield from _kinds(inner)
+
+
+def _count_bytes(token: str, model: dict[str, Any]) -> int:
+    if model.get("byte_fallback") and _BYTE_TOKEN.fullmatch(token):
+        return 1
+    text = token.removeprefix(model.get("continuing_subword_prefix") or "")
+    return len(text.replace("▁", " ").encode())

@@ -1,0 +1,33 @@
+"""What the built-in transforms share: checked options, and a fingerprint of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from math import inf
+
+from holdfast.domain.errors import ConfigurationError
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def fingerprint_of(kind: str, version: int, **options: object) -> str:
+    """Return what identifies a transform; ``version`` is raised when the same options give other texts."""
+    return f"{kind} {version} {json.dumps(options, sort_keys=True)}"
+
+
+def whole_number(kind: str, name: str, value: object) -> int:
+    """Return ``value`` if it is a whole number from 0 on, however it is written (1e3); True and "5" are none."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf and value == int(value):
+        return int(value)
+    msg = f"{name} of transform '{kind}' must be a whole number from 0 on, not {value!r}"
+    raise ConfigurationError(msg)
+
+
+def unicode_text(kind: str, name: str, value: object) -> str:
+    """Return ``value`` if it is text that UTF-8 can hold."""
+    if isinstance(value, str) and not _SURROGATE.search(value):
+        return value
+    what = "valid Unicode text (in quotes, if it looks like something else)"
+    msg = f"{name} of transform '{kind}' must be {what}, not {value!r}"
+    raise ConfigurationError(msg)

@@ -1,0 +1,86 @@
+"""Making captured states durable beside training."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, final
+
+from holdfast.application.concurrency.background import Background
+from holdfast.domain.commands import AcknowledgeSave
+from holdfast.domain.errors import StateError
+from holdfast.ports.state_store import StateShare
+
+if TYPE_CHECKING:
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.ports.optimizer import Trainable
+    from holdfast.ports.process_group import ProcessGroup
+    from holdfast.ports.state_store import Snapshot, StateStore
+
+
+_PARTING_SECONDS = 30.0  # for the others' shares once this rank has left the loop: some may be gone
+
+
+@final
+class SaveWriter:
+    """Writes snapshots into ``store`` in a thread, and leaves an ``AcknowledgeSave`` of each in ``inbox``.
+
+    ``outcome`` is that of the last one. A share of another rank's save is written without: that rank tells.
+    """
+
+    def __init__(self, store: StateStore, inbox: Inbox) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._thread = Background("checkpoints")
+        self._awaited = ""
+        self._patient_until = math.inf
+        self.outcome: AcknowledgeSave | None = None
+
+    def check_takes(self, trainable: Trainable) -> None:
+        """Raise ``StateError`` if the store cannot put together what the ranks of ``trainable`` capture."""
+        if trainable.is_sharded and not self._store.takes_shares:
+            msg = "each rank has a part of the state, which this state store does not put together: use the kind disk"
+            raise StateError(msg)
+
+    def share(self, save_id: str, group: ProcessGroup) -> StateShare:
+        """Return what this rank has to do with the save of that id, once the one before has ended."""
+        self._thread.settle(None)
+        self._awaited = save_id
+        patience = group.timeout_seconds / 2  # the others may wait in the group meanwhile
+        return StateShare(save_id, group.rank, group.size, patience, lambda: self._is_over(save_id))
+
+    def submit(self, snapshot: Snapshot, number: int, started: float) -> None:
+        """Have ``snapshot`` written as the save of that ``number``, begun at ``started``."""
+        if snapshot.share is not None and snapshot.share.rank > 0:
+            self._thread.submit(lambda: self._store.contribute(snapshot))
+        else:
+            self._thread.submit(lambda: self._write(snapshot, number, started))
+
+    def settle(self) -> AcknowledgeSave:
+        """Wait for what was submitted; return what became of the last one."""
+        self._thread.settle(None)
+        assert self.outcome is not None
+        return self.outcome
+
+    def give_up(self) -> None:
+        """Have an unfinished share end at once: nobody waits for it any more."""
+        self._awaited = ""
+
+    def close(self) -> None:
+        """Wait for what was submitted, and end the thread."""
+        self._patient_until = time.monotonic() + _PARTING_SECONDS
+        self._thread.close(None)
+
+    def _is_over(self, save_id: str) -> bool:
+        return self._awaited != save_id or time.monotonic() > self._patient_until
+
+    def _write(self, snapshot: Snapshot, number: int, started: float) -> None:
+        step, location, problem = snapshot.progress.step, "", None
+        try:
+            location = self._store.save(snapshot).location
+        except StateError as error:
+            problem = str(error)
+        except Exception as error:  # noqa: BLE001  it is told and, if nobody can go on without the save, raised there
+            problem = f"step {step} could not be saved, {type(error).__name__}: {error}"
+        self.outcome = AcknowledgeSave(number, step, location, time.perf_counter() - started, problem)
+        self._inbox.post(self.outcome)

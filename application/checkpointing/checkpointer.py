@@ -1,0 +1,242 @@
+"""Saving and restoring the state of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, final
+from uuid import uuid4
+
+from holdfast.application.checkpointing.async_writer import SaveWriter
+from holdfast.application.checkpointing.memory_tier import MemoryTier
+from holdfast.application.checkpointing.restorer import Restoring
+from holdfast.domain.checkpoints.reproducibility import Contract, changes, contract_of
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.commands import AcknowledgeSave, SaveReason, from_json, to_json
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import (
+    CheckpointFailed,
+    CheckpointMoved,
+    CheckpointSaved,
+    CheckpointStarted,
+    ContractWeakened,
+)
+from holdfast.domain.training.progress import Progress
+from holdfast.ports.state_store import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.ports.event_bus import EventBus
+    from holdfast.ports.optimizer import Trainable
+    from holdfast.ports.process_group import ProcessGroup
+    from holdfast.ports.state_store import StatePart, StateStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A save that has been captured and is not known to be durable."""
+
+    number: int
+    progress: Progress
+    reason: SaveReason
+    stall_seconds: float = 0.0
+
+
+@final
+class Checkpoints:
+    """Captures a trainable into a state store and back; ``parts`` go into each checkpoint beside it (the tokenizer).
+
+    All ranks of ``group`` call each method; the first one writes and sets aside, the others read what it left. Where
+    the state is sharded each rank writes its own share, and the first one makes a checkpoint of them.
+    A periodic save only captures while training waits; a thread makes it durable and leaves an ``AcknowledgeSave`` in
+    ``inbox``. Any other is waited for, so it copies nothing that lies on the host, and memory keeps nothing of it. One
+    save is under way at a time: the next waits for it. ``memory`` tells whether there is room to keep the copy beside
+    the next step, or training waits for the disk; what it holds is what this process goes back to.
+    ``conditions`` are what the bits of a step depend on: a resume under others is told, and marked in all that follows.
+    """
+
+    def __init__(
+        self,
+        store: StateStore,
+        trainable: Trainable,
+        bus: EventBus,
+        group: ProcessGroup,
+        inbox: Inbox,
+        *,
+        parts: Sequence[StatePart] = (),
+        conditions: Mapping[str, str] | None = None,
+        memory: MemoryTier | None = None,
+    ) -> None:
+        self._store = store
+        self._trainable = trainable
+        self._bus = bus
+        self._group = group
+        self._parts = parts
+        self._conditions = conditions or {}
+        self._contract = contract_of(self._conditions)
+        self._memory = memory or MemoryTier()
+        self._restoring = Restoring(store, trainable, bus, group, self._memory)
+        self._writer = SaveWriter(store, inbox)
+        self._pending: _Pending | None = None
+        self._durable_step = 0
+        self._number = 0
+
+    def restore_latest(self) -> Progress:
+        """Restore the newest valid checkpoint; return its progress, that of a new run if there is none.
+
+        What earlier starts have left half-saved or half-deleted goes then.
+
+        Raises ``StateError`` if another rank finds a checkpoint of another step, and if the store does not take what is
+        to be saved later.
+        """
+        self._writer.check_takes(self._trainable)
+        info = self._restoring.from_store()
+        if self._group.rank == 0:
+            self._store.tidy()
+        if info is None:
+            return Progress()
+        self._durable_step = info.progress.step
+        self._contract = max(self._contract, info.contract, key=list(Contract).index)
+        if differing := changes(info.conditions, self._conditions):
+            self.weaken(info.progress, differing)
+        return info.progress
+
+    def restore_captured(self, step: int) -> Progress | None:
+        """Restore the copy in memory as ``Restoring.from_memory`` does."""
+        return self._restoring.from_memory(step)
+
+    def roll_back(self, step: int) -> Progress | None:
+        """Go back to the newest state of ``step`` or before, as ``Restoring.back_to`` does; return its progress."""
+        self._settle()
+        progress = self._restoring.back_to(step)
+        if progress is not None:
+            self._durable_step = min(self._durable_step, progress.step)
+        return progress
+
+    def relieve_memory(self) -> None:
+        """Give up the copy in memory if that is nearly full, and tell so; one that is not durable yet stays."""
+        if (step := self._memory.relieve(self._durable_step)) is not None:
+            self._bus.publish(CheckpointMoved(step, Tier.MEMORY, Tier.DISK, "memory is nearly full"))
+
+    def weaken(self, progress: Progress, reasons: Sequence[str]) -> None:
+        """Have all later checkpoints say that the run equals the undisturbed one but for rounding, told once."""
+        if self._contract is Contract.NUMERICAL:
+            return
+        self._contract = Contract.NUMERICAL
+        self._bus.publish(ContractWeakened(progress, reasons))
+
+    def save(self, progress: Progress, reason: SaveReason, *, evaluation_loss: float | None = None) -> None:
+        """Capture ``progress`` and make it durable, unless it is already or nothing was trained yet.
+
+        Returns once it is captured if ``reason`` is periodic, else once it is durable; then raises ``StateError`` if
+        that cannot be. ``evaluation_loss`` is what was measured at this step; one that is not finite counts as none.
+        """
+        started = time.perf_counter()
+        self._settle()
+        if progress.step == self._durable_step:
+            return
+        if self._restoring.is_unfinished:
+            msg = "a return to an earlier checkpoint was cut in two, so the state in memory is of no step: not saved"
+            raise StateError(msg)
+        self._bus.publish(CheckpointStarted(progress, reason))
+        self._memory.make_room(self._durable_step)
+        try:
+            snapshot = self._captured(progress, reason, evaluation_loss)
+        except StateError:  # a step that was cut in two: the last whole one may still be in memory
+            self._save_held()
+            raise
+        if reason is SaveReason.PERIODIC:
+            self._memory.hold(snapshot)
+        self._begin(snapshot, reason, started)
+        if reason is not SaveReason.PERIODIC or self._must_wait():
+            problem = self._finish()
+            if reason is not SaveReason.PERIODIC:
+                if problem is not None:
+                    raise StateError(problem)
+                self._memory.clear()  # an older copy, whose own save failed, is not what to go back to any more
+
+    def acknowledge(self, outcome: AcknowledgeSave) -> None:
+        """Publish what became of the save under way, unless ``outcome`` is of one that was settled already."""
+        pending = self._pending
+        if pending is None or pending.number != outcome.number:
+            return
+        self._pending = None
+        self._writer.give_up()
+        if outcome.problem is not None:
+            self._bus.publish(CheckpointFailed(pending.progress, pending.reason, outcome.problem))
+            return
+        self._durable_step = outcome.step
+        stall = min(pending.stall_seconds, outcome.seconds)
+        self._bus.publish(CheckpointSaved(pending.progress, outcome.location, pending.reason, outcome.seconds, stall))
+        self.relieve_memory()
+
+    def flush(self) -> None:
+        """Wait until every save is durable, or is known not to be."""
+        self._settle()
+        self._writer.close()
+        if self._group.rank == 0:
+            self._store.flush()
+        self._group.barrier()
+
+    def close(self) -> None:
+        """Wait for the save under way and tell what became of it, on this rank alone: the others may be gone.
+
+        What is in memory is given up: nobody goes back any more.
+        """
+        self._writer.close()
+        if self._pending is not None and self._writer.outcome is not None:
+            self.acknowledge(self._writer.outcome)
+        self._memory.clear()
+
+    def _captured(self, progress: Progress, reason: SaveReason, evaluation_loss: float | None) -> Snapshot:
+        records = self._group.gather(json.dumps({"cursor": progress.cursor.to_json(), "save_id": uuid4().hex}))
+        told = [json.loads(record) for record in records]
+        cursor = Cursor.join([Cursor.from_json(record["cursor"]) for record in told])
+        share = self._writer.share(told[0]["save_id"], self._group) if self._trainable.is_sharded else None
+        captured = self._trainable.capture(copy=reason is SaveReason.PERIODIC)
+        parts = (*captured, *(self._parts if self._group.rank == 0 else ()))
+        loss = evaluation_loss if evaluation_loss is not None and math.isfinite(evaluation_loss) else None
+        progress = replace(progress, cursor=cursor)
+        return Snapshot(progress, reason, parts, loss, self._contract, self._conditions, share=share)
+
+    def _begin(self, snapshot: Snapshot, reason: SaveReason, started: float) -> None:
+        """Have ``snapshot`` written by the thread of the first rank, or of each rank that has a share."""
+        self._number += 1
+        self._pending = _Pending(self._number, snapshot.progress, reason, time.perf_counter() - started)
+        if self._group.rank == 0 or snapshot.share is not None:
+            self._writer.submit(snapshot, self._number, started)
+
+    def _finish(self) -> str | None:
+        """Wait for the save that was just begun; return its problem."""
+        assert self._pending is not None
+        self._pending = replace(self._pending, stall_seconds=math.inf)
+        return self._settle()
+
+    def _save_held(self) -> None:
+        held = self._memory.newest
+        if held is None or held.progress.step == self._durable_step:
+            return
+        self._begin(replace(held, reason=SaveReason.EXCEPTION), SaveReason.EXCEPTION, time.perf_counter())
+        self._finish()
+
+    def _must_wait(self) -> bool:
+        """Return whether a rank that holds a copy has no room for it beside the next step."""
+        holds_copy = self._group.rank == 0 or self._trainable.is_sharded
+        return "wait" in self._group.gather("wait" if holds_copy and not self._memory.may_overlap() else "")
+
+    def _settle(self) -> str | None:
+        """Wait for the save under way, if there is one, and publish what became of it; return its problem."""
+        if self._pending is None:
+            return None
+        text = ""
+        if self._group.rank == 0:
+            text = json.dumps(to_json(self._writer.settle()))
+        outcome = from_json(json.loads(self._group.gather(text)[0]))
+        assert isinstance(outcome, AcknowledgeSave)
+        self.acknowledge(outcome)
+        return outcome.problem

@@ -1,0 +1,168 @@
+"""Putting a trainable back into a state of before."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import CheckpointRejected
+from holdfast.ports.state_store import Loaded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from holdfast.application.checkpointing.memory_tier import MemoryTier
+    from holdfast.domain.training.progress import Progress
+    from holdfast.ports.event_bus import EventBus
+    from holdfast.ports.optimizer import Trainable
+    from holdfast.ports.process_group import ProcessGroup
+    from holdfast.ports.state_store import CheckpointInfo, OpenFile, StateStore
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class Restoring:
+    """Restores ``trainable`` from ``store`` or ``memory``; all ranks of ``group`` call each method.
+
+    A checkpoint is verified while it is read. The first rank reads it before the others do, since it sets aside what is
+    damaged and brings what is kept elsewhere; what one of them rejects none of them goes on from.
+
+    ``is_unfinished`` tells that it is being done, or that an error cut it in two: the state is of no step then.
+    """
+
+    def __init__(
+        self, store: StateStore, trainable: Trainable, bus: EventBus, group: ProcessGroup, memory: MemoryTier
+    ) -> None:
+        self._store = store
+        self._trainable = trainable
+        self._bus = bus
+        self._group = group
+        self._memory = memory
+        self.is_unfinished = False
+
+    def from_store(self, *, at_most: int | None = None) -> CheckpointInfo | None:
+        """Restore the newest valid checkpoint, of step ``at_most`` or before; return it, None if there is none.
+
+        Raises ``StateError`` if another rank finds a checkpoint of another step or cannot restore it, and if all turn
+        out to be damaged once the state is no longer what it was.
+        """
+        if self._group.size > 1:
+            loaded = self._restore_together(at_most)
+        else:
+            loaded = self._restore(at_most)
+            if loaded.info is None and self.is_unfinished:
+                raise _lost(rejected.name for rejected in loaded.rejected)
+        if loaded.info is not None:
+            self.is_unfinished = False
+        return loaded.info
+
+    def from_memory(self, step: int) -> Progress | None:
+        """Restore the copy in memory, if it is of ``step`` or before; return its progress, None without such a copy.
+
+        For a process that is alone: a copy is of one rank. The state is that of the checkpoint, bit for bit.
+        """
+        held = self._memory.newest
+        if held is None or held.progress.step > step:
+            return None
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(self._memory.unpacked())
+            except StateError as problem:
+                _log.warning("what is in memory is not used, but what is on disk: %s", problem)
+                return None
+            with self._begun():
+                self._trainable.restore(folder)
+        return held.progress
+
+    def back_to(self, step: int) -> Progress | None:
+        """Restore the newest state of ``step`` or before and supersede later checkpoints; return its progress.
+
+        None, with nothing changed, if there is none.
+        """
+        progress = self.from_memory(step) if self._group.size == 1 else None
+        if progress is None:
+            info = self.from_store(at_most=step)
+            if info is None:
+                return None
+            self._memory.clear()  # what it holds may be of steps that are taken back
+            progress = info.progress
+        with self._begun():
+            if self._group.rank == 0:
+                self._store.supersede(progress.step)
+        return progress
+
+    def _take_over(self, folder: Path, open_file: OpenFile) -> None:
+        self.is_unfinished = True
+        self._trainable.restore(folder, open_file=open_file)
+
+    def _restore(self, at_most: int | None) -> Loaded:
+        loaded = self._store.restore(self._take_over, at_most=at_most)
+        for rejected in loaded.rejected:
+            self._bus.publish(CheckpointRejected(rejected.name, rejected.reason, rejected.location))
+        return loaded
+
+    def _restore_together(self, at_most: int | None) -> Loaded:
+        """Restore the same checkpoint on each rank, an older one than what any of them rejects."""
+        rejected: list[str] = []
+        while True:
+            loaded, problem = self._restore_in_turn(at_most)
+            rejected += [each.name for each in loaded.rejected]
+            step = 0 if loaded.info is None else loaded.info.progress.step
+            told = _Told(step, rejected, problem, self.is_unfinished)
+            each = [_Told(**json.loads(other)) for other in self._group.gather(json.dumps(asdict(told)))]
+            if problems := [f"rank {rank}: {other.problem}" for rank, other in enumerate(each) if other.problem]:
+                raise StateError(problem or problems[0])
+            steps = [other.step for other in each]
+            if 0 in steps and any(other.is_unfinished and other.rejected for other in each):
+                raise _lost(name for other in each for name in other.rejected)
+            if len(set(steps)) == 1:
+                return loaded
+            if at_most == min(steps) or not any(other.rejected for other in each):
+                known = ", ".join(map(str, steps))
+                msg = f"the ranks found checkpoints of steps {known}: run.dir must be one folder of all hosts"
+                raise StateError(msg)
+            at_most = min(steps)
+
+    def _restore_in_turn(self, at_most: int | None) -> tuple[Loaded, str]:
+        """Restore as ``_restore`` does, the first rank before the others; return it, and what went wrong."""
+        loaded, problem = Loaded(None, None), ""
+        if self._group.rank > 0:
+            self._group.barrier()
+        try:
+            loaded = self._restore(at_most)
+        except StateError as error:
+            problem = str(error)
+        if self._group.rank == 0:
+            self._group.barrier()
+        return loaded, problem
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        self.is_unfinished = True
+        yield
+        self.is_unfinished = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a rank tells the others: the step of what it restored, 0 if nothing, what it rejected and what failed."""
+
+    step: int
+    rejected: Sequence[str]
+    problem: str
+    is_unfinished: bool
+
+
+def _lost(names: Iterable[str]) -> StateError:
+    known = ", ".join(dict.fromkeys(names)) or "the checkpoints"
+    msg = (
+        f"{known} turned out to be damaged while the state was read from them, and no other is left: they were "
+        "set aside, and the same command starts again at step 0"
+    )
+    return StateError(msg)

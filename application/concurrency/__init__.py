@@ -1,0 +1,1 @@
+"""Threads that work beside the loop."""

@@ -1,0 +1,1 @@
+"""Batches from documents and tokens."""

@@ -1,0 +1,51 @@
+"""Making sure that there is something to evaluate on."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.domain.data.holdout import Holdout, hash_of
+from holdfast.domain.errors import DataError
+from holdfast.ports.data_source import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.ports.data_source import DataSource
+
+
+def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], object]) -> Holdout:
+    """Return ``wanted``, or where chance left a small corpus without a held document, one that holds a single one.
+
+    The document with the lowest hash is taken then, and ``say`` is told. A pure function of the data: a resumed run
+    holds out the same. Reading stops at the first held document; records that cannot be used are passed over, but a
+    place that does not answer raises ``DataError``, since the choice is for the whole run.
+    """
+    if wanted.fraction == 0.0:
+        return wanted
+    places: set[float] = set()
+    is_whole = True
+    for unit in source.units():
+        for document in source.read(unit):
+            if not isinstance(document, Document):
+                if document.is_passing:
+                    raise DataError(document.reason)
+                is_whole = False
+                continue
+            if not document.text:
+                continue
+            hashes = np.array([hash_of(document.text)], np.uint64)
+            if wanted.holds(hashes)[0]:
+                return wanted
+            places.add(float(wanted.place_of(hashes)[0]))
+    if not places:
+        return Holdout(0.0, wanted.seed)  # whoever reads the data for training says what is wrong with them
+    if len(places) < 2:
+        who = "the corpus is a single document" if is_whole else "only one document of the corpus can be used"
+        say(f"{who}: it is trained on, and there is no evaluation")
+        return Holdout(0.0, wanted.seed)
+    say(f"none of {len(places)} documents fell into the held-out share of {wanted.fraction}: one of them is held out")
+    return Holdout(math.nextafter(min(places), 1.0), wanted.seed)

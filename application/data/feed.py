@@ -1,0 +1,159 @@
+"""Batches for the loop."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol, final
+
+from holdfast.application.data.prefetch import Prefetch, WaitGivenUp
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.training.step_outcome import DataSupply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from holdfast.application.data.rejected_records import Rejections
+    from holdfast.domain.data.batch import Batch
+    from holdfast.ports.data_source import DataSource
+
+
+class BatchStream(Protocol):
+    """Batches that are a pure function of where one starts: each carries the cursor behind it.
+
+    ``threads`` read for it, more than ``most_threads`` bring nothing; they may be set while batches are made and change
+    none of them, but 0 stays 0.
+    """
+
+    threads: int
+
+    @property
+    def most_threads(self) -> int:
+        """Return how many threads would never wait for each other."""
+        ...
+
+    def batches(self, cursor: Cursor) -> Generator[Batch]:
+        """Yield the batches that follow ``cursor``; raises ``DataError`` where data are bad."""
+        ...
+
+
+@final
+class Feed:
+    """Takes batches from ``stream``, ``prefetch`` of them ahead in a thread of its own, and can take one back.
+
+    Prefetching changes nothing, since each batch carries the cursor behind it. ``source`` and ``rejections`` are asked
+    only for what ``supply`` tells.
+    """
+
+    def __init__(
+        self,
+        stream: BatchStream,
+        *,
+        prefetch: int = 4,
+        source: DataSource | None = None,
+        rejections: Rejections | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._stream = stream
+        self._prefetch = prefetch
+        self._source = source
+        self._rejections = rejections
+        self._clock = clock
+        self._wait_seconds = 0.0
+        self.gave_up = False
+        self._batches: Generator[Batch] | Prefetch[Batch] | None = None
+        self._pushed_back: list[Batch] = []
+
+    @property
+    def prefetch(self) -> int:
+        """Return how many batches are prepared ahead; what is set counts from the next batch on, but 0 stays 0."""
+        return self._prefetch
+
+    @prefetch.setter
+    def prefetch(self, prefetch: int) -> None:
+        self._prefetch = prefetch
+        if isinstance(self._batches, Prefetch):
+            self._batches.resize(prefetch)
+
+    @property
+    def threads(self) -> int:
+        """Return how many threads read for the batches; any number makes the same ones, and 0 stays 0."""
+        return self._stream.threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        self._stream.threads = threads
+
+    @property
+    def most_threads(self) -> int:
+        """Return how many threads would never wait for each other."""
+        return self._stream.most_threads
+
+    @property
+    def supply(self) -> DataSupply:
+        """Return how long the latest batch was waited for, how many are ready, and what was read so far."""
+        source, rejections = self._source, self._rejections
+        return DataSupply(
+            self._wait_seconds,
+            self._batches.fill if isinstance(self._batches, Prefetch) else 0,
+            source.bytes_read if source is not None else 0,
+            source.read_retries if source is not None else 0,
+            rejections.count if rejections is not None else 0,
+        )
+
+    def seek(self, cursor: Cursor) -> None:
+        """Make ``cursor`` the place of the next batch."""
+        self.close()
+        batches = self._stream.batches(cursor)
+        self._batches = Prefetch(batches, depth=self._prefetch) if self._prefetch else batches
+
+    def next(self, is_given_up: Callable[[], bool] = lambda: False) -> Batch | None:
+        """Return the next batch, or None once finite data has ended; raises ``DataError`` where data is bad.
+
+        None too if ``is_given_up`` says so while a batch that is made ahead is waited for: ``gave_up`` tells.
+        """
+        asked = self._clock()
+        self.gave_up = False
+        try:
+            return self._take(is_given_up)
+        except WaitGivenUp:
+            self.gave_up = True
+            return None
+        finally:
+            self._wait_seconds = self._clock() - asked
+
+    def follow(self, cursor: Cursor, *, skip: int | None) -> Cursor:
+        """Make ``cursor`` the place of the next batch, or if it is that already pass over ``skip`` more; return where.
+
+        There may be fewer batches left.
+        """
+        if skip is None:
+            self.seek(cursor)
+        for _ in range(skip or 0):
+            if (batch := self.next()) is None:
+                break
+            cursor = batch.cursor
+        return cursor
+
+    def push_back(self, batch: Batch) -> None:
+        """Make ``batch`` the next one again."""
+        self._pushed_back.append(batch)
+
+    def close(self) -> None:
+        """Stop reading; twice is harmless."""
+        if self._batches is not None:
+            self._batches.close()
+        self._batches = None
+        self._pushed_back.clear()
+
+    def _take(self, is_given_up: Callable[[], bool]) -> Batch | None:
+        if self._pushed_back:
+            return self._pushed_back.pop()
+        if self._batches is None:
+            self.seek(Cursor())
+            assert self._batches is not None
+        if isinstance(self._batches, Prefetch):
+            try:
+                return self._batches.next_unless(is_given_up)
+            except StopIteration:
+                return None
+        return next(self._batches, None)

@@ -1,0 +1,189 @@
+"""One of the readers that stream a source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, final
+
+import numpy as np
+
+from holdfast.domain.data.cursor import Lane
+from holdfast.domain.data.no_text import all_dropped, no_text
+from holdfast.domain.data.packed_rows import Rows, lay_out
+from holdfast.domain.data.permutation import permute
+from holdfast.domain.data.sample_order import unit_order
+from holdfast.domain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from holdfast.application.data.text_reader import TextReader, TokenizedGroup
+    from holdfast.domain.data.packing import Packing
+    from holdfast.ports.data_source import Unit
+
+    Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+
+MOST_EXPECTING = 24  # lanes, as each keeps what was fetched in memory; more wait for each other seldom enough
+_BARREN_EPOCHS = 3  # after so many without a row it is worth looking whether there is any
+
+
+@dataclass(frozen=True, slots=True)
+class LanePlan:
+    """What all lanes share: how many there are, how rows are packed, and how many tokens are shuffled together."""
+
+    lanes: int
+    packing: Packing
+    window_tokens: int
+    seed: int
+    epochs: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Rows in the order of their use, where the window began, and where the next one does."""
+
+    rows: Rows
+    start: Lane
+    next_start: Lane
+    _firsts: Sequence[int]  # of the rows' pieces
+
+    @classmethod
+    def of(cls, rows: Rows, start: Lane, next_start: Lane) -> Self:
+        """Return the window with these rows."""
+        return cls(rows, start, next_start, np.append(0, np.cumsum(rows.counts)).tolist())
+
+    def part(self, begin: int, end: int) -> Rows:
+        """Return the rows from ``begin`` to before ``end``, without a copy."""
+        ids, lengths, starts, counts = self.rows
+        return Rows(
+            ids[begin:end], lengths[begin:end], starts[self._firsts[begin] : self._firsts[end]], counts[begin:end]
+        )
+
+
+@final
+class LaneReader:
+    """Streams one lane: the units that the shuffled order of each epoch deals to it, in windows of packed rows.
+
+    What follows a place is a pure function of the source, the plan and the place. ``wanted`` chooses documents by their
+    hashes; None takes all, and hashes none.
+    """
+
+    def __init__(
+        self,
+        reader: TextReader,
+        plan: LanePlan,
+        wanted: Wanted | None,
+        lane: int,
+    ) -> None:
+        self._reader = reader
+        self._units = reader.source.units()
+        self._plan = plan
+        self._wanted = wanted
+        self._lane = lane
+
+    def expect(self, start: Lane) -> None:
+        """Have what follows ``start`` fetched: ``windows`` is asked for it soon."""
+        for unit in self._units_from(start)[:1]:
+            self._expect(unit, max(start.position, unit.start))
+
+    def windows(self, start: Lane) -> Generator[Window]:
+        """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` says.
+
+        A window ends with its epoch. Raises ``DataError`` where no unit holds anything that makes a row.
+        """
+        begin = start._replace(taken=0)
+        num_barren = 0
+        while self._plan.epochs is None or begin.epoch < self._plan.epochs:
+            num_rows = 0
+            for window in self._epoch(begin):
+                num_rows += window.rows.num_rows
+                yield window
+            begin = Lane(begin.epoch + 1)
+            num_barren = 0 if num_rows else num_barren + 1
+            if num_barren == _BARREN_EPOCHS and self._plan.epochs is None:
+                self._check_some()
+
+    def _epoch(self, begin: Lane) -> Iterator[Window]:
+        held: list[_Documents] = []
+        room = self._plan.window_tokens
+        for place, read in self._documents(begin):
+            documents = read
+            while (cut := documents.first_reaching(room)) is not None:
+                within, documents = documents.cut(cut + 1)
+                behind = Lane(begin.epoch, place, within.ends[-1])  # wherever reading began: groups may end elsewhere
+                yield self._window([*held, within], begin, behind)
+                begin, held, room = behind, [], self._plan.window_tokens
+            held.append(documents)
+            room -= documents.num_tokens
+        if any(documents.num_tokens for documents in held):
+            yield self._window(held, begin, Lane(begin.epoch + 1))
+
+    def _documents(self, begin: Lane) -> Iterator[tuple[int, _Documents]]:
+        position = begin.position
+        units = self._units_from(begin)
+        for place, unit in enumerate(units, begin.unit):
+            for following in units[place - begin.unit + 1 :][:1]:
+                self._expect(following, following.start)
+            groups = self._reader.tokens(unit, max(position, unit.start), wanted=self._wanted, is_hashed=False)
+            for documents in map(_Documents.of, groups):
+                yield place, documents
+            position = 0
+
+    def _expect(self, unit: Unit, start: int) -> None:
+        if self._plan.lanes <= MOST_EXPECTING:
+            self._reader.source.expect(unit, start)
+
+    def _units_from(self, begin: Lane) -> Sequence[Unit]:
+        order = unit_order(len(self._units), self._plan.seed, begin.epoch)[self._lane :: self._plan.lanes]
+        return [self._units[number] for number in order[begin.unit :].tolist()]
+
+    def _check_some(self) -> None:
+        has_documents = False
+        for unit in self._units:  # what this lane was dealt is no proof: the others may hold all there is
+            for group in self._reader.tokens(unit, wanted=self._wanted, is_hashed=False):
+                if self._window([_Documents.of(group)], Lane(), Lane()).rows.num_rows:
+                    return
+                has_documents = True
+        if has_documents and getattr(self._plan.packing, "overflow", "split") == "drop":
+            raise DataError(all_dropped(self._plan.packing.length))
+        raise DataError(no_text([unit.name for unit in self._units]))
+
+    def _window(self, held: Sequence[_Documents], begin: Lane, behind: Lane) -> Window:
+        ids = np.concatenate([documents.ids for documents in held])
+        lengths = np.concatenate([documents.lengths for documents in held])
+        index = self._plan.packing(np.cumsum(lengths) - lengths, lengths).index
+        place = (self._plan.seed, self._lane, begin.epoch, begin.unit, begin.position)
+        order = permute(np.arange(index.num_rows), index.num_rows, *place)
+        return Window.of(lay_out(ids, index, order, self._plan.packing.length), begin, behind)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Documents:
+    """Some documents as tokens; ``ends`` are theirs in the unit."""
+
+    ids: NDArray[np.unsignedinteger]
+    lengths: NDArray[np.int64]
+    ends: Sequence[int]
+
+    @classmethod
+    def of(cls, group: TokenizedGroup) -> Self:
+        return cls(group.ids, np.diff(group.offsets), group.ends)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids)
+
+    def first_reaching(self, num_tokens: int) -> int | None:
+        """Return the first document with which the tokens are at least so many, None if they are fewer."""
+        if len(self.ids) < num_tokens or not len(self.lengths):
+            return None
+        return int(np.searchsorted(np.cumsum(self.lengths), num_tokens))
+
+    def cut(self, documents: int) -> tuple[_Documents, _Documents]:
+        tokens = int(self.lengths[:documents].sum())
+        return (
+            _Documents(self.ids[:tokens], self.lengths[:documents], self.ends[:documents]),
+            _Documents(self.ids[tokens:], self.lengths[documents:], self.ends[documents:]),
+        )

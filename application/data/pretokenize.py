@@ -1,0 +1,170 @@
+"""Tokenizing a data source into a cache, once."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import FIRST_EXCEPTION, wait
+from dataclasses import astuple, dataclass
+from threading import Event, Lock
+from typing import TYPE_CHECKING, Any, Self, final
+
+from holdfast.application.concurrency.thread_pool import Workers
+from holdfast.domain.data.no_text import no_text
+from holdfast.domain.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from holdfast.application.data.rejected_records import Rejections
+    from holdfast.application.data.text_reader import TextReader
+    from holdfast.ports.data_source import Unit
+    from holdfast.ports.token_cache import TokenCache
+    from holdfast.ports.token_source import Tokens
+
+# so large that a disk reads them well, so small that some are made at once even of little text
+_SMALLEST_SHARD, _LARGEST_SHARD, _SHARDS = 4 << 20, 64 << 20, 32
+
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a cache holds, and how much of it was made just now in how many ``seconds``."""
+
+    documents: int
+    tokens: int
+    rejected: int
+    source_bytes: int
+    new_tokens: int
+    seconds: float
+
+    @classmethod
+    def total(cls, several: Sequence[Self]) -> Self:
+        """Return ``several`` together."""
+        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
+
+
+class _CancelledError(Exception):
+    """Another shard failed."""
+
+
+@final
+class PrepareTokens:
+    """Fills a cache with the tokens of a source, on all cores; what is there already is left as it is.
+
+    A shard is some neighbouring units of the source, about ``shard_bytes`` of them (None: by the size of the whole);
+    which ones follows from the source alone. So a preparation that was killed goes on where it was, and leaves the same
+    bytes as one that was not.
+    ``progress`` is told bytes done and bytes in all, from any thread.
+    """
+
+    def __init__(
+        self,
+        reader: TextReader,
+        cache: TokenCache,
+        rejections: Rejections,
+        *,
+        progress: Callable[[int, int], object] = lambda _done, _total: None,
+        shard_bytes: int | None = None,
+        workers: int = 1,
+    ) -> None:
+        self._reader = reader
+        self._cache = cache
+        self._rejections = rejections
+        self._progress = progress
+        self._shard_bytes = shard_bytes
+        self._workers = workers
+        self._lock = Lock()
+        self._cancelled = Event()
+        self._done = 0
+
+    def run(self) -> Prepared:
+        """Make the shards that are missing; raises what kept one from being made, once the others have stopped.
+
+        A read that hangs is left to itself after five seconds.
+        """
+        began = time.monotonic()
+        shards = self._plan()
+        missing = self._cache.missing(shards)
+        total = sum(unit.size for name in missing for unit in shards[name])
+        self._done = 0
+        self._cancelled.clear()
+        if missing:
+            self._progress(0, total)
+        workers = Workers(self._workers, "holdfast-prepare")
+        try:
+            making = [workers.submit(self._make, name, shards[name], total) for name in missing]
+            wait(making, return_when=FIRST_EXCEPTION)
+        finally:
+            self._cancelled.set()
+            workers.close(_PATIENCE_SECONDS)
+        self._raise_first([each.exception() for each in making if each.done() and not each.cancelled()])
+        return self._summary(shards, set(missing), time.monotonic() - began)
+
+    def _plan(self) -> Mapping[str, Sequence[Unit]]:
+        units = self._reader.source.units()
+        usual = min(max(_SMALLEST_SHARD, sum(unit.size for unit in units) // _SHARDS), _LARGEST_SHARD)
+        groups: list[list[Unit]] = [[]]
+        size = 0
+        for unit in units:
+            if groups[-1] and size + unit.size > (self._shard_bytes or usual):
+                groups.append([])
+                size = 0
+            groups[-1].append(unit)
+            size += unit.size
+        return {f"{number:06d}": group for number, group in enumerate(groups)}
+
+    def _make(self, name: str, units: Sequence[Unit], total: int) -> None:
+        meta: dict[str, Any] = {"source_bytes": sum(unit.size for unit in units), "rejected": []}
+        try:
+            self._stop_if_cancelled()
+            self._cache.put(name, self._tokens(units, total, meta["rejected"]), meta)
+        except BaseException:
+            self._cancelled.set()  # here, so that no other thread begins a shard before the caller hears of it
+            raise
+
+    def _tokens(self, units: Sequence[Unit], total: int, rejected: list[object]) -> Iterator[Tokens]:
+        for unit in units:
+            for group in self._reader.tokens(unit, rejected=rejected.append, is_kept=True):
+                self._stop_if_cancelled()
+                yield group.tokens
+            with self._lock:
+                self._done += unit.size
+                self._progress(self._done, total)
+
+    def _stop_if_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise _CancelledError
+
+    def _raise_first(self, errors: Sequence[BaseException | None]) -> None:
+        for error in errors:
+            if error is not None and not isinstance(error, _CancelledError):
+                raise error
+
+    def check(self) -> None:
+        """Raise ``ConfigurationError`` if any of the shards had to make room for others meanwhile."""
+        shards = self._plan()
+        if missing := self._cache.missing(shards):
+            msg = (
+                f"the tokens do not fit into the cache: {len(missing)} of {len(shards)} parts had to make room for "
+                "others; raise data.cache.budget, or set data.mode=stream"
+            )
+            raise ConfigurationError(msg)
+
+    def _summary(self, shards: Mapping[str, Sequence[Unit]], new: set[str], seconds: float) -> Prepared:
+        self.check()
+        made = [shard for shard in self._cache.shards() if shard.name in shards]
+        metas: list[Any] = [self._cache.meta(shard) for shard in made]
+        for rejection in (rejection for meta in metas for rejection in meta["rejected"]):
+            self._rejections.record(rejection)
+        prepared = Prepared(
+            documents=sum(shard.num_documents for shard in made),
+            tokens=sum(shard.num_tokens for shard in made),
+            rejected=sum(len(meta["rejected"]) for meta in metas),
+            source_bytes=sum(int(meta["source_bytes"]) for meta in metas),
+            new_tokens=sum(shard.num_tokens for shard in made if shard.name in new),
+            seconds=seconds,
+        )
+        if not prepared.documents:
+            raise DataError(no_text([unit.name for units in shards.values() for unit in units]))
+        return prepared

@@ -1,0 +1,168 @@
+"""Rows of a token source, by number."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import numpy as np
+
+from holdfast.domain.data.row_index import RowIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from holdfast.domain.data.packing import Packing
+    from holdfast.domain.data.row_index import RowPlace
+    from holdfast.domain.data.token_ids import TokenIds
+    from holdfast.ports.token_source import Tokens, TokenShard, TokenSource
+
+    Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+
+_OPEN_SHARDS = 2048  # each takes a few of the 65,530 memory maps that Linux lets a process have
+_ASKED_AGAIN_SECONDS = 10.0  # behind these the source is told again which shards are in use
+
+
+class Rows(Protocol):
+    """Rows, each at hand by its number."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows there are."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Return how many tokens packing left out."""
+        ...
+
+    def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
+        """Return where the rows with these ``numbers`` lie."""
+        ...
+
+
+@final
+class JoinedRows(Rows):
+    """The rows of all ``parts``, those of the first one first: what came later changes no number."""
+
+    def __init__(self, parts: Sequence[Rows]) -> None:
+        self._parts = parts
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows all parts have."""
+        return sum(part.num_rows for part in self._parts)
+
+    @property
+    def dropped(self) -> int:
+        """Return how many tokens packing left out of all parts."""
+        return sum(part.dropped for part in self._parts)
+
+    def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
+        """Return where the rows with these ``numbers`` lie."""
+        found: dict[int, RowPlace] = {}
+        first = 0
+        for part in self._parts:
+            here = np.flatnonzero((first <= numbers) & (numbers < first + part.num_rows))
+            if len(here):
+                found |= zip(here.tolist(), part.at(numbers[here] - first), strict=True)
+            first += part.num_rows
+        return [found[place] for place in range(len(numbers))]
+
+
+@final
+class PackedRows(Rows):
+    """The rows that the ``wanted`` documents of a token source make, shard by shard, each at hand by its number.
+
+    ``wanted`` takes the hashes of documents; ``key`` names packing and choice: what is derived once is kept under it.
+    """
+
+    def __init__(self, tokens: TokenSource, packing: Packing, wanted: Wanted, key: str) -> None:
+        self._tokens = tokens
+        self._packing = packing
+        self._wanted = wanted
+        self._key = key
+        self._index_of = lru_cache(_OPEN_SHARDS)(self._derive_index)
+        self._at_hand: dict[int, tuple[weakref.ref[TokenIds], RowIndex]] = {}
+        self._asked = time.monotonic()
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows there are."""
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def fill(self) -> float:
+        """Return the share of the rows' places that hold a token."""
+        rows, tokens = self._totals["rows"].sum(), self._totals["tokens"].sum()
+        return float(tokens / max(1, rows * self._packing.length))
+
+    @property
+    def dropped(self) -> int:
+        """Return how many tokens packing left out."""
+        return int(self._totals["dropped"].sum())
+
+    def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
+        """Return where the rows with these ``numbers`` lie: token ids, their index, and the row's number in it."""
+        shards = np.searchsorted(self._ends, numbers, side="right")
+        within = numbers - (self._ends[shards] - self._totals["rows"][shards])
+        if time.monotonic() - self._asked > _ASKED_AGAIN_SECONDS or len(self._at_hand) > _OPEN_SHARDS:
+            self._at_hand, self._asked = {}, time.monotonic()
+        opened, at_hand = {}, self._at_hand
+        for shard in set(shards.tolist()):
+            held = at_hand.get(shard)
+            if held is None or (ids := held[0]()) is None:  # the source has let go of it
+                ids, held = self._open(shard)
+            opened[shard] = (ids, held[1])
+        return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
+
+    def _open(self, shard: int) -> tuple[TokenIds, tuple[weakref.ref[TokenIds], RowIndex]]:
+        """Return the ids of a shard, and what finds them and their index again as long as the source holds them."""
+        ids = self._tokens.open(self._shards[shard]).ids
+        self._at_hand[shard] = held = (weakref.ref(ids), self._index_of(shard))
+        return ids, held
+
+    @cached_property
+    def _shards(self) -> Sequence[TokenShard]:
+        return self._tokens.shards()
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return np.cumsum(self._totals["rows"])
+
+    @cached_property
+    def _totals(self) -> Mapping[str, NDArray[np.int64]]:
+        if not self._shards:
+            return {name: np.zeros(0, np.int64) for name in ("rows", "tokens", "dropped")}
+        # kept beside the first shard, so that a start need not open each of thousands
+        return self._tokens.derive(self._shards[0], f"totals {self._key} {self._tokens.fingerprint()}", self._count)
+
+    def _count(self, _: Tokens) -> Mapping[str, NDArray[np.int64]]:
+        meters = [self._derive(shard) for shard in self._shards]
+        return {
+            "rows": np.array([len(arrays["rows"]) - 1 for arrays in meters]),
+            "tokens": np.array([arrays["lengths"].sum() for arrays in meters]),
+            "dropped": np.array([arrays["dropped"][0] for arrays in meters]),
+        }
+
+    def _derive_index(self, number: int) -> RowIndex:
+        arrays = self._derive(self._shards[number])
+        return RowIndex(arrays["starts"], arrays["lengths"], arrays["rows"])
+
+    def _derive(self, shard: TokenShard) -> Mapping[str, NDArray[Any]]:
+        return self._tokens.derive(shard, f"rows {self._key}", self._pack)
+
+    def _pack(self, tokens: Tokens) -> Mapping[str, NDArray[np.int64]]:
+        wanted = self._wanted(tokens.hashes)
+        packed = self._packing(tokens.offsets[:-1][wanted], np.diff(tokens.offsets)[wanted])
+        index = packed.index
+        return {
+            "starts": index.starts,
+            "lengths": index.lengths,
+            "rows": index.rows,
+            "dropped": np.array([packed.dropped]),
+        }

@@ -1,0 +1,223 @@
+"""Batches from documents that are read as they are needed."""
+
+from __future__ import annotations
+
+from itertools import count
+from threading import Lock
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+
+from holdfast.application.concurrency.thread_pool import Workers
+from holdfast.application.data.lane_reader import LaneReader
+from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.no_text import no_text
+from holdfast.domain.data.packed_rows import join_rows
+from holdfast.domain.errors import ConfigurationError, DataError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
+
+    from holdfast.application.data.lane_reader import LanePlan, Wanted, Window
+    from holdfast.application.data.text_reader import TextReader
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.data.mixture import Mixture
+    from holdfast.domain.data.packed_rows import Rows
+    from holdfast.domain.data.sample_order import Share
+
+_PATIENCE_SECONDS = 5.0
+_BATCHES_AT_ONCE = 32
+
+
+@final
+class StreamedBatches:
+    """Deals rows from virtual lanes: sample ``g`` is row ``g // lanes`` of lane ``g % lanes``, on any number of ranks.
+
+    Each lane reads each source by itself, and ``mixture`` says which one its next row is from. A rank reads the lanes
+    that are its own, a window ahead in a pool of threads; memory holds two windows for each lane and source.
+    The source that runs out first ends the data; until it has done so in all its lanes, those that have ended give
+    empty rows.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[TextReader],
+        mixture: Mixture,
+        plan: LanePlan,
+        wanted: Wanted | None,
+        share: Share,
+        *,
+        workers: int,
+    ) -> None:
+        self._readers = readers
+        self._mixture = mixture
+        self._plan = plan
+        self._wanted = wanted
+        self._share = share
+        self._threads = workers
+        self._pool: Workers | None = None
+        self._turning = Lock()  # a pool that is being closed, in the thread that makes batches, takes no more threads
+        if plan.lanes % share.ranks:
+            msg = (
+                f"{share.ranks} processes cannot share the {plan.lanes} lanes in which these data are streamed: "
+                "train on a number that divides it, split the data into more files "
+                f"({16 * share.ranks} or more), or set data.mode=cache"
+            )
+            raise ConfigurationError(msg)
+
+    @property
+    def threads(self) -> int:
+        """Return how many threads read the lanes; any number of them makes the same batches."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, threads: int) -> None:
+        with self._turning:
+            self._threads = threads
+            if self._pool is not None:
+                self._pool.resize(threads)
+
+    @property
+    def most_threads(self) -> int:
+        """Return how many threads would never wait for each other: one a lane and source of this rank."""
+        return self._plan.lanes // self._share.ranks * len(self._readers)
+
+    def batches(self, cursor: Cursor) -> Generator[Batch]:
+        """Yield the batches that follow ``cursor``."""
+        expected = self._plan.lanes * len(self._readers)
+        places = list(cursor.lanes or (Lane(),) * expected)
+        if len(places) != expected:
+            msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
+            raise StateError(msg)
+        pool = self._open_pool()
+        sources = self._sources_from(cursor.samples)
+        streams: dict[int, _LaneStream] = {}
+        try:
+            for number, place in enumerate(places):
+                lane, source = divmod(number, len(self._readers))
+                if lane % self._share.ranks == self._share.rank and source in sources:
+                    streams[number] = _LaneStream(self._reader_of(number), place, pool)
+            yield from self._deal(streams, places, cursor.samples)
+        finally:
+            with self._turning:
+                self._pool = None
+            pool.close(_PATIENCE_SECONDS)  # a read that hangs must not keep a run from ending
+            for stream in streams.values():
+                stream.close()
+            for reader in self._readers:
+                reader.source.release()
+
+    def _open_pool(self) -> Workers:
+        with self._turning:
+            self._pool = Workers(self._threads, "holdfast-lane")
+            return self._pool
+
+    def _reader_of(self, number: int) -> LaneReader:
+        lane, source = divmod(number, len(self._readers))
+        return LaneReader(self._readers[source], self._plan, self._wanted, lane)
+
+    def _deal(self, streams: dict[int, _LaneStream], places: list[Lane], samples: int) -> Iterator[Batch]:
+        shares = self._shares(samples)
+        num_rows = self._share.batch // self._share.ranks
+        while (ended := self._ended_source(streams, samples)) is None:
+            parts: list[Rows] = []
+            filled: list[NDArray[np.int64]] = []
+            for number, rows in next(shares):
+                stream = streams[number]
+                missing = stream.take(len(rows), parts)
+                places[number] = stream.place
+                filled.append(rows[: len(rows) - missing] if missing else rows)
+            samples += self._share.batch
+            if self._share.ranks > 1 or parts:
+                shape = num_rows, self._plan.packing.length
+                yield join_rows(parts, np.concatenate(filled), shape, Cursor(samples, tuple(places)))
+        if samples == 0:
+            raise DataError(no_text([unit.name for unit in self._readers[ended].source.units()]))
+
+    def _ended_source(self, streams: dict[int, _LaneStream], samples: int) -> int | None:
+        for source in self._sources_from(samples):
+            lanes = (stream for number, stream in streams.items() if number % len(self._readers) == source)
+            if all(stream.has_ended for stream in lanes):
+                return source
+        return None
+
+    def _sources_from(self, samples: int) -> list[int]:
+        gives = self._mixture.gives_from(samples // self._plan.lanes)
+        return [source for source, is_given in enumerate(gives) if is_given]
+
+    def _shares(self, samples: int) -> Iterator[Sequence[tuple[int, NDArray[np.int64]]]]:
+        """Yield for each batch which lane's source gives which of this rank's rows; worked out for many at once."""
+        step = _BATCHES_AT_ONCE * self._share.batch
+        for begin in count(samples, step):
+            ordinals, lanes = np.divmod(np.arange(begin, begin + step), self._plan.lanes)
+            sources, _ = self._mixture.locate(ordinals)
+            numbers = lanes * len(self._readers) + sources
+            numbers = numbers[lanes % self._share.ranks == self._share.rank].reshape(_BATCHES_AT_ONCE, -1)
+            orders = np.argsort(numbers, axis=1, kind="stable")
+            yield from map(_grouped, np.take_along_axis(numbers, orders, axis=1), orders)
+
+
+def _grouped(numbers: NDArray[np.int64], order: NDArray[np.int64]) -> Sequence[tuple[int, NDArray[np.int64]]]:
+    begins = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist()]
+    ends = [*begins[1:], len(order)]
+    return [(number, order[a:b]) for number, a, b in zip(numbers[begins].tolist(), begins, ends, strict=True)]
+
+
+@final
+class _LaneStream:
+    """The rows of one lane, its next window being made in ``pool`` meanwhile."""
+
+    def __init__(self, reader: LaneReader, start: Lane, pool: Workers) -> None:
+        reader.expect(start)
+        self._windows = reader.windows(start)
+        self._pool = pool
+        self._start = start
+        self._row = start.taken
+        self._window: Window | None = None
+        self._num_rows = 0
+        self._coming: Future[Window | None] = pool.submit(next, self._windows, None)
+        self._ended = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether there is no further row."""
+        while not self._ended and self._row >= self._num_rows:
+            self._turn()
+        return self._ended
+
+    @property
+    def place(self) -> Lane:
+        """Return where the lane stands behind the rows that were taken."""
+        window = self._window
+        if window is None:
+            return self._start
+        if self._row >= self._num_rows:
+            return window.next_start
+        epoch, unit, position, _ = window.start
+        return Lane(epoch, unit, position, self._row)
+
+    def take(self, num_rows: int, parts: list[Rows]) -> int:
+        """Append the next rows, of one window or several, to ``parts``; return how many are missing at the end."""
+        while num_rows and not self.has_ended:
+            assert self._window is not None
+            begin, self._row = self._row, min(self._row + num_rows, self._num_rows)
+            parts.append(self._window.part(begin, self._row))
+            num_rows -= self._row - begin
+        return num_rows
+
+    def close(self) -> None:
+        """Let go of the files, once nothing reads any more."""
+        self._coming.add_done_callback(lambda _: self._windows.close())
+
+    def _turn(self) -> None:
+        coming = self._coming.result()
+        if coming is None:
+            self._ended = True
+            return
+        if self._window is not None:
+            self._row = 0
+        self._window, self._num_rows = coming, coming.rows.num_rows
+        self._coming = self._pool.submit(next, self._windows, None)

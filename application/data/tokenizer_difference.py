@@ -1,0 +1,45 @@
+"""In what two tokenizers differ, for a model that was trained with one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.ports.tokenizer import Tokenizer
+
+_PROBES = (
+    "The quick brown fox jumps over 13 lazy dogs, doesn't it?",
+    "def main():\n\treturn {'a': [1, 2.5], \"b\": None}\n\n    # 100%\r\n",
+    "Fünf größere Äpfel, une façade, señor, żółć; Привет, мир! 你好,世界。 こんにちは 안녕 😀🚀",
+    "https://example.org/a_b-c?d=e&f=%20 \\frac{x}{y} \x00\x7f\u00a0\u2028",
+    " " * 17 + "\t\t\n\n\n" + "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" + "0123456789" * 3,
+)
+
+
+def find_difference(own: Tokenizer, given: Tokenizer) -> str | None:
+    """Return in words how ``given`` differs from ``own``, the tokenizer of a model; None if it does not.
+
+    Compared are the number of ids, what each id stands for, special ones included, and the ids of some hard texts.
+    """
+    if own.fingerprint() == given.fingerprint():
+        return None
+    if own.vocabulary_size != given.vocabulary_size:
+        return f"it has {given.vocabulary_size:,} ids and the model's has {own.vocabulary_size:,}"
+    return next(_differences(own, given), None)
+
+
+def _differences(own: Tokenizer, given: Tokenizer) -> Iterator[str]:
+    if own.end_of_text != given.end_of_text:
+        yield f"it ends a document with id {given.end_of_text} and the model's with {own.end_of_text}"
+    for probe in _PROBES:
+        if own.encode([probe]).ids.tolist() != given.encode([probe]).ids.tolist():
+            yield f"it gives {probe[:24]!r} other ids than the model's"
+    for special in np.flatnonzero((own.token_bytes == 0) != (given.token_bytes == 0)):
+        yield f"id {special} is special in only one of them"
+    for number in range(given.vocabulary_size):
+        if own.decode([number]) != given.decode([number]):
+            yield f"id {number} is {given.decode([number])!r} and the model's is {own.decode([number])!r}"

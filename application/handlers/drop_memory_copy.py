@@ -1,0 +1,42 @@
+"""Giving memory back before the host runs short of it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.commands import DropCopy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.domain.events import StepCompleted
+
+_SECONDS = 1.0
+
+
+@final
+class RelieveMemory:
+    """Asks for the captured state in memory to be given up once ``is_tight`` says that memory is nearly full.
+
+    Looks once a second at most, and asks once until memory has been free again.
+    """
+
+    def __init__(
+        self, is_tight: Callable[[], bool], inbox: Inbox, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._is_tight = is_tight
+        self._inbox = inbox
+        self._clock = clock
+        self._looked = clock()
+        self._was_tight = False
+
+    def __call__(self, event: StepCompleted) -> None:  # noqa: ARG002  that time has passed is enough
+        """Look at the memory if it is time."""
+        if self._clock() - self._looked < _SECONDS:
+            return
+        self._looked = self._clock()
+        was_tight, self._was_tight = self._was_tight, self._is_tight()
+        if self._was_tight and not was_tight:
+            self._inbox.post(DropCopy())

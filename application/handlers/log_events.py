@@ -1,0 +1,158 @@
+"""What a person wants to read while a run goes on."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import PurePath
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.commands import SaveReason
+from holdfast.domain.errors import TrainingError
+from holdfast.domain.events import (
+    ArchiveFailed,
+    BatchSplit,
+    CheckpointArchived,
+    CheckpointFailed,
+    CheckpointMoved,
+    CheckpointRejected,
+    CheckpointSaved,
+    ContractWeakened,
+    DataStalled,
+    HandlerFailed,
+    MemoryExhausted,
+    ResourcesAdjusted,
+    RollBackSkipped,
+    RolledBack,
+    RunFailed,
+    RunStalled,
+    RunStarted,
+    StopRequested,
+    UpdateDropped,
+)
+from holdfast.domain.resources.knobs import Knob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.domain.events import Event
+
+_SECONDS_REMEMBERED = 3600.0
+_KNOBS = {
+    Knob.PREFETCH: "batches ahead",
+    Knob.THREADS: "threads that read",
+    Knob.MICRO_BATCH: "rows at once",
+    Knob.SAVE_EVERY: "steps between checkpoints",
+}
+
+
+@final
+class Announce:
+    """Says the events that matter to a person, each in one line, and each trouble once.
+
+    The error that ends a run is left to who started it, who gets it. What fails for the same reason is not told again
+    within an hour, unless a checkpoint was saved meanwhile whose saving had failed.
+    """
+
+    def __init__(self, say: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
+        self._say = say
+        self._now = now
+        self._told: dict[str, float] = {}
+        self._unsaved: set[str] = set()
+
+    def __call__(self, event: Event) -> None:
+        """Say ``event``, if it is worth a line."""
+        if isinstance(event, CheckpointSaved):
+            self._told = {kind: when for kind, when in self._told.items() if kind not in self._unsaved}
+            self._unsaved.clear()
+        if (line := self._sentence_of(event)) is not None:
+            self._say(line)
+
+    def _sentence_of(self, event: Event) -> str | None:
+        match event:
+            case RunFailed(_, TrainingError() as error):
+                self._is_new(str(error))
+                return None
+            case CheckpointFailed(progress, reason, problem):
+                if reason in (SaveReason.FINAL, SaveReason.PREEMPT):
+                    return None  # it ends the run, whose error says it
+                is_new = self._is_new(problem)
+                self._unsaved.add(_kind(problem))
+                if reason == SaveReason.EXCEPTION:
+                    return f"step {progress.step} · NOT SAVED: {problem}" if is_new else None
+                return sentence_of(event) if is_new else f"step {progress.step} · NOT SAVED, for the same reason"
+            case HandlerFailed(_, _, TrainingError() as error) if not self._is_new(str(error)):
+                return None
+            case _:
+                return sentence_of(event)
+
+    def _is_new(self, problem: str) -> bool:
+        """Return whether nothing of this kind was told of late: the step and the numbers in it may be others."""
+        kind, now = _kind(problem), self._now()
+        is_new = kind not in self._told or now - self._told[kind] >= _SECONDS_REMEMBERED
+        if is_new:
+            self._told[kind] = now
+        return is_new
+
+
+def _kind(problem: str) -> str:
+    return re.sub(r"\d+", "", problem)
+
+
+def sentence_of(event: Event) -> str | None:
+    """Return ``event`` in words, or None if figures tell it better."""
+    return _of_training(event) or _of_checkpoints(event)
+
+
+def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a table of events
+    match event:
+        case RunStarted(progress):
+            return f"resumed at step {progress.step}" if progress.step else None
+        case UpdateDropped(progress, reason):
+            return f"step {progress.step} · update DROPPED: {reason}"
+        case MemoryExhausted(progress, micro_batch, _):
+            return f"step {progress.step + 1} does not fit into memory with {micro_batch} rows at once"
+        case BatchSplit(_, micro_batch):
+            return f"micro-batches of {micro_batch} from now on; the result is the same but for rounding"
+        case ResourcesAdjusted(progress, knob, before, after, reason):
+            return f"step {progress.step} · {_KNOBS[knob]} from {before} to {after}: {reason}"
+        case ContractWeakened(progress, reasons):
+            return f"from step {progress.step} on equal but for rounding, not to the bit: {'; '.join(reasons)}"
+        case RolledBack(progress, from_step, reason):
+            return f"step {from_step} · ROLLED BACK to step {progress.step}: {reason}"
+        case RollBackSkipped(progress, reason):
+            return f"step {progress.step} · {reason}; training goes on, as no checkpoint is old enough to go back to"
+        case DataStalled(progress, seconds):
+            return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
+        case RunStalled(progress, seconds, _):
+            return f"step {progress.step} · goes on after {seconds:.0f} s without a sign of life"
+        case StopRequested(progress, reason, _):
+            return f"step {progress.step} · stopping: {reason}"
+        case RunFailed(progress, error):
+            return f"failed after step {progress.step}: {error or type(error).__name__}"
+        case HandlerFailed(name, _, TrainingError() as error):
+            return str(error) if name == RunFailed.__name__ else f"training continues, but {error}"
+        case HandlerFailed(name, handler, error):
+            outcome = "" if name == RunFailed.__name__ else " and training continues"
+            return f"{handler} failed on {name}{outcome}: {type(error).__name__}: {error}"
+        case _:
+            return None
+
+
+def _of_checkpoints(event: Event) -> str | None:  # noqa: PLR0911  a table of events
+    match event:
+        case CheckpointSaved(progress, location, reason, seconds, stall):
+            cost = f"{seconds:.2f} s" if stall > seconds / 2 else f"{seconds:.2f} s, training waited {stall:.2f} s"
+            return f"step {progress.step} · {PurePath(location).name} saved ({reason}), {cost}"
+        case CheckpointFailed(progress, _, problem):
+            return f"step {progress.step} · NOT SAVED, training continues and the next save tries again: {problem}"
+        case CheckpointRejected(name, reason, location):
+            return f"{name} is damaged ({reason}): set aside in {location}; an older one is used, if there is one"
+        case CheckpointArchived(step, location, seconds):
+            return f"step {step} · archived in {location}, {seconds:.2f} s beside training"
+        case ArchiveFailed(step, problem):
+            return f"step {step} · NOT ARCHIVED, the next checkpoint is tried: {problem}"
+        case CheckpointMoved(step, source, target, reason):
+            return f"step {step} · moved from {source} to {target}: {reason}"
+        case _:
+            return None

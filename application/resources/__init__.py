@@ -1,0 +1,1 @@
+"""Measurements of the machine and the search for a micro-batch."""

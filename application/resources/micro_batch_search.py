@@ -1,0 +1,70 @@
+"""How many rows fit into memory at once, found out by trying."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from holdfast.domain.data.batch import Batch
+from holdfast.domain.errors import OutOfMemory
+from holdfast.domain.training.micro_batch import next_to_try
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.ports.optimizer import Trainable
+
+
+_FP32 = 4
+
+
+class MemoryGauge(Protocol):
+    """What this process has at its disposal, and the peak of what it took since ``reset``, in bytes."""
+
+    def reset(self) -> None:
+        """Begin to look for the peak anew."""
+
+    def peak(self) -> int:
+        """Return the most that was taken at one time."""
+
+    def held(self) -> int:
+        """Return what is taken now."""
+
+    def most(self) -> int:
+        """Return the peak that may be reached."""
+
+
+def try_sizes(trainable: Trainable, sizes: Sequence[int], length: int, gauge: MemoryGauge) -> Mapping[int, int]:
+    """Return the peaks of those of ``sizes`` (rising) that were tried and fitted, in bytes; of one row in any case.
+
+    Each is tried with the longest rows there can be, in two parts: the second one meets the gradients of the first. No
+    update is applied, so nothing is left of it. Where the peaks lead is reckoned ahead: memory does not run out for it.
+    """
+    most, held = gauge.most(), gauge.held()
+    peaks, failed = dict[int, int](), set[int]()
+    while (rows := next_to_try(sizes, peaks, failed, most)) is not None:
+        gauge.reset()
+        try:
+            _learn_nothing(trainable, _longest(rows, length))
+        except OutOfMemory:
+            if not peaks:
+                raise
+            failed.add(rows)
+            continue
+        peaks[rows] = gauge.peak()
+        # without a row there are the gradients, in fp32; at least half of what a row took counts as the row's
+        peaks.setdefault(0, min(held + _FP32 * trainable.hardware.num_parameters, (held + peaks[rows]) // 2))
+    return {rows: peak for rows, peak in peaks.items() if rows and (peak <= most or rows == sizes[0])}
+
+
+def _learn_nothing(trainable: Trainable, part: Batch) -> None:
+    with trainable.update(step=1, learning_rate=0.0) as update:
+        update.accumulate(part, weight=1.0, last=False)
+        update.accumulate(part, weight=1.0, last=True)
+
+
+def _longest(rows: int, length: int) -> Batch:
+    return Batch(
+        np.zeros((rows, length), np.int64), np.arange(0, rows * length, length), np.full(rows, length, np.int64)
+    )

@@ -1,0 +1,103 @@
+"""Text from a trained model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.optimizer import Trainable
+    from holdfast.ports.tokenizer import Tokenizer
+
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer decodes the first bytes of a character to
+
+
+def generate(
+    trainable: Trainable,
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: Sampling,
+    *,
+    note: Callable[[str], object] = lambda _: None,
+) -> str:
+    """Return ``prompt`` and what the model writes after it; an empty prompt starts a new document.
+
+    A length that the model has no positions for is shortened, as ``fitted`` does, and ``note`` gets the sentence.
+    """
+    ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
+    if shortened is not None:
+        note(shortened)
+    return prompt + tokenizer.decode(trainable.generate(ids, sampling, end_of_text=tokenizer.end_of_text))
+
+
+def stream(
+    trainable: Trainable,
+    tokenizer: Tokenizer,
+    prompt: str,
+    sampling: Sampling,
+    show: Callable[[str], object],
+    *,
+    note: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Hand what ``generate`` returns to ``show``, piece by piece as it comes, each of whole characters."""
+    ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
+    if shortened is not None:
+        note(shortened)
+    pieces = TextPieces(tokenizer)
+    show(prompt)
+    trainable.stream(ids, sampling, end_of_text=tokenizer.end_of_text, tell=lambda token: show(pieces.after(token)))
+    show(pieces.rest())
+
+
+def fitted(
+    trainable: Trainable, tokenizer: Tokenizer, prompt: str, sampling: Sampling
+) -> tuple[Sequence[int], Sampling, str | None]:
+    """Return the ids of ``prompt`` and the sampling, as many of both as the model has positions for.
+
+    The third is a sentence for a person if that is less than was asked for. New tokens are given up first, until they
+    are half of the positions, then the beginning of the prompt.
+    """
+    ids = [int(token) for token in tokenizer.encode([prompt]).ids] or [tokenizer.end_of_text]
+    positions, wanted = trainable.num_positions, sampling.max_new_tokens
+    if positions is None or len(ids) + wanted <= positions:
+        return ids, sampling, None
+    kept = min(len(ids), max(positions - wanted, positions // 2, 1))
+    new = max(1, min(wanted, positions - kept))
+    note = f"the model has {positions} positions: "
+    note += f"it writes {new} new tokens at most, not {wanted}" if new < wanted else "they do not hold the whole prompt"
+    if kept < len(ids):
+        note += f", and reads the last {kept} of the {len(ids)} tokens of the prompt"
+    return ids[-kept:], replace(sampling, max_new_tokens=new), note
+
+
+@final
+class TextPieces:
+    """Turns the ids of one text, one after another, into pieces of whole characters that join to the decoded text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []  # those of the last piece, as a tokenizer may treat a beginning otherwise, and later
+        self._num_shown = 0
+
+    def after(self, token: int) -> str:
+        """Return what can be shown now that ``token`` has come; nothing while a character is not complete."""
+        self._ids.append(token)
+        text = self._new()
+        if not text or text.endswith(_UNFINISHED):
+            return ""
+        self._ids = self._ids[self._num_shown :]
+        self._num_shown = len(self._ids)
+        return text
+
+    def rest(self) -> str:
+        """Return what is left once no token follows."""
+        text = self._new()
+        self._num_shown = len(self._ids)
+        return text
+
+    def _new(self) -> str:
+        shown = self._tokenizer.decode(self._ids[: self._num_shown])
+        return self._tokenizer.decode(self._ids)[len(shown) :]

@@ -1,0 +1,51 @@
+"""Where commands wait for the loop."""
+
+from __future__ import annotations
+
+import time
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.commands import StopRun
+
+if TYPE_CHECKING:
+    from holdfast.domain.commands import Command
+
+
+@final
+class Inbox:
+    """Takes commands from handlers, hosts and signals, in any thread; the loop drains it between steps.
+
+    ``SimpleQueue.put`` is reentrant, which is what makes ``post`` safe inside a signal handler.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Command] = SimpleQueue()
+        self.stop_requested = False
+        self._signalled_at: float | None = None
+
+    def post(self, command: Command) -> None:
+        """Leave ``command`` for the loop."""
+        if isinstance(command, StopRun):
+            self.stop_requested = True
+            if command.signal is not None and self._signalled_at is None:
+                self._signalled_at = time.monotonic()
+        self._queue.put(command)
+
+    @property
+    def seconds_since_signal(self) -> float | None:
+        """Return how long ago a signal first asked the run to stop, None if none did."""
+        return None if self._signalled_at is None else time.monotonic() - self._signalled_at
+
+    def drain(self) -> list[Command]:
+        """Take all commands, oldest first."""
+        commands = []
+        try:
+            while True:
+                commands.append(self._queue.get_nowait())
+        except Empty:
+            return commands
+
+    def __bool__(self) -> bool:
+        """Return whether a command waits."""
+        return not self._queue.empty()

@@ -1,0 +1,34 @@
+"""What a person asks of a run before it begins, and how the same command is given again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.run_folder.set_aside import set_aside
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from holdfast.configs.settings import TrainSettings
+
+
+def begin_as_asked(options: argparse.Namespace, settings: TrainSettings, say: Callable[[str], object]) -> None:
+    """Set the old run aside for ``--fresh``, and return to an earlier step for ``--from-step``."""
+    if options.fresh:
+        from holdfast.bootstrap.wiring.state_stores import refuse_old_copies  # a supervisor stays small
+
+        refuse_old_copies(settings)
+        if (target := set_aside(settings.run.directory)) is not None:
+            say(f"the old run is in {target}")
+    if options.from_step is not None:
+        from holdfast.bootstrap.run_folder.return_to_step import return_to
+
+        return_to(options.from_step, settings, say)
+
+
+def again(options: argparse.Namespace) -> list[str]:
+    """Return the arguments of ``train`` that continue what these ``options`` began."""
+    files = [argument for path in options.config for argument in ("--config", str(path))]
+    accepted = ["--accept-changed-data"] if getattr(options, "accept_changed_data", False) else []
+    return ["train", *files, *accepted, *options.settings]

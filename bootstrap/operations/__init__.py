@@ -1,0 +1,1 @@
+"""Commands about a run that do not train."""

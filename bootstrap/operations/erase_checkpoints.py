@@ -1,0 +1,127 @@
+"""Erasing checkpoints of a run for good, on the disk and in its archive."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.checkpoint_erasure import Eraser
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.store_folder import StoreFolder
+from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
+from holdfast.bootstrap.run_folder.run_audit import audit_of
+from holdfast.bootstrap.wiring.access_roles import own_roles
+from holdfast.bootstrap.wiring.state_stores import archive_of
+from holdfast.configs.settings_layers import restore_settings
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.configs.settings import TrainSettings
+
+ELSEWHERE = (
+    "copies that were made by others (backups, snapshots, old versions in a bucket) are not: whoever must be certain "
+    "destroys the key that wrapped their keys"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    step: int
+    name: str
+    is_encrypted: bool
+    erase: Callable[[], object]
+
+
+def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool) -> list[str]:
+    """Erase the checkpoints of ``steps``, or all but the newest and the pinned ones; return lines for a person.
+
+    Unless ``is_sure`` they say what would be erased. Raises ``ConfigurationError`` without the role to delete, and
+    ``StateError`` if there is nothing of a step, if one is plain and not ``unencrypted``, or if the run trains.
+    """
+    record = read_record(run)
+    settings = restore_settings(record["settings"])
+    audit = audit_of(run, settings.state_store)
+    Door([Role(name) for name in own_roles(os.environ)], audit.record).require(Role.DELETE, f"erasing in {run}")
+    with closing(RunFolder(run)), _archive(settings, record.get("id"), is_writing=is_sure) as archive, on_disk(run):
+        eraser = Eraser(run.absolute(), FileOperations())
+        places = [*_folders(eraser), *_copies(archive)]
+        chosen = _chosen(run, places, steps)
+        _refuse_plain(chosen, unencrypted=unencrypted)
+        if not is_sure:
+            return [*(f"would erase {place.name}" for place in chosen), "nothing is erased without --yes"]
+        for place in chosen:
+            audit.record("CheckpointErased", {"name": place.name, "step": place.step, "role": str(Role.DELETE)})
+            place.erase()
+        eraser.clear()
+    return [*(f"erased {place.name}" for place in chosen), ELSEWHERE]
+
+
+def _folders(eraser: Eraser) -> Iterator[_Place]:
+    for found in eraser.found():
+        yield _Place(found.step, str(found.folder), found.is_encrypted, partial(eraser.erase, found))
+
+
+def _copies(archive: CheckpointArchive | None) -> Iterator[_Place]:
+    for info in [] if archive is None else archive.list():
+        assert archive is not None
+        step = info.progress.step
+        is_encrypted = False
+        with contextlib.suppress(Defect):
+            is_encrypted = archive.is_encrypted(step)
+        yield _Place(step, info.location, is_encrypted, partial(archive.delete, step, for_good=True))
+
+
+def _chosen(run: Path, places: Sequence[_Place], steps: Collection[int]) -> Sequence[_Place]:
+    if missing := sorted(set(steps) - {place.step for place in places}):
+        msg = f"{run} holds nothing of step {missing[0]} that could be erased: inspect shows what there is"
+        raise StateError(msg)
+    folder = StoreFolder(run.absolute(), FileOperations())
+    complete = [place.step for place in places if place.name == str(folder.checkpoint(place.step))]
+    kept = {*folder.pinned(), max(complete, default=-1)}
+    chosen = [place for place in places if (place.step in steps if steps else place.step not in kept)]
+    if not chosen:
+        msg = (
+            f"there is nothing to erase in {run}: the newest checkpoint and pinned ones are erased by their steps only"
+        )
+        raise StateError(msg)
+    return chosen
+
+
+def _refuse_plain(chosen: Sequence[_Place], *, unencrypted: bool) -> None:
+    plain = [place.name for place in chosen if not place.is_encrypted]
+    if plain and not unencrypted:
+        msg = (
+            f"{plain[0]} is not encrypted, and what was written to an SSD cannot be overwritten: --unencrypted deletes "
+            "it all the same, and only the destruction of the disk, or of a key of its own, makes that certain"
+        )
+        raise StateError(msg)
+
+
+@contextlib.contextmanager
+def _archive(settings: TrainSettings, run: str | None, *, is_writing: bool) -> Iterator[CheckpointArchive | None]:
+    with archive_of(settings, is_writing=is_writing) as archive:
+        if archive is not None and archive.owner() not in (None, run):
+            msg = f"{archive.name} holds copies of another run, which are not erased: look into the run's archive url"
+            raise StateError(msg)
+        yield archive
+
+
+@contextlib.contextmanager
+def on_disk(run: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of an erasure in the folder ``run`` into a ``StateError`` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        msg = f"what was to be erased in {run} is erased in part or not at all, {explain(error)}, and do it again"
+        raise StateError(msg) from error

@@ -1,0 +1,250 @@
+"""What `explain` says of a run: how it stands, why it ended, what to try."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.bootstrap.operations.trust import note_trust
+from holdfast.bootstrap.process.supervisor import RESTARTS
+from holdfast.bootstrap.run_folder.folder import RECORD, is_unwritten, read_record
+from holdfast.bootstrap.run_folder.post_mortem import FOLDER, STAMP
+from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
+from holdfast.bootstrap.wiring.watch_run import STACKS
+from holdfast.configs.error_messages import one_line
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_LONGEST = 500
+_WORDS = {
+    "CheckpointFailed": ("save", "failed, and training continued"),
+    "CheckpointRejected": ("checkpoint", "damaged and set aside"),
+    "HandlerFailed": ("time", "a handler or monitor failed, and training continued"),
+    "MemoryExhausted": ("shortage", "of memory"),
+    "ArchiveFailed": ("upload", "to the archive failed"),
+    "DataStalled": ("time", "training waited for data for more than a second"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the files of a run tell: the events of all its starts, the last recorded step, the steps of checkpoints."""
+
+    events: Sequence[Mapping[str, Any]]
+    last_step: int
+    checkpoints: Sequence[int]
+    budget: int | None
+    is_running: bool
+    start: Mapping[str, Any] = field(default_factory=dict)
+    returns: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def has_trained(self) -> bool:
+        """Return whether the last start came to its first step, or to where that would have been."""
+        begins = [time for event in self.events if event.get("event") == "RunStarted" and (time := _time_of(event))]
+        if "time" not in self.start:  # of a run from before this was told
+            return True
+        began = datetime.fromisoformat(str(self.start["time"]))
+        return any(time >= began for time in begins[-1:])
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Return where among the events each process of the run began."""
+        return [number for number, event in enumerate(self.events) if event.get("event") == "RunStarted"]
+
+    @property
+    def before(self) -> Sequence[Mapping[str, Any]]:
+        """Return the events of all starts but the last."""
+        return self.events[: self.starts[-1]] if self.starts else []
+
+    @property
+    def last(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the last event of each kind of the last start."""
+        return {str(event.get("event")): event for event in self.events[len(self.before) :]}
+
+
+def explain(run: Path) -> str:
+    """Return what is to be said of the run folder ``run``; raises ``StateError`` if it is none. Only reads."""
+    if is_unwritten(run):
+        return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
+    record = read_record(run)
+    figures = [line.get("step") for line in JsonLines(run / "metrics.jsonl").read() if "loss" in line]
+    commits = run.glob("checkpoints/checkpoint-*/COMMIT")
+    steps = [commit.parent.name.rpartition("-")[2] for commit in commits]
+    story = Story(
+        list(JsonLines(run / "events.jsonl").read()),
+        max((step for step in figures if isinstance(step, int)), default=0),
+        sorted(int(step) for step in steps if step.isdecimal()),
+        _budget(record["settings"]),
+        is_locked(run),
+        record.get("start", {}),
+        [entry for entry in record["history"] if isinstance(entry, dict) and isinstance(entry.get("from_step"), dict)],
+    )
+    note = note_trust(run)
+    lines = [*_lines(run, story), *([note] if note else [])]
+    return "\n".join(one_line(line, _LONGEST) for line in lines)
+
+
+def _budget(settings: Any) -> int | None:
+    for name in ("run", "budget", "steps"):
+        settings = settings.get(name) if isinstance(settings, dict) else None
+    return settings if isinstance(settings, int) else None
+
+
+def _lines(run: Path, story: Story) -> Iterator[str]:
+    whole = "" if story.budget is None else f" of {story.budget}"
+    yield f"{run} · {_state(story)} · step {story.last_step}{whole}"
+    if story.is_running and (holder := holder_of(run)) is not None:
+        yield f"trained by {holder}"
+    if story.checkpoints:
+        lost = max(0, story.last_step - story.checkpoints[-1])
+        yield f"checkpoints: {len(story.checkpoints)}, the newest of step {story.checkpoints[-1]}" + (
+            f": {counted(lost, 'step')} after it to be taken again" if lost and not story.is_running else ""
+        )
+    else:
+        yield "checkpoints: none"
+    if len(story.starts) > 1:
+        steps = ", ".join(str(story.events[number].get("step")) for number in story.starts[-10:])
+        yield f"started {len(story.starts)} times, at steps {steps}"
+    for entry in story.returns[-10:]:
+        went = entry["from_step"]
+        yield f"went back from step {went.get('left')} to {went.get('step')} by --from-step at {entry.get('time')}"
+    counts = Counter(str(event.get("event")) for event in story.events)
+    yield from (f"{counted(counts[kind], noun)} {words}" for kind, (noun, words) in _WORDS.items() if counts[kind])
+    yield from _restarts(run)
+    yield from _reasons(run, story)
+
+
+def _restarts(run: Path) -> Iterator[str]:
+    deaths = list(JsonLines(run / RESTARTS).read())
+    if not deaths:
+        return
+    causes = Counter(str(death.get("cause")) for death in deaths)
+    told = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
+    lost = sum(number for death in deaths if isinstance(number := death.get("lost_steps"), int))
+    steps = counted(lost, "step")
+    yield f"under the supervisor {counted(len(deaths), 'start')} died, with {steps} after a checkpoint: {told}"
+    if (reason := deaths[-1].get("gave_up")) is not None:
+        yield f"the supervisor gave up: {reason}"
+
+
+def _unwritten(run: Path) -> Iterator[str]:
+    """Tell of a run folder that a start has locked, and in which it has written nothing yet."""
+    if is_locked(run):
+        yield f"{run} · starting · step 0"
+        if (holder := holder_of(run)) is not None:
+            yield f"by {holder}"
+        return
+    yield f"{run} · not begun · step 0"
+    yield f"why: the last start ended before it had written {RECORD}: nothing was trained, and nothing is lost"
+    yield "what to try: start the same command again"
+
+
+def _state(story: Story) -> str:
+    if story.is_running:
+        return "running" if story.has_trained else "starting"
+    if not story.has_trained:
+        return "failed" if "error" in story.start else "killed"
+    last = story.last
+    if "RunFailed" in last:
+        return "failed"
+    if "RunFinished" in last:
+        return "stopped" if "StopRequested" in last else "finished"
+    end = story.events[-1] if story.starts else {}
+    if end.get("event") == "RunStalled" and "step" not in end:  # the watchdog's own: the loop would tell its step
+        return "hung"
+    return "killed" if story.starts else "not begun"
+
+
+def _reasons_of_start(story: Story) -> Iterator[str]:
+    """Tell how far a start came that did not train, and what ended it."""
+    phase = story.start.get("phase", "starting")
+    if story.is_running:
+        yield f"since {story.start['time']}, now {phase}"
+    elif (error := story.start.get("error")) is not None:
+        yield f"why: the last start ended while it was {phase}: {error}"
+        yield "what to try: start the same command again once the cause is removed"
+    else:
+        yield f"why: the process ended without a word while it was {phase}: {_silent_causes(story)}"
+        then = "; it continues from the newest checkpoint" if story.checkpoints else "; it had trained nothing yet"
+        yield f"what to try: start the same command again{then}"
+
+
+def _silent_causes(story: Story) -> str:
+    if (shortage := story.start.get("memory")) is not None:
+        return f"most likely the kernel was short of memory (dmesg), as {shortage}"
+    return "kill -9, the kernel short of memory (dmesg), or the power"
+
+
+def _reasons(run: Path, story: Story) -> Iterator[str]:
+    if not story.has_trained:
+        yield from _reasons_of_start(story)
+        return
+    found = _post_mortem(run, story)
+    state, last = _state(story), story.last
+    if state == "stopped":
+        yield f"why: {last['StopRequested'].get('reason')}; the same command continues"
+    elif state == "hung":
+        yield f"why: {last['RunStalled'].get('reason')}"
+        stacks = sorted(run.glob(f"{STACKS}/*.txt"), key=lambda path: path.stat().st_mtime)
+        yield from (f"    where each thread was: {path}" for path in stacks[-1:])
+        yield "what to try: start the same command again; it continues from the newest checkpoint"
+    elif state == "killed":
+        yield f"why: the process ended without a word: {_silent_causes(story)}"
+        yield "what to try: start the same command again; it continues from the newest checkpoint"
+    elif state == "failed" and not found:
+        yield f"why: {last['RunFailed'].get('error')}"
+        yield "what to try: start the same command again once the cause is removed"
+    if state == "running":
+        return
+    for folder, cause in found:
+        where = f"rank {cause['rank']}" if cause["ranks"] > 1 else "cause"
+        yield f"{where}: {cause['error']}: {cause['message']}"
+        yield f"    behind step {cause['step']}; more in {folder}"
+    if found:
+        yield "what to try:"
+        yield from (f"    - {words}" for words in found[0][1]["what_to_try"])
+        yield f"    - the same command continues from step {max(story.checkpoints, default=0)}"
+
+
+def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, Any]]]:
+    """Return what each rank left of the last start's failure, the rank that wrote first in front."""
+    attempts = sorted((run / FOLDER).glob("*/"))
+    before = max((_stamp(event) for event in story.before), default="")
+    if not attempts or attempts[-1].name < before:
+        return []
+    causes = sorted(attempts[-1].glob("rank*/cause.json"), key=lambda path: path.stat().st_mtime)
+    return [(path.parent, _cause(path)) for path in causes]
+
+
+def _cause(path: Path) -> Mapping[str, Any]:
+    try:
+        cause = json.loads(read_regular(path))
+        return {name: cause[name] for name in ("rank", "ranks", "error", "message", "step", "what_to_try")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = getattr(error, "strerror", None) or f"it is damaged ({type(error).__name__})"
+        msg = f"{path} cannot be read: {why}"
+        raise StateError(msg) from error
+
+
+def _stamp(event: Mapping[str, Any]) -> str:
+    time = _time_of(event)
+    return "" if time is None else time.astimezone(UTC).strftime(STAMP)
+
+
+def _time_of(event: Mapping[str, Any]) -> datetime | None:
+    """Return when ``event`` was, None if it does not say so as an event of a run does."""
+    try:
+        time = datetime.fromisoformat(str(event.get("time")))
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None

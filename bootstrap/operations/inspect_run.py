@@ -1,0 +1,248 @@
+"""What `inspect` shows of a run folder or a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.state_store.checkpoint_inspection import Inspector, is_checkpoint
+from holdfast.adapters.state_store.manifest import SCHEMA
+from holdfast.bootstrap.operations.tables import readable, shown, table, time_of
+from holdfast.configs.error_messages import one_line
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from holdfast.adapters.state_store.checkpoint_inspection import CheckpointReport, StoreReport
+
+_SHORT_HASH = len("blake3:") + 12
+_MOST_PROBLEMS = 3
+
+
+def inspect(path: Path, *, hashing: bool, as_json: bool, copies: Collection[int] | None = None) -> tuple[str, bool]:
+    """Return what to print about the run folder or checkpoint ``path``, and whether all that was looked at verifies.
+
+    Without ``hashing`` only names and sizes are compared. ``copies`` are the steps that the run's archive holds, None
+    if it was not asked. The text holds no control character but line ends. Raises ``StateError`` if there is no
+    checkpoint or ``path`` cannot be read.
+    """
+    try:
+        grave = path.parents[1] / "erased" / path.name if len(path.parents) > 1 else path
+        folder = Path(os.path.realpath(grave if grave.is_dir() and not path.exists() else path, strict=True))
+        report = (
+            _checkpoint(path, folder, hashing=hashing)
+            if is_checkpoint(folder)
+            else _run(path, folder, hashing=hashing, copies=copies)
+        )
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = f"{one_line(str(path))} is no folder: name a run, such as runs/default, or one of its checkpoints"
+        raise StateError(msg) from error
+    except OSError as error:
+        msg = f"{one_line(str(path))} cannot be read, {explain(error)}"
+        raise StateError(msg) from error
+    except StateError as error:
+        raise StateError(one_line(str(error))) from error
+    if as_json:
+        return json.dumps(report, indent=1, allow_nan=False), report["sound"]
+    return "\n".join((_checkpoint_lines if "files" in report else _run_lines)(report)), report["sound"]
+
+
+def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | None) -> dict[str, Any]:
+    store = Inspector(hashing=hashing, count=_Progress().count).store(folder)
+    if not store.checkpoints:
+        counts = (("in quarantine", store.quarantine), ("erased", store.erased))
+        others = " and".join(f" {len(found)} {word}" for word, found in counts if found)
+        msg = f"{path} holds no checkpoints{others and ' but'}{others}: name a run that has saved some, as runs/default"
+        raise StateError(msg)
+    figures = _figures(folder / "metrics.jsonl", {_step(report) for report in store.checkpoints})
+    return {
+        "run": str(path),
+        "sound": not any(report.problems for report in store.checkpoints),
+        "checkpoints": [
+            _summary(report, hashing=hashing)
+            | {"step": _step(report), "pinned": _step(report) in store.pinned}
+            | {"tiers": ["disk", "archive"] if _step(report) in (copies or ()) else ["disk"]}
+            | figures[_step(report)]
+            for report in store.checkpoints
+        ],
+        "archived": None if copies is None else sorted(copies),
+        "quarantine": [{"name": entry.name, "reason": entry.flaw} for entry in store.quarantine],
+        "erased": [{"name": name, "time": time} for name, time in store.erased],
+        "resume": _resume(store, hashing=hashing),
+    }
+
+
+def _checkpoint(path: Path, folder: Path, *, hashing: bool) -> dict[str, Any]:
+    report = Inspector(hashing=hashing, count=_Progress().count).checkpoint(folder)
+    manifest = report.manifest
+    states = dict.fromkeys(report.sound, _good_state(hashing=hashing))
+    states |= {problem.path: problem.flaw for problem in report.problems if problem.path is not None}
+    files = [
+        {"path": file.path, "bytes": file.size, "hash": file.hash, "state": states.pop(file.path, "not checked")}
+        for file in (manifest.files if manifest else ())
+    ]
+    files += [{"path": name, "bytes": None, "hash": None, "state": state} for name, state in states.items()]
+    return {
+        "checkpoint": str(path),
+        "sound": not report.problems,
+        **_summary(report, hashing=hashing),
+        "generation": manifest.generation if manifest else None,
+        "schema": SCHEMA if manifest else None,
+        "evaluation_loss": manifest.snapshot.evaluation_loss if manifest else None,
+        "conditions": dict(manifest.snapshot.conditions) if manifest else None,
+        "files": files,
+    }
+
+
+def _summary(report: CheckpointReport, *, hashing: bool) -> dict[str, Any]:
+    manifest = report.manifest
+    return {
+        "name": report.name,
+        "step": manifest.progress.step if manifest else None,
+        "tokens": manifest.progress.tokens if manifest else None,
+        "reason": manifest.snapshot.reason if manifest else None,
+        "contract": manifest.snapshot.contract if manifest else None,
+        "saved": report.saved.isoformat(timespec="seconds") if report.saved else None,
+        "bytes": manifest.num_bytes if manifest else None,
+        "key": manifest.wrapped_key.key_id if manifest and manifest.wrapped_key else None,
+        "state": report.problems[0].flaw if report.problems else _good_state(hashing=hashing),
+        "problems": [
+            {"flaw": problem.flaw, "file": problem.path, "reason": problem.reason} for problem in report.problems
+        ],
+    }
+
+
+def _good_state(*, hashing: bool) -> str:
+    return "verified" if hashing else "complete"
+
+
+def _step(report: CheckpointReport) -> int:
+    return int(report.name.partition("-")[2])
+
+
+def _resume(store: StoreReport, *, hashing: bool) -> dict[str, Any]:
+    found = store.resumable
+    if found is None:
+        return {"takes": None, "text": "a resume would find no checkpoint that verifies"}
+    if found.problems:
+        return {"takes": None, "text": f"a resume would end with an error at {found.name}"}
+    condition = "" if hashing else ", if its bytes verify"
+    return {"takes": found.name, "text": f"a resume would take {found.name}{condition}"}
+
+
+def _figures(path: Path, steps: Collection[int]) -> Mapping[int, dict[str, Any]]:
+    """Return the loss of each of ``steps`` and the last evaluation up to it, as far as metrics.jsonl has them."""
+    losses: dict[int, object] = {}
+    evaluations: dict[int, Mapping[str, object]] = {}
+    for record in JsonLines(path).read() if path.is_file() else ():
+        step = record.get("step")
+        if type(step) is int and step >= 0 and "eval_loss" in record:
+            loss, bits = _figure(record["eval_loss"]), _figure(record.get("eval_bits_per_byte"))
+            evaluations[step] = {"step": step, "loss": loss, "bits_per_byte": bits}
+        elif type(step) is int and step in steps:
+            losses[step] = _figure(record.get("loss"))
+    newest = {step: max((other for other in evaluations if other <= step), default=-1) for step in steps}
+    return {step: {"loss": losses.get(step), "evaluation": evaluations.get(newest[step])} for step in steps}
+
+
+def _figure(value: object) -> float | str | None:
+    """Return a number, or the text by which metrics.jsonl writes one that JSON does not have; anything else is None."""
+    if isinstance(value, str):
+        return value if value in {"NaN", "Infinity", "-Infinity"} else None
+    return value if isinstance(value, float) and math.isfinite(value) else None
+
+
+def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
+    found = report["checkpoints"]
+    num_bytes = sum(checkpoint["bytes"] or 0 for checkpoint in found)
+    counted = f"{len(found)} checkpoint{'' if len(found) == 1 else 's'}"
+    columns = ("step", "tokens", "reason", "contract", "saved (UTC)", "size", "state")
+    header = (*columns, "loss", "eval loss", "bits/byte", "at step")
+    rows = table(">><<<><>>>><", [(*header, "also"), *map(_run_row, found)])
+    lines = [f"{one_line(report['run'])}: {counted}, {readable(num_bytes)}", "", *rows, ""]
+    for checkpoint in found:
+        problems = [f"{checkpoint['name']} {line}" for line in _problem_lines(checkpoint)]
+        lines += problems[:_MOST_PROBLEMS]
+        if (more := len(problems) - _MOST_PROBLEMS) > 0:
+            lines.append(f"{checkpoint['name']} has {more} more: inspect that folder to see them")
+    for entry in report["quarantine"]:
+        lines.append(f"in quarantine: {one_line(entry['name'])} ({entry['reason'] or 'its name gives no reason'})")
+    there = {checkpoint["step"] for checkpoint in found}
+    if away := [f"{step:,}" for step in report["archived"] or () if step not in there]:
+        lines.append(f"in the archive alone: {', '.join(away)}")
+    lines += [f"erased: {one_line(entry['name'])} {one_line(entry['time'])}" for entry in report["erased"]]
+    return [*lines, report["resume"]["text"]]
+
+
+def _run_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
+    evaluation = checkpoint["evaluation"] or {"loss": None, "bits_per_byte": None, "step": None}
+    return (
+        shown(checkpoint["step"]),
+        shown(checkpoint["tokens"]),
+        shown(checkpoint["reason"]),
+        shown(checkpoint["contract"]),
+        time_of(checkpoint["saved"]),
+        readable(checkpoint["bytes"]),
+        checkpoint["state"],
+        shown(checkpoint["loss"]),
+        shown(evaluation["loss"]),
+        shown(evaluation["bits_per_byte"]),
+        shown(evaluation["step"]),
+        ", ".join(_also(checkpoint)),
+    )
+
+
+def _also(checkpoint: Mapping[str, Any]) -> Sequence[str]:
+    """Return what else there is to say of a checkpoint in a run."""
+    facts = {
+        "pinned": checkpoint["pinned"],
+        "encrypted": checkpoint["key"] is not None,
+        "archived": "archive" in checkpoint["tiers"],
+    }
+    return [name for name, holds in facts.items() if holds]
+
+
+def _checkpoint_lines(report: Mapping[str, Any]) -> Sequence[str]:
+    facts = [
+        *((name, shown(report[name])) for name in ("step", "tokens", "reason", "contract", "generation", "schema")),
+        *((name, shown(value)) for name, value in (report["conditions"] or {}).items()),
+        ("evaluation loss", shown(report["evaluation_loss"])),
+        ("saved (UTC)", time_of(report["saved"])),
+        ("size", readable(report["bytes"])),
+        ("key", shown(report["key"])),
+        ("state", report["state"]),
+    ]
+    rows = [
+        (shown(file["path"]), readable(file["bytes"]), shown(file["hash"], _SHORT_HASH), file["state"])
+        for file in report["files"]
+    ]
+    files = ["", *table("<><<", [("file", "size", "hash", "state"), *rows])] if rows else []
+    problems = ["", *_problem_lines(report)] if report["problems"] else []
+    return [one_line(report["checkpoint"]), "", *table("<<", facts), *files, *problems]
+
+
+def _problem_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:
+    return [f"{problem['flaw']}: {one_line(problem['reason'])}" for problem in checkpoint["problems"]]
+
+
+@final
+class _Progress:
+    """Tells a person who waits how much was hashed."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+        self._next = time.monotonic() + 2.0
+
+    def count(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        if time.monotonic() >= self._next:
+            self._next += 5.0
+            sys.stderr.write(f"hashed {readable(self._num_bytes)} so far; --quick compares names and sizes only\n")

@@ -1,0 +1,159 @@
+"""Which checkpoint a command is about: the newest of a run, that of a step, the best, or one in a folder of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.state_store.checkpoint_inspection import is_checkpoint
+from holdfast.adapters.state_store.checkpoint_verification import complete, read_committed, require_sound
+from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.store_folder import StoreFolder
+from holdfast.adapters.state_store.verified_read import verify_while_read
+from holdfast.bootstrap.run_folder.folder import RECORD
+from holdfast.domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from holdfast.ports.state_store import CheckpointInfo, Loaded, OpenFile, StateStore
+
+_MOST_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The checkpoint of ``step``, or the ``best``, that with the lowest evaluation loss; without either the newest."""
+
+    step: int | None = None
+    best: bool = False
+
+
+NEWEST = Choice()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A run folder and the choice among its checkpoints, or one checkpoint ``is_alone``, outside of a run folder."""
+
+    path: Path
+    choice: Choice
+    is_alone: bool = False
+
+
+def place_of(path: Path, choice: Choice) -> Place:
+    """Return where the checkpoint is that ``path``, a run folder or the folder of one checkpoint, and ``choice`` name.
+
+    Raises ``ConfigurationError`` if ``path`` is one checkpoint already and ``choice`` asks for one too.
+    """
+    try:
+        if not is_checkpoint(path):
+            return Place(path, choice)
+    except OSError as error:
+        msg = f"{path} cannot be read, {explain(error)}"
+        raise StateError(msg) from error
+    if choice != NEWEST:
+        msg = f"{path} is one checkpoint: leave out --step and --best, or name its run folder"
+        raise ConfigurationError(msg)
+    folder = path.absolute()
+    run = folder.parents[1] if len(folder.parents) > 1 else folder
+    step = folder.name.rpartition("-")[2]
+    if folder.parent.name == "checkpoints" and step.isdigit() and (run / RECORD).exists():
+        return Place(path.parent.parent if len(path.parts) > 2 else run, Choice(int(step)))
+    return Place(path, choice, is_alone=True)
+
+
+def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
+    """Have ``into`` take over the checkpoint of ``store`` that ``place`` names, as ``StateStore.restore`` does.
+
+    Returns which one it is; raises ``StateError`` if there is none that verifies.
+    """
+    run, choice = place.path, place.choice
+    step = _best(store.list(), run) if choice.best else choice.step
+    steps = _steps_of(store.list())
+    if step is not None:
+        _refuse_missing(steps, run, step)
+    loaded = store.restore(into, at_most=step)
+    if loaded.info is None:
+        msg = f"{run} holds no valid checkpoint yet: train it first"
+        raise StateError(msg)
+    if step is not None:
+        refuse_other(loaded, steps, run, step)
+    return loaded.info
+
+
+def refuse_other(loaded: Loaded, steps: Sequence[int], run: Path, step: int) -> None:
+    """Raise ``StateError`` unless ``loaded`` is of ``step``; ``steps`` are those that ``run`` held before that."""
+    if loaded.info is not None and loaded.info.progress.step == step:
+        return
+    flaw = next((rejected.reason for rejected in loaded.rejected if rejected.name == f"checkpoint-{step}"), None)
+    if flaw is None:
+        _refuse_missing(steps, run, step)
+    why = "" if flaw is None else f" ({flaw})"
+    msg = f"checkpoint-{step} of {run} is damaged{why} and was set aside: choose another step, which inspect shows"
+    raise StateError(msg)
+
+
+def restore_alone(folder: Path, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
+    """Have ``into`` take over the checkpoint in ``folder``, whatever its name, verified while it is read.
+
+    Returns what it is; raises ``StateError`` if it does not verify.
+    """
+    files = FileOperations()
+    try:
+        manifest = read_committed(files, folder)
+        if manifest.wrapped_key is not None:
+            msg = f"{folder} is encrypted: name its run folder with --step {manifest.progress.step}"
+            raise StateError(msg)
+        require_sound(files, folder, manifest, hashing=False)
+        verify_while_read(files, folder, manifest.files, into)
+    except Defect as defect:
+        msg = f"{folder} is damaged, {defect}: inspect shows all that is wrong there"
+        raise StateError(msg) from defect
+    except OSError as error:
+        msg = f"{folder} cannot be read, {explain(error)}"
+        raise StateError(msg) from error
+    return manifest.info(str(folder))
+
+
+def folder_of(path: Path, choice: Choice) -> Path:
+    """Return the folder of the checkpoint on the disk that ``choice`` names, ``path`` itself if it names none."""
+    if choice == NEWEST:
+        return path
+    place = place_of(path, choice)
+    store = StoreFolder(path.absolute(), FileOperations())
+    try:
+        found = [manifest.info(str(folder)) for folder, manifest in complete(FileOperations(), store.checkpoints())]
+    except OSError as error:
+        msg = f"the checkpoints of {path} cannot be read, {explain(error)}"
+        raise StateError(msg) from error
+    step = _best(found, place.path) if choice.best else choice.step
+    assert step is not None
+    folder = store.checkpoint(step)
+    if not folder.exists():  # a damaged one is there to be looked at, too
+        _refuse_missing(_steps_of(found), path, step)
+    return path / folder.relative_to(path.absolute())
+
+
+def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
+    measured = [(info.evaluation_loss, -info.progress.step) for info in found if info.evaluation_loss is not None]
+    if not measured:
+        msg = (
+            f"no checkpoint of {run} was measured when it was saved, so nobody can tell the best: name one with "
+            "--step, or train with evaluation.every a multiple of state_store.every"
+        )
+        raise StateError(msg)
+    return -min(measured)[1]
+
+
+def _refuse_missing(steps: Sequence[int], run: Path, step: int) -> None:
+    if step not in steps:
+        told = ", ".join(str(each) for each in steps[-_MOST_NAMED:])
+        msg = f"{run} holds no checkpoint of step {step}: " + (f"it holds {told}" if steps else "it holds none")
+        raise StateError(msg)
+
+
+def _steps_of(found: Sequence[CheckpointInfo]) -> Sequence[int]:
+    return [info.progress.step for info in found]

@@ -1,0 +1,114 @@
+"""Tokenizing ahead of a run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Self
+
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.application.data.pretokenize import Prepared, PrepareTokens
+from holdfast.application.data.rejected_records import Rejections
+from holdfast.bootstrap.run_folder.folder import RECORD, read_record, tokenizer_before
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, take_former_tokenizer
+from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead
+from holdfast.bootstrap.wiring.data_identity import known_data, order_as_before
+from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.screen import phases_shown
+from holdfast.bootstrap.wiring.step_sizes import give_sizes
+from holdfast.configs.secret_masking import mask, mask_text
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+
+
+def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping[str, object]]]:
+    """Fill the token cache that a run of ``settings`` will use; return its place, its content and what was rejected.
+
+    Shows a progress bar on standard error. Killed at any moment, it goes on from there when it is called again.
+    """
+    if form_of(settings.data) == "tokens":
+        msg = "data.kind=tokens is prepared already: train on it as it is"
+        raise ConfigurationError(msg)
+    rejected: list[Mapping[str, object]] = []
+    rejections = Rejections(settings.data.on_error, lambda record: rejected.append(mask(dict(record))))
+    container = _container(settings, rejections)
+    is_new = not (settings.run.directory / RECORD).exists()
+    with phases_shown() as show:
+        _divide_as_the_run(container)
+        show("preparing the tokenizer")
+        check_description(container, is_new=is_new)
+        check_tokenizer(container, is_new=is_new)
+        readers, datasets = container.all_readers(), container.datasets()
+    with _Bar() as bar:
+        preparations = [
+            PrepareTokens(
+                reader,
+                container.token_cache(datasets.name_of(reader)),
+                rejections,
+                progress=bar.show,
+                workers=settings.data.workers or usable_cpus(),
+            )
+            for reader in readers
+        ]
+        prepared = [preparation.run() for preparation in preparations]
+        for reader, preparation in zip(readers, preparations, strict=True):
+            preparation.check()  # what came later may have driven out what was there
+            datasets.keep(reader)
+    return container.cache_folder(), Prepared.total(prepared), rejected
+
+
+def _container(settings: TrainSettings, rejections: Rejections) -> Container:
+    folder, parts = settings.run.directory, {"rejections": rejections}
+    container = assemble(settings, folder, parts, say=_say, decide=lambda _name, value, _reason: value)
+    take_former_tokenizer(container, tokenizer_before(folder))
+    give_sizes(container, {}, lambda _name, value, _reason: value)
+    return container
+
+
+def _divide_as_the_run(container: Container) -> None:
+    """Have what was added to the data since the run began stand apart, as the run itself will have it."""
+    folder = container.directory()
+    record = read_record(folder) if (folder / RECORD).exists() else {}
+    if (known := known_data(record)) is not None:
+        order_as_before(known.first_places, container)
+        divide_ahead(record, known, container)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{mask_text(line)}\n")
+
+
+class _Bar:
+    """A progress bar of bytes with rate and time left; still where there is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        columns = (TextColumn("tokenizing"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        console = Console(file=sys.stderr)
+        self._bar = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def show(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)

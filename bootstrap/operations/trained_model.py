@@ -1,0 +1,222 @@
+"""A trained model, opened from its run folder without disturbing a run that may still write there."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.application.training.generate import generate, stream
+from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
+from holdfast.bootstrap.operations.other_data import OtherData
+from holdfast.bootstrap.operations.trust import refuse_untrusted
+from holdfast.bootstrap.operations.verified_copy import VerifiedCopy, scratch_of
+from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.wiring.access_roles import own_roles
+from holdfast.bootstrap.wiring.assembly import Around, assemble
+from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
+from holdfast.bootstrap.wiring.data_identity import changed_data, known_data, order_as_before
+from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.configs.settings_layers import restore_settings
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.errors import StateError
+from holdfast.domain.phase import show_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.bootstrap.operations.named_checkpoint import Choice
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.phase import ShowPhase
+    from holdfast.domain.training.step_outcome import Evaluation
+    from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.state_store import OpenFile
+    from holdfast.ports.tokenizer import Tokenizer
+
+
+@final
+class Trained:
+    """A checkpoint of a run, ready to be asked; ``copy`` is what its parts may still read."""
+
+    def __init__(self, container: Container, copy: VerifiedCopy, location: str, record: Mapping[str, Any]) -> None:
+        self._container = container
+        self._copy = copy
+        self._record = record
+        self.location = location
+
+    @property
+    def model(self) -> object:
+        """Return the model itself, as its optimizer has it."""
+        self._container.trainable()
+        model: object = self._container.model()
+        return model
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the run."""
+        tokenizer: Tokenizer = self._container.tokenizer()
+        return tokenizer
+
+    def generate(self, prompt: str, sampling: Sampling) -> str:
+        """Return ``prompt`` and its continuation."""
+        return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
+
+    def stream(
+        self, prompt: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
+    ) -> None:
+        """Hand ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
+        stream(self._container.trainable(), self._container.tokenizer(), prompt, sampling, show, note=note)
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether ``evaluate`` left out documents after the first ``evaluation.max_tokens``."""
+        is_cut: bool = self._container.held_out().is_cut
+        return is_cut
+
+    def held_out_batches(self) -> Sequence[Batch]:
+        """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
+        if (clause := changed_data(self._record, self._container)) is not None:
+            msg = f"the data have changed since {self.location} was trained: {clause}; put them back to evaluate it"
+            raise StateError(msg)
+        batches: Sequence[Batch] = self._container.held_out().batches
+        return batches
+
+    def evaluate(self) -> Evaluation:
+        """Measure the model on the documents that its run held out, or on all of other data that were named.
+
+        Raises ``DataError`` if there are none, ``StateError`` if the data are others by now.
+        """
+        self.held_out_batches()
+        evaluation: Evaluation | None = self._container.evaluator().run()
+        assert evaluation is not None  # nobody asks it to stop
+        return evaluation
+
+
+def open_trained(
+    path: Path,
+    *,
+    device: str = "auto",
+    choice: Choice = NEWEST,
+    trusted: Mapping[str, str] = MappingProxyType({}),
+    show: ShowPhase = show_nothing,
+    data: OtherData = OtherData(),  # noqa: B008  a value
+) -> Trained:
+    """Return the checkpoint that ``choice`` names of the run folder ``path``, or the one that lies in ``path`` itself.
+
+    It is evaluated on ``data`` if they name any, each document of them, else on what its run held out.
+    No code runs that the folder names but what ``trusted`` repeats, by its setting and value. Raises ``StateError`` if
+    there is no checkpoint that verifies, and ``ConfigurationError`` if both name one or code would run.
+    ``show`` is told what takes time, now and later.
+    """
+    show("opening the checkpoint")
+    place = place_of(path, choice)
+    record = read_record(place.path)
+    settings, decide = _as_begun(place.path, record, device, trusted, data)
+    record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
+    parts = _parts(settings, data)
+    opened: list[tuple[Container, VerifiedCopy]] = []
+
+    def take_over(folder: Path, open_file: OpenFile) -> None:
+        opened.clear()
+        copy = VerifiedCopy(folder, open_file, scratch_of(settings))
+        chosen = _on_checkpoint(settings, copy.folder)
+        container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide, show=show)
+        _give_data(record, container)
+        opened.append((container, copy))
+        container.trainable().restore(folder, weights_only=True, open_file=open_file)
+
+    if place.is_alone:
+        info = restore_alone(path, take_over)
+    else:
+        store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
+        info = restore(store, place, take_over)
+    return Trained(*opened[0], info.location, record)
+
+
+def _give_data(record: Mapping[str, Any], container: Container) -> None:
+    """Have the data be those that the run began with, as far as they are there."""
+    if (known := known_data(record)) is not None:
+        order_as_before(known.first_places, container)
+        if record["facts"]:
+            leave_added_out(record, known, container)
+
+
+def _parts(settings: TrainSettings, data: OtherData) -> Mapping[str, Any]:
+    """Return what stands in place of the parts that the settings name: weights to come, and all of other data."""
+    has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
+    parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
+    return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
+
+
+def _as_begun(
+    path: Path, record: Mapping[str, Any], device: str, trusted: Mapping[str, str], data: OtherData
+) -> tuple[TrainSettings, Callable[[str, str, str], str]]:
+    """Return the settings that ``record`` tells of, and what gives each ``auto`` the value that was decided on.
+
+    ``data``, if they name any, are in place of the run's.
+    """
+    recorded = _on_any_device(restore_settings(record["settings"]), device)
+    refuse_untrusted(path, recorded, trusted)
+    decided = {name: entry["value"] for name, entry in record["auto"].items()}
+
+    def decide(name: str, value: str, _: str) -> str:
+        return str(decided.get(name, value))
+
+    return with_sizes(data.within(recorded), {}, decide, decided.get, 1), decide
+
+
+def _awaiting_weights(factory: Any) -> Any:
+    """Have ``factory`` leave out the weights, as each of them is restored after it has built the model."""
+    factory.await_weights()
+    return factory
+
+
+def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:
+    """Let the model be asked on another machine than the one that trained it."""
+    tree = dump_settings(settings)
+    tree["distributed"] = {"kind": "single"}
+    if tree["state_store"]["kind"] == "disk":
+        tree["state_store"]["roles"] = list(own_roles(os.environ))  # of who asks, not of who trained
+    if tree["state_store"].get("archive") is not None:
+        tree["state_store"] |= {"archive": None, "disk_budget": None}  # who only looks writes no copies
+    if isinstance(settings.optimizer, TorchOptimizerSettings):
+        common = {name: tree["optimizer"][name] for name in TorchOptimizerSettings.model_fields}
+        precision = "bf16" if settings.optimizer.precision == "fp8" else settings.optimizer.precision
+        tree["optimizer"] = {**common, "kind": "accelerate", "device": device, "precision": precision}
+    return restore_settings(tree)
+
+
+def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
+    """Take tokenizer and model from the checkpoint itself: what they were made from may be gone."""
+    tree = dump_settings(settings)
+    if getattr(settings.model, "lora", None) is not None:
+        # the checkpoint holds adapters only: their model is made as the run made it, but for what training may take
+        tree["model"]["gradient_checkpointing"] = "none"
+    elif isinstance(settings.model, HuggingFaceModelSettings):
+        tree["model"] = {"kind": "huggingface", "path": str(folder), "attention": settings.model.attention}
+    elif isinstance(settings.model, DecoderModelSettings):
+        tree["model"] = {"kind": "decoder", "path": str(folder), "attention": settings.model.attention}
+    if settings.tokenizer.kind in ("huggingface", "train"):
+        tree["tokenizer"] = {"kind": "huggingface", "path": str(_tokenizer_in(folder))}
+    return restore_settings(tree)
+
+
+def _tokenizer_in(folder: Path) -> Path:
+    """Return where the tokenizer is: transformers refuses a folder whose config.json is of none of its types."""
+    from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE
+
+    config = folder / "config.json"
+    is_own = config.is_file() and json.loads(config.read_text(encoding="utf-8")).get("model_type") == OWN_TYPE
+    return folder / "tokenizer.json" if is_own else folder
+
+
+def _say_nothing(_: str) -> None:
+    pass

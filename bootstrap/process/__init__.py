@@ -1,0 +1,1 @@
+"""The process: exit codes, signals, environment, launching, supervision."""

@@ -1,0 +1,141 @@
+"""Several processes on this machine, where no launcher started them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.bootstrap.process.signals import stopping_signals
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.sections.distributed import AutoDistributedSettings
+from holdfast.domain.fault_tolerance.restart_policy import FINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.process_group import ProcessGroup
+
+_RUN_ID = "holdfast.launcher."
+_SECOND_GPU = Path("/dev/nvidia1")
+
+
+def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a launcher such as torchrun started this process as one of several."""
+    return int(environment.get("WORLD_SIZE") or 1) > 1
+
+
+def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process speaks for all that a launcher started."""
+    return not is_launched(environment) or int(environment.get("RANK") or 0) == 0
+
+
+def is_restart(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a launcher gave this command before and gives it again."""
+    return any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
+def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int:
+    """Return the number of the process that started this one, whose parent is ``parent`` now: it may be gone already.
+
+    Only ``launch`` tells it; of another launcher's processes it is the parent.
+    """
+    told = re.fullmatch(re.escape(_RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
+    return int(told[1]) if told else parent
+
+
+def open_group(timeout_seconds: float) -> ProcessGroup:
+    """Return the group of the processes that a launcher started, or of this one alone."""
+    if is_launched():
+        group: ProcessGroup = lazy("holdfast.adapters.process_group.torch:TorchProcessGroup")(timeout_seconds)
+    else:
+        group = lazy("holdfast.adapters.process_group.single:SingleProcessGroup")()
+    return group
+
+
+def processes_to_start(settings: TrainSettings) -> int:
+    """Return how many processes this command is to start; 1 if it trains itself."""
+    distributed = settings.distributed
+    if not isinstance(distributed, AutoDistributedSettings) or is_launched():
+        return 1
+    if distributed.processes != "auto":
+        return distributed.processes
+    if getattr(settings.optimizer, "device", None) not in ("auto", "cuda") or not _SECOND_GPU.exists():
+        return 1
+    import torch
+
+    return max(1, torch.cuda.device_count())
+
+
+def launch_through_shortages(
+    arguments: Sequence[str],
+    num_processes: int,
+    record: Path,
+    say: Callable[[str], object],
+    *,
+    module: str = "application",
+    grace_seconds: float = 30.0,
+) -> int:
+    """Do as ``launch`` does, and again as long as a shortage of memory has left a smaller size in the file ``record``.
+
+    The exit code may be that of a process that failed for want of the one that fell short, if it was the first to end.
+    """
+    while True:
+        before = _rows(record)
+        code = launch(arguments, num_processes, module=module, grace_seconds=grace_seconds)
+        if code in FINAL or _rows(record) >= before:
+            return code
+        say("starting all processes again, in smaller micro-batches")
+
+
+def _rows(record: Path) -> float:
+    """Return how many rows are known to fit, infinite if nothing is known."""
+    try:
+        known = json.loads(read_regular(record))
+        return int(known["rows"]) if known["shortages"] else math.inf
+    except (OSError, ValueError, KeyError, TypeError):
+        return math.inf
+
+
+def launch(
+    arguments: Sequence[str], num_processes: int, *, module: str = "application", grace_seconds: float = 30.0
+) -> int:
+    """Run ``module`` with ``arguments`` in ``num_processes`` processes through torchrun; return the exit code.
+
+    A signal is passed on to them, which have ``grace_seconds`` to end.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process tells its own error
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // num_processes)))
+    os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(grace_seconds))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=num_processes,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        run_id=f"{_RUN_ID}{os.getpid()}",
+        max_restarts=0,
+        monitor_interval=0.2,
+        signals_to_handle=",".join([*(number.name for number in stopping_signals()), "SIGQUIT"]),
+    )
+    try:
+        elastic_launch(config, sys.executable)("-m", module, *arguments)
+    except ChildFailedError as error:
+        codes = [failure.exitcode for failure in error.failures.values() if failure.exitcode]
+        told = [code for code in codes if code > 1]  # what a user's mistake ends with says more than its followers' 1
+        return next((code if code > 0 else 128 - code for code in (*told, *codes)), 1)
+    except SignalException as stop:
+        return 128 + int(stop.sigval)
+    return 0

@@ -1,0 +1,143 @@
+"""Signals as commands."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import termios
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.errors import LeaveAtOnce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+
+_WARNING = signal.SIGUSR1  # Slurm's, ahead of the SIGTERM that it announces
+_HANG_UP = signal.SIGHUP  # of the terminal: the kernel and the shell each send one, and systemd one beside SIGTERM
+MILD = frozenset({_WARNING, _HANG_UP})
+"""Signals that others may follow or come before: no grace period begins with them, and none is a second one."""
+_PATIENCE_SECONDS = 0.3
+_CLOSE_SECONDS = 2.0
+_SAVING = {
+    signal.SIGINT: "saving after this step; press Ctrl-C again to stop now",
+    signal.SIGTERM: "saving after this step; a second one stops now",
+    _WARNING: "saving after this step",
+    _HANG_UP: "saving after this step",
+}
+
+
+class StoppedAtOnce(LeaveAtOnce):
+    """A signal came before there was a run to stop, or a second time: leave without saving anything more."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped at once by {signal.Signals(number).name}")
+        self.number = number
+
+
+@contextmanager
+def stopping_on_signals(
+    request_stop: Callable[[str, int], bool],
+    *,
+    acknowledge: Callable[[str], object] = lambda _: None,
+    will_save: Callable[[], bool] = lambda: False,
+) -> Iterator[None]:
+    """Within the block ``stopping_signals`` call ``request_stop(reason, number)``; at its end all is as it was.
+
+    ``request_stop`` only queues a command and returns True, or False if there is nothing to stop yet; then, and on a
+    second signal, ``StoppedAtOnce`` is raised. One of ``MILD`` comes beside another signal: it does not make that one
+    the second, nor is it ever a second one itself. Only for the main thread: Python delivers signals nowhere else.
+    ``acknowledge`` gets a sentence at once, in a thread of its own, even while a library keeps the main thread from
+    running any handler; ``will_save`` tells whether there is a run that will save.
+    """
+    is_stopping = False
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal is_stopping
+        if number == _HANG_UP:
+            leave_lost_terminal()
+        if is_stopping and number in MILD:
+            return
+        if is_stopping or not request_stop(f"received {signal.Signals(number).name}", number):
+            answers.is_leaving.set()
+            raise StoppedAtOnce(number)
+        is_stopping = number not in MILD
+
+    answers = _Answers(acknowledge, will_save)
+    previous = {number: signal.signal(number, handle) for number in stopping_signals()}
+    try:
+        with answers.given():
+            yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def stopping_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that stop a run: SIGINT, SIGTERM, SIGUSR1, and SIGHUP unless it is ignored (``nohup``)."""
+    is_ignored = signal.getsignal(_HANG_UP) == signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, _WARNING, *(() if is_ignored else (_HANG_UP,)))
+
+
+def leave_lost_terminal() -> None:
+    """Have what is printed from now on go nowhere where it went to a terminal that has gone."""
+    for descriptor in range(3):
+        try:
+            termios.tcgetattr(descriptor)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:  # no other file says so
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, descriptor)
+                os.close(nowhere)
+
+
+@final
+class _Answers:
+    """Acknowledges each signal from the byte that the C part of Python's handler writes: Python's own part may wait."""
+
+    def __init__(self, acknowledge: Callable[[str], object], will_save: Callable[[], bool]) -> None:
+        self._acknowledge = acknowledge
+        self._will_save = will_save
+        self.is_leaving = Event()
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        """Acknowledge the signals that come within the block."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        thread = Thread(target=self._listen, args=(reader,), name="signals", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(writer)
+            thread.join(_CLOSE_SECONDS)  # a terminal may be held, or a process that was forked keep the pipe open
+            if not thread.is_alive():
+                os.close(reader)
+
+    def _listen(self, reader: int) -> None:
+        is_stopping, heard = False, stopping_signals()
+        while byte := os.read(reader, 1):
+            number = byte[0]
+            if number not in heard or (is_stopping and number in MILD):
+                continue
+            if not is_stopping and self._will_save():
+                self._say(number, _SAVING[signal.Signals(number)])
+            elif not self.is_leaving.wait(_PATIENCE_SECONDS):  # else the end of the command says it
+                self._say(number, "stopping now")
+            is_stopping = is_stopping or number not in MILD
+
+    def _say(self, number: int, words: str) -> None:
+        with suppress(OSError):  # nobody reads any more
+            self._acknowledge(f"received {signal.Signals(number).name}: {words}")
+
+
+def write_at_once(sentence: str) -> None:
+    """Write ``sentence`` to standard error past all that may hold it; a terminal's live line gives way to it."""
+    start = "\r\x1b[2K" if os.isatty(2) else ""
+    os.write(2, f"{start}{sentence}\n".encode())

@@ -1,0 +1,221 @@
+"""A run that is started again when it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TextIO, final
+
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.adapters.shared.files.regular_file import open_regular
+from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
+from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.process.launch import is_launched
+from holdfast.bootstrap.process.process_tree import adopt_orphans, kill_descendants
+from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.fault_tolerance.restart_policy import RESTART_NEEDED, Death, GiveUp, RestartPolicy
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+    from types import FrameType
+
+RESTARTS = "restarts.jsonl"
+_MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
+_POLL_SECONDS = 0.1
+_TAIL_BYTES = 65536
+
+
+def supervise(options: argparse.Namespace) -> int:
+    """Do what ``train`` does in a process below this one, and start it again when it dies; return its exit code."""
+    if is_launched():
+        msg = "--supervise starts the processes itself: leave torchrun away and set distributed.processes"
+        raise ConfigurationError(msg)
+    settings = load_settings(options.config, options.settings, os.environ).settings
+    folder, limits = settings.run.directory, settings.recovery.supervisor
+    begin_as_asked(options, settings, lambda line: print(line, flush=True))
+    supervisor = Supervisor(
+        [sys.executable, "-m", "application", *again(options)],
+        folder,
+        RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
+        Silence(folder / "heartbeats", 3 * settings.recovery.watchdog.min_seconds),
+        grace_seconds=settings.recovery.grace_seconds,
+        say=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
+    )
+    return supervisor.run()
+
+
+@final
+class Supervisor:
+    """Runs ``command``, which trains in ``folder``, and again as ``policy`` says; its output passes through.
+
+    What stops a run (``stopping_signals``) is passed on; then nothing is started again, and what is left when
+    ``grace_seconds`` are over is killed, as is a run whose ``silence`` is too long. Before each start nothing of the
+    one before is left: two never train in one folder. Each death but a final one without a problem is a line of
+    ``restarts.jsonl``. What the run prints goes to ``output``, without one to where this process prints;
+    ``stopped_by`` is the last signal.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        policy: RestartPolicy,
+        silence: Silence,
+        *,
+        grace_seconds: float,
+        say: Callable[[str], object],
+        output: TextIO | None = None,
+    ) -> None:
+        self._command = command
+        self._folder = folder
+        self._restarts = JsonLines(folder / RESTARTS)
+        self._policy = policy
+        self._silence = silence
+        self._grace_seconds = grace_seconds
+        self._say = say
+        self._output = output
+        self._deaths: list[Death] = []
+        self._signals: deque[int] = deque()
+        self.stopped_by: int | None = None
+
+    def run(self) -> int:
+        """Return the exit code of the last start."""
+        adopt_orphans()
+        with self._hearing_signals(), closing(self._restarts):
+            while True:
+                began, before = time.monotonic(), durable_step(self._folder)
+                code = self._start()
+                kill_descendants()
+                seconds = self._after(Death(code, durable_step(self._folder) > before), time.monotonic() - began)
+                if seconds is None:
+                    return code
+                if not self._pause(seconds):
+                    return 128 + self._signals[0]
+
+    def _start(self) -> int:
+        """Return the exit code of one start, as a shell would tell it."""
+        self._silence.begin()
+        # in a group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on once
+        process = subprocess.Popen(self._command, process_group=0, stdout=self._output)  # noqa: S603  this very program
+        deadline, is_silent = None, False
+        while (code := process.poll()) is None:
+            while self._signals:
+                number = self._signals.popleft()
+                process.send_signal(number)
+                if deadline is None and number not in MILD:
+                    deadline = time.monotonic() + self._grace_seconds + _MARGIN_SECONDS
+            if deadline is not None and time.monotonic() > deadline:
+                self._say(f"the run has not ended within {self._grace_seconds:g} s of the signal: killed")
+                process.kill()
+            if self._silence.is_too_long():
+                self._say("no process of the run shows a sign of life: killed")
+                is_silent = True
+                process.kill()
+            time.sleep(_POLL_SECONDS)
+        if is_silent:
+            return RESTART_NEEDED
+        return code if code >= 0 else 128 - code
+
+    def _after(self, death: Death, lived: float) -> float | None:
+        """Return after how many seconds to start again, None if that is all."""
+        self._deaths.append(death)
+        verdict = self._policy.after(self._deaths)
+        if self.stopped_by is not None or verdict == GiveUp():
+            return None
+        durable, last = durable_step(self._folder), last_step(self._folder)
+        lost = max(0, last - durable)
+        where = f"{cause_of(death.code)} at step {last}, {counted(lost, 'step')} after its newest checkpoint"
+        record = {
+            "time": datetime.now(UTC).isoformat(),
+            "start": len(self._deaths),
+            "code": death.code,
+            "cause": cause_of(death.code),
+            "seconds": round(lived, 3),
+            "step": last,
+            "durable_step": durable,
+            "lost_steps": lost,
+        }
+        if isinstance(verdict, GiveUp):
+            self._record({**record, "gave_up": verdict.reason})
+            self._say(f"the run {where}; {verdict.reason}: look at the error above, then start it by hand")
+            return None
+        self._record({**record, "pause_seconds": verdict.seconds})
+        self._say(f"the run {where}; it is started again in {verdict.seconds:g} s")
+        return verdict.seconds
+
+    def _record(self, record: dict[str, object]) -> None:
+        try:
+            self._restarts.append(record)
+        except StateError as error:  # it is kept, and no reason not to start again
+            self._say(str(error))
+
+    def _pause(self, seconds: float) -> bool:
+        """Return whether so many seconds passed without a signal."""
+        end = time.monotonic() + seconds
+        while not self._signals and (left := end - time.monotonic()) > 0:
+            time.sleep(min(_POLL_SECONDS, left))
+        return not self._signals
+
+    @contextmanager
+    def _hearing_signals(self) -> Iterator[None]:
+        def hear(number: int, _frame: FrameType | None) -> None:
+            leave_lost_terminal()
+            self.stopped_by = number
+            self._signals.append(number)
+
+        previous = {number: signal.signal(number, hear) for number in stopping_signals()}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def durable_step(folder: Path) -> int:
+    """Return the step of the newest checkpoint that was committed in the run folder ``folder``, 0 if there is none."""
+    names = [
+        commit.parent.name.removeprefix("checkpoint-") for commit in folder.glob("checkpoints/checkpoint-*/COMMIT")
+    ]
+    return max((int(name) for name in names if name.isdigit()), default=0)
+
+
+def last_step(folder: Path) -> int:
+    """Return the last step that ``metrics.jsonl`` tells of, that of the newest checkpoint if it tells none."""
+    known = durable_step(folder)
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return known
+    try:
+        with open_regular(path) as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return known  # the run itself says what is wrong there
+    for line in reversed(lines):
+        try:
+            return max(known, int(json.loads(line)["step"]))
+        except (ValueError, KeyError, TypeError):
+            continue  # a torn line, or the first one, of which only the end was read
+    return known
+
+
+def cause_of(code: int) -> str:
+    """Return in words how a process ended whose exit code a shell tells as ``code``."""
+    if code == RESTART_NEEDED:
+        return "asked for a new process, or hung"
+    try:
+        return f"was killed by {signal.Signals(code - 128).name}"
+    except ValueError:
+        return f"failed with code {code}"

@@ -1,0 +1,250 @@
+"""The folder of a run: who writes in it, and what was decided when it began."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from copy import deepcopy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+from uuid import uuid4
+
+from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_alike, regular
+from holdfast.bootstrap.run_folder.run_lock import take_lock
+from holdfast.configs.run_names import is_below, is_identity, source_of_path
+from holdfast.domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+RECORD = "run.json"
+TRAINING = "training"
+_SCHEMA = 1
+_MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
+# What the ranks of a run must be given alike beside that.
+_EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
+
+
+@final
+class RunFolder:
+    """``run.json`` and the lock of one run folder; opening it makes this process its only writer until ``close``.
+
+    The lock is the operating system's (flock): it is gone with the process, however that ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = take_lock(path)
+        self.record: dict[str, Any] = {}
+        self.settings_before: Mapping[str, Any] | None = None
+        self._kept: dict[str, Any] = {}
+
+    def tokenizer_before(self) -> Mapping[str, Any] | None:
+        """Return the tokenizer's settings that the run began with, None where none has been accepted yet."""
+        return tokenizer_before(self.path)
+
+    def begin(self, settings: Mapping[str, Any]) -> None:
+        """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
+
+        What is taken, decided and held stands in ``record`` until ``write``: a start that comes to nothing claims no
+        folder, and ``enter`` and ``fail`` tell of it only how far it came. Raises ``ConfigurationError`` naming the
+        first setting that would make it another run.
+        """
+        if (self.path / RECORD).exists():
+            self.record = read_record(self.path)
+        self._kept = deepcopy(self.record)
+        if not self.record or self.record.get("start", {}).get("is_first"):
+            self._refuse_orphans()
+            blank: dict[str, Any] = {"schema": _SCHEMA, "created": _now(), "auto": {}, "facts": {}, "history": []}
+            self.record = blank | {"id": self.record["id"]} if self.record else blank
+        else:
+            self.settings_before = self.record["settings"]
+            changes = changed_settings(self.record["settings"], settings)
+            refused = [key for key in changes if _makes_another_run(key, settings)]
+            if refused:
+                # another kind has other settings, which nobody has changed by hand
+                key = min(refused, key=lambda key: not key.endswith(".kind"))
+                old, new = ("not set" if value is None else repr(value) for value in changes[key])
+                msg = (
+                    f"{key} was {old} when the run in {self.path} began and is {new} now: put it back, "
+                    "give the new run another run.name, or set the old one aside with --fresh"
+                )
+                raise ConfigurationError(msg)
+            if changes:
+                self.record["history"].append({"time": _now(), "changed": changes})
+        self.record["settings"] = dict(settings)
+        self.record.setdefault("id", uuid4().hex)
+        is_first = self.settings_before is None
+        self._kept = deepcopy(self.record) if is_first else self._kept
+        self.record["start"] = {"time": datetime.now(UTC).isoformat(), "is_first": is_first}
+
+    def enter(self, phase: str) -> None:
+        """Have ``run.json`` tell that this start has come to ``phase``, beside all that it says of earlier starts."""
+        self.record["start"]["phase"] = phase
+        replace_record(self.path, json.dumps(self._kept | {"start": self.record["start"]}, indent=1))
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Have the history in ``run.json`` tell what was done to the run, and when."""
+        history = [*self._kept["history"], {"time": _now(), **entry}]
+        self._kept = self._kept | {"history": history}
+        replace_record(self.path, json.dumps(self._kept, indent=1))
+
+    def fail(self, error: str) -> bool:
+        """Have ``run.json`` tell what ended this start, if that was before ``write``; return whether it was."""
+        if self.record["start"].get("phase") in (None, TRAINING):
+            return False
+        self.record["start"]["error"] = error
+        with suppress(StateError):
+            self.enter(self.record["start"]["phase"])
+        return True
+
+    def decide(self, name: str, value: str, reason: str) -> str:
+        """Return what was once decided for the ``auto`` setting ``name``, or decide it now and record why."""
+        decided = self.record["auto"].setdefault(name, {"value": value, "reason": reason})
+        return str(decided["value"])
+
+    def hold_to(self, name: str, value: str, remedy: str) -> None:
+        """Record the fact ``name``, or raise ``StateError`` if it is another than when the run began."""
+        known = self.record["facts"].setdefault(name, value)
+        if known != value:
+            msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
+            raise StateError(msg)
+
+    def note_changed_data(self, how: str) -> None:
+        """Record that the run continues on purpose with data that differ in this way."""
+        self.record["history"].append({"time": _now(), "data": how})
+
+    @property
+    def num_data_changes(self) -> int:
+        """Return how often the run has continued on purpose with other data."""
+        return sum("data" in entry for entry in self.record["history"])
+
+    def _refuse_orphans(self) -> None:
+        if any(self.path.glob("checkpoints/checkpoint-*")):
+            msg = f"{self.path} holds checkpoints but no {RECORD} to say what they are of: set it aside with --fresh"
+            raise StateError(msg)
+
+    def as_json(self) -> str:
+        """Return what ``write`` writes."""
+        return json.dumps(self.record, indent=1)
+
+    def write(self) -> None:
+        """Replace ``run.json`` in one move: the run has begun."""
+        self.record["start"] = {k: v for k, v in self.record["start"].items() if k != "is_first"} | {"phase": TRAINING}
+        replace_record(self.path, self.as_json())
+
+    def close(self) -> None:
+        """Let another process write here; twice is harmless."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def replace_record(path: Path, text: str) -> None:
+    """Replace ``run.json`` of the run folder ``path`` in one move; raises ``StateError`` if that cannot be."""
+    temporary = path / f".{RECORD}.new"
+    try:
+        with open(temporary, "w", encoding="utf-8", opener=regular) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path / RECORD)
+    except OSError as error:
+        msg = f"{path / RECORD} cannot be written: {error.strerror}"
+        raise StateError(msg) from error
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return ``run.json`` of the run folder ``path``; raises ``StateError`` if there is none that can be read."""
+    try:
+        record = json.loads(read_alike(path / RECORD))
+        if record["schema"] > _SCHEMA:
+            msg = f"{path} was written by a newer holdfast: upgrade to read it"
+            raise StateError(msg)
+        _check_members(record)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = f"{path} is no run folder: it has no {RECORD}"
+        raise StateError(msg) from error
+    except IrregularFileError as error:
+        msg = f"{path / RECORD} is not read: {error.strerror}"
+        raise StateError(msg) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        msg = f"{path / RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
+        raise StateError(msg) from error
+    return dict(record)
+
+
+def _check_members(record: Mapping[str, Any]) -> None:
+    for name, kind in _MEMBERS.items():
+        if not isinstance(record[name], kind):
+            msg = f"{name} is not a {kind.__name__}"
+            raise TypeError(msg)
+    if not all(isinstance(decided["value"], str) for decided in record["auto"].values()):
+        msg = "auto holds something else than text"
+        raise TypeError(msg)
+    if "start" in record and datetime.fromisoformat(record["start"]["time"]).tzinfo is None:
+        msg = "the time of its start has no time zone"
+        raise ValueError(msg)
+
+
+def is_unwritten(path: Path) -> bool:
+    """Return whether a start has locked the folder ``path`` as its own, and nothing else of a run is there yet."""
+    return (path / "LOCK").is_file() and not (path / RECORD).exists() and not (path / "checkpoints").exists()
+
+
+def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return each dotted key whose value differs, with both values."""
+    flat_old, flat_new = flatten(old), flatten(new)
+    return {
+        key: (flat_old.get(key), flat_new.get(key))
+        for key in sorted({*flat_old, *flat_new})
+        if flat_old.get(key) != flat_new.get(key)
+    }
+
+
+def tokenizer_before(path: Path) -> Mapping[str, Any] | None:
+    """Return the tokenizer's settings that the run in ``path`` began with, None where none has been accepted yet."""
+    record = read_record(path) if (path / RECORD).exists() else {"facts": {}}
+    return dict(record["settings"]["tokenizer"]) if "tokenizer" in record["facts"] else None
+
+
+def is_for_all_ranks(key: str) -> bool:
+    """Return whether ranks with other values of the setting ``key`` would not take the same steps together."""
+    return is_identity(key) or is_below(key, _EVERYONES)
+
+
+def _makes_another_run(key: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a run cannot continue with another value of ``key``; what files contain is compared elsewhere."""
+    if key == "data.path":
+        return not _is_of_files(settings["data"])
+    if (name := source_of_path(key)) is not None:
+        return not _is_of_files((settings["data"].get("sources") or {}).get(name) or {})
+    return is_identity(key)
+
+
+def _is_of_files(source: Mapping[str, Any]) -> bool:
+    """Return whether the path of ``source`` says where files lie, and not the name of a dataset."""
+    kind, path = source.get("kind"), source.get("path")
+    return kind in ("files", "tokens") or (kind == "huggingface" and _is_saved_dataset(str(path)))
+
+
+def _is_saved_dataset(path: str) -> bool:
+    folder = Path(os.path.expanduser(path))  # noqa: PTH111  that of Path raises for an unknown user
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return each value of nested settings by its dotted key."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

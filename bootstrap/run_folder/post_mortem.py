@@ -1,0 +1,191 @@
+"""The folder that a failed run leaves."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import platform
+import shutil
+import sys
+import traceback
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, final
+
+import psutil
+
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.application.handlers.write_post_mortem import WritePostMortem
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.secret_masking import mask, mask_text
+from holdfast.domain.errors import LeaveAtOnce, PluginFailed, TrainingError
+from holdfast.domain.events import Event, RunFailed
+from holdfast.domain.fault_tolerance.remedies import advice_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.application.handlers.write_post_mortem import Failure
+    from holdfast.bootstrap.wiring.subscriptions import Reaction
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.process_group import ProcessGroup
+
+WHERE = "its traceback is in "
+FOLDER = "post-mortem"
+STAMP = "%Y%m%d-%H%M%S"
+_LONGEST_TEXT = 100_000
+_LONGEST_VALUE = 2_000
+_LIBRARIES = ("holdfast", "torch", "numpy", "transformers", "accelerate", "deepspeed", "tokenizers", "safetensors")
+_VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "SLURM_JOB", "SLURM_NODE", "TORCH")
+_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PostMortem:
+    """Writes a rank's part of ``<run>/post-mortem/<attempt>/``; the newest ``keep`` attempts stay.
+
+    ``attempt`` is when this start of the run began, the same on all ranks. Secrets are masked.
+    """
+
+    run: Path
+    attempt: str
+    rank: int
+    size: int
+    settings: TrainSettings
+    keep: int
+
+    @property
+    def folder(self) -> Path:
+        """Return where this rank writes."""
+        return self.run / FOLDER / self.attempt / f"rank{self.rank}"
+
+    def write(self, failure: Failure) -> None:
+        """Write what is known of ``failure``: what says most comes first, should the disk be full."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_json("cause.json", self._cause(failure))
+        _write_traceback(self.folder, failure.error)
+        with closing(JsonLines(self.folder / "events.jsonl")) as lines:
+            for event in failure.events:
+                lines.append(_masked({key: _cut(value, _LONGEST_VALUE) for key, value in event.items()}))
+        self._write_json("memory.json", failure.resources)
+        self._write_json("batch.json", self._batch(failure))
+        self._write_json("environment.json", _environment())
+        self._write_json("settings.json", dump_settings(self.settings))
+        with (self.folder / "stacks.txt").open("w", encoding="utf-8") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        if self.rank == 0:
+            for older in sorted((self.run / FOLDER).iterdir())[: -self.keep]:
+                shutil.rmtree(older)
+
+    def _cause(self, failure: Failure) -> Mapping[str, Any]:
+        error, progress = failure.error, failure.progress
+        return {
+            "error": type(error).__name__,
+            "message": _cut(str(error), _LONGEST_VALUE),
+            "rank": self.rank,
+            "ranks": self.size,
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "saved_step": failure.saved,
+            "what_to_try": advice_for(error),
+        }
+
+    def _batch(self, failure: Failure) -> Mapping[str, Any]:
+        """Return what the batch behind the last complete step is made of, by the numbers of samples (rows)."""
+        cursor, size = failure.progress.cursor, getattr(self.settings.optimizer, "batch_size", None)
+        end = None if size is None else cursor.samples + size
+        lanes = [lane._asdict() for lane in cursor.lanes]
+        return {"step": failure.progress.step + 1, "first_sample": cursor.samples, "end": end, "lanes": lanes}
+
+    def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
+        (self.folder / name).write_text(json.dumps(_masked(record), indent=1), encoding="ascii")
+
+
+def post_mortem_reactions(
+    settings: TrainSettings, run: Path, group: ProcessGroup
+) -> tuple[Sequence[Reaction], Sequence[Reaction]]:
+    """Return who remembers events, to come before all others, and who writes, to come behind all; collective."""
+    attempt, *_ = group.gather(datetime.now(UTC).strftime(STAMP))
+    keep = settings.recovery.post_mortems
+    if not keep:
+        return [], []
+    folder = PostMortem(run, attempt, group.rank, group.size, settings, keep)
+    handler = WritePostMortem(lambda: resources(run), folder.write)
+    return [(Event, handler.on_event)], [(RunFailed, handler.on_failure)]
+
+
+def write_before_training(run: Path, error: BaseException) -> None:
+    """Write the traceback of what ended a start of ``run`` before it trained, unless it is a user's own mistake."""
+    is_told = isinstance(error, TrainingError) and not isinstance(error, PluginFailed)
+    if is_told or isinstance(error, KeyboardInterrupt | LeaveAtOnce):
+        return
+    folder = run / FOLDER / datetime.now(UTC).strftime(STAMP) / "rank0"
+    with suppress(OSError):  # the error itself is told all the same
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_traceback(folder, error)
+
+
+def _write_traceback(folder: Path, error: BaseException) -> None:
+    text = _cut("".join(traceback.format_exception(error)), _LONGEST_TEXT)
+    masked = "\n".join(map(mask_text, text.split("\n")))
+    (folder / "traceback.txt").write_text(masked, encoding="utf-8", errors="replace")
+    error.add_note(f"{WHERE}{folder}")  # for whoever tells the error
+
+
+def resources(run: Path) -> Mapping[str, Any]:
+    """Return what memory and disk are in use, in bytes; what cannot be told is left out."""
+    memory, process, disk = psutil.virtual_memory(), psutil.Process(), shutil.disk_usage(run)
+    found = {
+        "host": {"total": memory.total, "available": memory.available, "swap_used": psutil.swap_memory().used},
+        "process": {"resident": process.memory_info().rss, "threads": process.num_threads()},
+        "disk": {"total": disk.total, "free": disk.free},
+        "load": os.getloadavg(),
+    }
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return found
+    try:
+        free, total = torch.cuda.mem_get_info()
+        allocated, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+        reserved = torch.cuda.memory_reserved()
+    except RuntimeError as error:  # after an error of the device none of its functions works
+        return {**found, "gpu": {"problem": str(error)}}
+    gpu = {"total": total, "free": free, "allocated": allocated, "reserved": reserved, "peak": peak}
+    return {**found, "gpu": gpu}
+
+
+def _cut(value: Any, limit: int) -> Any:
+    """Return a text that is longer than ``limit`` without its middle, anything else as it is."""
+    is_long = isinstance(value, str) and len(value) > limit
+    return f"{value[: limit // 2]} ... {value[-limit // 2 :]}" if is_long else value
+
+
+def _masked(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    plain: Mapping[str, Any] = mask(json.loads(json.dumps(record)))  # lists alone: mask passes over tuples
+    return plain
+
+
+def _environment() -> Mapping[str, Any]:
+    versions = {}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    variables = {name: value for name, value in os.environ.items() if name in _RANKS or name.startswith(_VARIABLES)}
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "usable_processors": usable_cpus(),
+        "process": os.getpid(),
+        "versions": versions,
+        "variables": variables,
+    }

@@ -1,0 +1,66 @@
+"""Going back to an earlier checkpoint of a run, because a person says so."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.operations.named_checkpoint import refuse_other
+from holdfast.bootstrap.process.launch import is_restart
+from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.compatibility import take_former_tokenizer
+from holdfast.bootstrap.wiring.state_stores import archive_in_use, archive_of
+from holdfast.configs.rendering import dump_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.state_store import StateStore
+
+
+def return_to(
+    step: int,
+    settings: TrainSettings,
+    say: Callable[[str], object],
+    *,
+    environment: Mapping[str, str] = os.environ,
+) -> None:
+    """Let the run of ``settings`` continue from its checkpoint of ``step``: later ones are moved to ``superseded/``.
+
+    A start that a launcher has made again does nothing: the first one did it. ``run.json`` tells it in its history.
+    Raises ``StateError`` if there is no such checkpoint, or it does not verify: it is in quarantine then, and all else
+    is as it was.
+    """
+    if is_restart(environment):
+        say(f"this is a restart, and the run went back to step {step} before: it continues from its newest checkpoint")
+        return
+    directory = settings.run.directory
+    read_record(directory)
+    with closing(RunFolder(directory)) as folder:
+        alone = {"process_group": SingleProcessGroup()}  # the ranks meet for the run itself, not for this
+        container = assemble(settings, directory, alone, say=say, decide=folder.decide)
+        folder.begin(dump_settings(take_former_tokenizer(container, folder.tokenizer_before())))
+        store = container.state_store()
+        with archive_in_use(store, directory, Inbox()):
+            left = _verified(store, step, settings)
+            if left == step:
+                say(f"{directory} is at step {step} already")
+                return
+            store.supersede(step)
+            folder.note({"from_step": {"left": left, "step": step}})
+            store.flush()
+    say(f"went back from step {left} to step {step}: later checkpoints of its disk are in {directory / 'superseded'}")
+
+
+def _verified(store: StateStore, step: int, settings: TrainSettings) -> int:
+    """Return the newest step of ``store`` and its archive; raises ``StateError`` unless that of ``step`` verifies."""
+    with archive_of(settings, is_writing=False) as archive:
+        copies = () if archive is None else archive.list()
+    steps = sorted({info.progress.step for info in (*store.list(), *copies)})
+    refuse_other(store.load(at_most=step), steps, settings.run.directory, step)
+    return max(steps, default=step)

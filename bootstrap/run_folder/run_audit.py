@@ -1,0 +1,151 @@
+"""The audit of a run: who writes it, and what `audit` tells of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import pwd
+import sys
+from contextlib import contextmanager, suppress
+from threading import Lock
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.audit.audit_log import AuditLog
+from holdfast.adapters.shared.audit.audit_verification import verify_chain
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.configs.error_messages import one_line
+from holdfast.configs.secret_masking import mask
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.adapters.shared.audit.audit_verification import ChainReport
+    from holdfast.configs.sections.state_store import RetentionSettings
+
+AUDIT = "audit.jsonl"
+_STATE = 4
+_log = logging.getLogger(__name__)
+
+
+@final
+class Audit:
+    """The audit of the run folder ``directory``, for several threads; off, or without the folder, it records nothing.
+
+    Secrets are masked. But for ``held``, other processes may write there too.
+    """
+
+    def __init__(self, directory: Path, *, is_on: bool = True) -> None:
+        self._path = directory / AUDIT
+        self._is_on = is_on
+        self._lock = Lock()
+        self._log: AuditLog | None = None
+
+    def record(self, event: str, details: Mapping[str, Any]) -> None:
+        """Add an entry, durably; raises ``StateError`` if that cannot be."""
+        if not self._is_on or not self._path.parent.is_dir():
+            return
+        with self._lock:
+            log = self._log or AuditLog(self._path)
+            try:
+                log.append(event, mask({**details, "by": who()}))
+            finally:
+                if self._log is None:
+                    log.close()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one writer within the block; raises ``StateError`` if there is another."""
+        log = AuditLog(self._path) if self._is_on else None
+        with self._lock:
+            self._log = log
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._log = None
+                if log is not None:
+                    with suppress(StateError):  # it was told when the entry failed, and the next writer tries again
+                        log.mend()
+                    log.close()
+
+
+def who() -> Mapping[str, str]:
+    """Return the user and the host of this process, as the system knows them, whatever the environment says."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container's user without a name
+        user = str(os.getuid())
+    return {"user": user, "host": platform.node()}
+
+
+def record_use(run: Path, event: str, details: Mapping[str, Any]) -> None:
+    """Record in the audit of ``run``, if it has one, what a command did with a checkpoint; where that fails, say so.
+
+    The command itself is no less done: a run that trains is its audit's only writer, and a folder may be read-only.
+    """
+    if not (run / AUDIT).is_file():
+        return
+    try:
+        Audit(run).record(event, details)
+    except StateError as error:
+        _log.warning("the audit does not tell of this: %s", error)
+
+
+def audit_of(directory: Path, section: RetentionSettings) -> Audit:
+    """Return the audit that the settings of a store name; a store that knows none has none."""
+    return Audit(directory, is_on=getattr(section, "audit", False))
+
+
+def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: str | None = None) -> int:
+    """Print whether the audit of the run folder ``path``, or the audit file ``path``, is as it was written.
+
+    Returns the exit code: 0, or 4 if a line is broken. Raises ``StateError`` if there is no audit that can be read.
+    """
+    file = path / AUDIT if path.is_dir() else path
+    try:
+        report = verify_chain(file, key=key, holding=holding)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        msg = f"{one_line(str(file))} is not there: name a run that was audited, such as runs/default"
+        raise StateError(msg) from error
+    except OSError as error:
+        msg = f"{one_line(str(file))} cannot be read, {explain(error)}"
+        raise StateError(msg) from error
+    record = _record(file, report)
+    text = json.dumps(record, indent=1) if as_json else "\n".join(_lines(record, is_keyed=key is not None))
+    sys.stdout.write(f"{text}\n")
+    return 0 if report.broken is None else _STATE
+
+
+def _record(file: Path, report: ChainReport) -> Mapping[str, Any]:
+    broken = report.broken
+    return {
+        "audit": str(file),
+        "sound": broken is None,
+        "entries": report.num_entries,
+        "first": report.first_time,
+        "last": report.last_time,
+        "last_hash": report.last_hash,
+        "broken": broken and {"line": broken.line, "flaw": broken.flaw, "reason": broken.reason},
+    }
+
+
+def _lines(record: Mapping[str, Any], *, is_keyed: bool) -> Sequence[str]:
+    place, num_entries, broken = one_line(record["audit"]), record["entries"], record["broken"]
+    counted = f"{num_entries:,} {'entry' if num_entries == 1 else 'entries'}"
+    if num_entries:
+        counted += f" from {one_line(record['first'])} to {one_line(record['last'])}"
+    if broken is not None:
+        found = f"{place}: line {broken['line']:,} {one_line(broken['reason'])} ({broken['flaw']})"
+        return [found, f"intact before it: {counted}"]
+    if not num_entries:
+        return [f"{place}: no entries"]
+    shown = "lines cut off the end" if is_keyed else "lines cut off the end, or a file written anew"
+    return [
+        f"{place}: {counted}, intact",
+        f"last hash: {record['last_hash']}",
+        f"kept elsewhere, that hash shows {shown}; nothing in the file does",
+    ]

@@ -1,0 +1,131 @@
+"""Who writes in a run folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+from holdfast.adapters.shared.files.regular_file import open_regular, read_regular, regular
+from holdfast.bootstrap.cli.option_form import as_settings
+from holdfast.configs.secret_masking import MASK, is_secret, mask_text
+from holdfast.configs.strict_yaml import StrictYamlError, read_yaml
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "LOCK"
+_LONGEST_COMMAND = 200
+_LARGEST_PID = (1 << 31) - 1
+_CLOCK_SLACK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that took the lock: its number, its host, and when, in seconds since 1970."""
+
+    pid: int
+    host: str
+    since: float
+
+    @classmethod
+    def of_this_process(cls) -> Self:
+        """Return this process, now."""
+        return cls(os.getpid(), socket.gethostname(), datetime.now(UTC).timestamp())
+
+    def __str__(self) -> str:
+        """Return all that can be told of it, its command too if it can be read here."""
+        since = datetime.fromtimestamp(self.since, UTC).isoformat(sep=" ", timespec="seconds")
+        command = self._command()
+        return f"process {self.pid} on {self.host}, since {since}" + (f", started as {command}" if command else "")
+
+    def _command(self) -> str:
+        if self.host != socket.gethostname():
+            return ""
+        with suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            if process.create_time() <= self.since + _CLOCK_SLACK_SECONDS:  # else another one has that number now
+                return _told(process.cmdline())
+        return ""
+
+
+def take_lock(folder: Path) -> int:
+    """Return the descriptor that holds the lock of ``folder``, which is made if need be, until it is closed.
+
+    Raises ``StateError`` if another process holds it, and says which.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = regular(str(folder / NAME), os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        msg = f"the run folder {folder} cannot be used: {error.strerror}; choose another with run.dir"
+        raise StateError(msg) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        who = holder_of(folder)
+        told = f" ({who})" if who is not None else ""
+        msg = f"another process trains in {folder}{told}: wait for it, end it, or give this run another run.name"
+        raise StateError(msg) from error
+    with suppress(OSError):  # the lock is what counts: a full disk only leaves it unknown who holds it
+        _sign(lock, Holder.of_this_process())
+    return lock
+
+
+def holder_of(folder: Path) -> Holder | None:
+    """Return who took the lock of ``folder`` last, None if that is not known."""
+    try:
+        record = json.loads(read_regular(folder / NAME))
+        holder = Holder(int(record["pid"]), str(record["host"]), float(record["since"]))
+        datetime.fromtimestamp(holder.since, UTC)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+    return holder if 0 < holder.pid <= _LARGEST_PID else None
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process trains in ``folder``; takes the lock for a moment if none does."""
+    if not (folder / NAME).exists():
+        return False
+    try:
+        with open_regular(folder / NAME) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        msg = f"{folder / NAME} cannot be opened: {error.strerror}"
+        raise StateError(msg) from error
+    return False
+
+
+def _sign(lock: int, holder: Holder) -> None:
+    record = {"pid": holder.pid, "host": holder.host, "since": holder.since}
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, json.dumps(record).encode(), 0)
+
+
+def _told(command: list[str]) -> str:
+    words = []
+    for word in as_settings(command):
+        key, equals, value = word.partition("=")
+        is_hidden = equals and (is_secret(key.rpartition(".")[2]) or _holds_others(value))
+        words.append(f"{key}={MASK}" if is_hidden else word)
+    text = " ".join(mask_text(" ".join(words)).split())
+    return text if len(text) <= _LONGEST_COMMAND else f"{text[:_LONGEST_COMMAND]}..."
+
+
+def _holds_others(value: str) -> bool:
+    """Return whether ``value`` is a mapping or a list, in which there may be secrets, or no YAML at all."""
+    try:
+        return isinstance(read_yaml(value), dict | list)
+    except StrictYamlError:
+        return True

@@ -1,0 +1,221 @@
+"""Whether a configuration survives: a short run of it, disturbed, started again, compared with an undisturbed one."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.process.signals import stopping_on_signals
+from holdfast.bootstrap.verification.comparison import first_steps
+from holdfast.bootstrap.verification.fault_catalog import DRILLS, Planned
+from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume, room_beside, start
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.bootstrap.verification.short_run import ShortRun
+    from holdfast.configs.sections.recovery import HealthSettings
+    from holdfast.configs.settings import TrainSettings
+
+MOST_STARTS = 4
+_TOLD = (
+    "UpdateDropped",
+    "RolledBack",
+    "CheckpointFailed",
+    "MemoryExhausted",
+    "BatchSplit",
+    "StopRequested",
+    "RunFailed",
+    "HandlerFailed",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a drill: ``codes`` are the exit codes of its starts, ``equals`` how its end compares.
+
+    ``happened`` tells whether the fault came at all, ``lost_steps`` how many complete steps were taken again,
+    ``seconds`` what all its starts took and what the undisturbed run took, ``events`` what was told.
+    """
+
+    drill: str
+    happened: bool
+    codes: Sequence[int]
+    equals: str
+    holds: bool
+    lost_steps: int
+    seconds: tuple[float, float]
+    events: dict[str, int]
+
+    @property
+    def survived(self) -> bool:
+        """Return whether the fault came and the run ended as its configuration promises all the same."""
+        return self.happened and self.codes[-1] == 0 and self.holds
+
+    def line(self) -> str:
+        """Return it for a person."""
+        if not self.happened:
+            return f"{self.drill}: the fault did not come: nothing is shown; try more --steps"
+        told = ", ".join(f"{count} {name}" for name, count in self.events.items())
+        codes = ", ".join(map(str, self.codes))
+        return (
+            f"{self.drill}: {'survived' if self.survived else 'NOT SURVIVED'} · {self.equals} · "
+            f"{counted(len(self.codes), 'start')} (codes {codes}) · {counted(self.lost_steps, 'step')} lost · "
+            f"{self.seconds[0]:.1f} s, undisturbed {self.seconds[1]:.1f} s" + (f" · {told}" if told else "")
+        )
+
+    def to_json(self) -> str:
+        """Return it for programs, on one line."""
+        return json.dumps({**asdict(self), "survived": self.survived})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Drills:
+    """Does drills with the runs of ``proof``, which are those of `verify-resume`."""
+
+    proof: VerifyResume
+
+    def run(self, names: Sequence[str], *, keep: bool) -> Iterator[Outcome]:
+        """Yield what came of each drill of ``names``; nothing is left on the disk unless ``keep``.
+
+        Raises ``ConfigurationError`` for what cannot be tried, ``ChildFailedError`` if the undisturbed run failed.
+        """
+        proof = self.proof
+        proof.check()
+        for name in names:
+            if (reason := without_sense(name, proof.settings)) is not None:
+                msg = f"{name}: {reason}"
+                raise ConfigurationError(msg)
+        sizes = proof.settings.run.cache_directory / "micro-batch"
+        with (
+            stopping_on_signals(lambda _reason, _number: False),
+            room_beside(proof.settings, keep=keep) as room,
+        ):
+            undisturbed = proof.short_run(room / "undisturbed")
+            _tell(f"{undisturbed.steps} steps without interruption")
+            began = time.monotonic()
+            code, log = start(undisturbed)
+            if code:
+                sys.stderr.write(log)
+                raise ChildFailedError(code)
+            seconds = time.monotonic() - began
+            for name in names:
+                _tell(f"{name}: {DRILLS[name]}")
+                run = disturbed(proof.short_run(room / name), name, proof.settings.recovery.health)
+                with kept_as_it_was(sizes):  # the next drill is not to know how little memory this one had
+                    outcome = self._drill(run, name, Path(undisturbed.folder), seconds)
+                yield outcome
+
+    def _drill(self, run: ShortRun, name: str, undisturbed: Path, undisturbed_seconds: float) -> Outcome:
+        began, codes = time.monotonic(), list[int]()
+        while len(codes) < MOST_STARTS and (not codes or codes[-1]):
+            code, log = start(run)
+            codes.append(code)
+        if codes[-1]:
+            sys.stderr.write(log)
+        folder = Path(run.folder)
+        records = list(JsonLines(folder / "events.jsonl").read())
+        counts = Counter(str(record["event"]) for record in records)
+        if name == "nan":  # what is to happen, and so the end cannot be the undisturbed one
+            equals, holds = "but for one update", counts["UpdateDropped"] == 1
+        elif name == "spike":
+            equals, holds = "but for the batches that led astray", counts["RolledBack"] == 1
+        else:
+            equals, holds = compared(self.proof, undisturbed, folder, run.every)
+        return Outcome(
+            drill=name,
+            happened=run.happened(0).exists(),
+            codes=codes,
+            equals=equals,
+            holds=holds,
+            lost_steps=sum(max(0, run.faults[0].step - 1 - begun) for begun in first_steps(folder)[1:]),
+            seconds=(time.monotonic() - began, undisturbed_seconds),
+            events={name: counts[name] for name in _TOLD if counts[name]},
+        )
+
+
+def compared(
+    proof: VerifyResume, undisturbed: Path, disturbed: Path, every: int, *, is_long: bool = False
+) -> tuple[str, bool]:
+    """Return how the ends of two runs compare, and whether that is what the configuration promises.
+
+    Where no bits are promised, gradient norms do not count in a run that ``is_long``: they amplify rounding from step
+    to step, losses hardly do.
+    """
+    try:
+        verdict = proof.verdict(undisturbed, disturbed, every)
+    except StateError as error:
+        return str(error), False
+    # which checkpoint a start took is its own affair: here the end counts, and the steps on the way to it
+    verdict = replace(verdict, saved=verdict.resumed_from)
+    left_out = {"checkpoint", "grad_norm"} if is_long and not verdict.promises_bits else {"checkpoint"}
+    found = [one for one in verdict.differences if one.what not in left_out]
+    verdict = replace(verdict, differences=found)
+    first = next((one for one in (*found, verdict.state.first) if one is not None), None)
+    if verdict.holds or first is None:
+        return verdict.word, verdict.holds
+    return f"{verdict.word} (first {first.what} of {first.where}: {first.values[0]}, {first.values[1]})", False
+
+
+def applying(settings: TrainSettings) -> Sequence[str]:
+    """Return the drills that can befall a run of ``settings``."""
+    return [name for name in DRILLS if without_sense(name, settings) is None]
+
+
+def spike_steps(health: HealthSettings) -> int:
+    """Return how many steps it takes to tell a spike, to go back and to go on."""
+    return health.window // 2 + 3 * health.patience
+
+
+def without_sense(name: str, settings: TrainSettings) -> str | None:
+    """Return why the drill ``name`` could not show anything with ``settings``, None if it can."""
+    health, budget = settings.recovery.health, settings.run.budget.steps
+    if name == "s3-503" and "s3://" not in settings.data.model_dump_json():  # wherever a source has its addresses
+        return "nothing is read from S3 with these settings: name another drill, or data at s3://..."
+    if name == "hang" and not settings.recovery.watchdog.enabled:
+        return "nobody would end a run that hangs: set recovery.watchdog.enabled=true"
+    if name == "spike" and not health.spike:
+        return "a run does not go back behind a spike with these settings: set recovery.health.spike=true"
+    if name == "spike" and budget is not None and budget < spike_steps(health):
+        return f"run.budget.steps is {budget}, and a spike shows in {spike_steps(health)}: allow as many"
+    return None
+
+
+def disturbed(run: ShortRun, name: str, health: HealthSettings) -> ShortRun:
+    """Return ``run`` with the fault of the drill ``name`` at the last step before a second checkpoint.
+
+    A spike stands out from losses that are known, so it comes later, in a longer run.
+    """
+    if name != "spike":
+        return replace(run, faults=[Planned(name, 2 * run.every)])
+    step = health.window // 2 + health.patience
+    return replace(run, faults=[Planned(name, step, health.patience)], steps=max(run.steps, spike_steps(health)))
+
+
+@contextmanager
+def kept_as_it_was(folder: Path) -> Iterator[None]:
+    """Put the small files of ``folder`` back behind the block: what a drill teaches of memory is not true."""
+    before = {path: path.read_bytes() for path in folder.glob("*.json")}
+    try:
+        yield
+    finally:
+        for path in folder.glob("*.json"):
+            if path not in before:
+                path.unlink()
+        for path, content in before.items():
+            path.write_bytes(content)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

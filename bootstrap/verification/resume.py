@@ -1,0 +1,192 @@
+"""Proof that a configuration resumes exactly: the same short run twice, once killed in its middle."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+import psutil
+
+from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.application.training.inbox import Inbox
+from holdfast.bootstrap.process.launch import is_launched
+from holdfast.bootstrap.process.signals import stopping_on_signals
+from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.verification.comparison import (
+    compare_states,
+    differing_positions,
+    differing_steps,
+    first_steps,
+    steps_of,
+)
+from holdfast.bootstrap.verification.short_run import MODULE, ShortRun
+from holdfast.bootstrap.verification.verdict import Verdict
+from holdfast.bootstrap.wiring.state_stores import build_disk_store
+from holdfast.configs.sections.distributed import TorchDistributedSettings
+from holdfast.configs.sections.state_store import DiskStateStoreSettings
+from holdfast.domain.checkpoints.reproducibility import Contract
+from holdfast.domain.errors import ConfigurationError, StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.state_store import StateStore
+
+FEWEST_STEPS = 3
+
+
+class ChildFailedError(Exception):
+    """One of the runs failed; it has told why, and ``code`` is what it ended with."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VerifyResume:
+    """Trains ``steps`` steps of ``settings``, which ``config`` and ``arguments`` gave, undisturbed and killed."""
+
+    settings: TrainSettings
+    config: Sequence[Path]
+    arguments: Sequence[str]
+    steps: int
+
+    def run(self, *, keep: bool) -> Verdict:
+        """Return what came of it; nothing is left on the disk unless ``keep``.
+
+        Raises ``ConfigurationError`` for what cannot be tried, ``ChildFailedError`` if one of the runs failed.
+        """
+        self.check()
+        with stopping_on_signals(lambda _reason, _number: False), room_beside(self.settings, keep=keep) as room:
+            undisturbed = self.short_run(room / "undisturbed")
+            _tell(f"1 of 3: {undisturbed.steps} steps without interruption")
+            _train(undisturbed)
+            every = undisturbed.every
+            killed = replace(self.short_run(room / "killed"), kill_after=2 * every)
+            if (last := max(steps_of(Path(undisturbed.folder)), default=0)) < 2 * every:
+                msg = f"the run ends at step {last} by itself: give it more data, or --steps {max(FEWEST_STEPS, last)}"
+                raise ConfigurationError(msg)
+            _tell(f"2 of 3: the same, killed (SIGKILL) behind step {2 * every}")
+            _train(killed)
+            _tell(f"3 of 3: the killed run, resumed from checkpoint-{every} by a new process")
+            _train(replace(killed, kill_after=None))
+            return self.verdict(Path(undisturbed.folder), Path(killed.folder), every)
+
+    def check(self) -> None:
+        """Raise ``ConfigurationError`` for settings that cannot be tried."""
+        if not isinstance(self.settings.state_store, DiskStateStoreSettings):
+            msg = f"state_store.kind is {self.settings.state_store.kind}: checkpoints are compared for disk only"
+            raise ConfigurationError(msg)
+        if is_launched() or isinstance(self.settings.distributed, TorchDistributedSettings):
+            msg = "verify-resume starts its processes itself: no torchrun, but distributed.kind=auto and .processes"
+            raise ConfigurationError(msg)
+        budget = self.settings.run.budget.steps
+        if budget is not None and budget < FEWEST_STEPS:
+            msg = f"run.budget.steps is {budget}: nothing shows in fewer than {FEWEST_STEPS} steps"
+            raise ConfigurationError(msg)
+
+    def short_run(self, folder: Path) -> ShortRun:
+        """Return the undisturbed run in ``folder``."""
+        steps = min(self.steps, self.settings.run.budget.steps or self.steps)
+        config = [str(path) for path in self.config]
+        return ShortRun(config, list(self.arguments), str(folder), steps, every=max(1, steps // 3))
+
+    def _store(self, folder: Path) -> StateStore:
+        chosen = self.settings.state_store.model_copy(update={"archive": None})
+        assert isinstance(chosen, DiskStateStoreSettings)  # seen by check
+        return build_disk_store(folder, chosen, self.settings.run, Inbox(), _tell)
+
+    def _chosen(self, run: Path) -> Mapping[str, str]:
+        """Return the precision, and what each setting that is auto was resolved to."""
+        resolved = {name: entry["value"] for name, entry in read_record(run)["auto"].items()}
+        return {"optimizer.precision": str(getattr(self.settings.optimizer, "precision", "fp32")), **resolved}
+
+    def verdict(self, undisturbed: Path, killed: Path, every: int) -> Verdict:
+        """Return how two runs compare, the second one killed behind step ``2 * every``."""
+        steps = steps_of(undisturbed)
+        stores = self._store(undisturbed), self._store(killed)
+        positions = differing_positions(*(store.list() for store in stores))
+        differences = [*positions, *differing_steps(steps, steps_of(killed))]
+        first, second = (store.load() for store in stores)
+        if first.folder is None or first.info is None or second.folder is None or second.info is None:
+            msg = "a run left no checkpoint that verifies: run verify-resume again with --keep and inspect both"
+            raise StateError(msg)
+        return Verdict(
+            steps=max(steps),
+            killed_after=2 * every,
+            saved=every,
+            resumed_from=(first_steps(killed) or [0])[-1],
+            promises_bits=self.settings.run.deterministic and second.info.contract is Contract.BITWISE,
+            conditions={**first.info.conditions, **self._chosen(undisturbed)},
+            differences=[found for _, found in sorted(differences, key=lambda found: found[0])],
+            state=compare_states(first.folder, second.folder),
+        )
+
+
+@contextmanager
+def room_beside(settings: TrainSettings, *, keep: bool) -> Iterator[Path]:
+    """Give a new folder on the disk of the run folder of ``settings``; it is gone behind the block unless ``keep``."""
+    parent = next(folder for folder in settings.run.directory.absolute().parents if folder.is_dir())
+    try:
+        room = Path(tempfile.mkdtemp(prefix=".verify-resume-", dir=parent))
+    except OSError as error:
+        msg = f"{parent} cannot be written, {explain(error)}: name another run.dir"
+        raise StateError(msg) from error
+    try:
+        yield room
+    finally:
+        if keep:
+            _tell(f"kept: {room}")
+        else:
+            shutil.rmtree(room, ignore_errors=True)
+
+
+def _train(run: ShortRun) -> None:
+    """Do ``run`` in a new process, as ``train`` would be; raises ``ChildFailedError``."""
+    code, log = start(run)
+    if code and not (run.kill_after is not None and run.killed.exists()):
+        sys.stderr.write(log)
+        raise ChildFailedError(code)
+
+
+def start(run: ShortRun) -> tuple[int, str]:
+    """Do ``run`` in a new process; return its exit code, as a shell tells it, and what it wrote to standard error."""
+    log = Path(run.folder).with_name("log")
+    command = [sys.executable, "-m", MODULE, run.to_argument()]
+    with log.open("wb") as errors:
+        # a session of its own: a terminal's Ctrl-C reaches this process alone, which ends the others
+        process = subprocess.Popen(  # noqa: S603  this very program
+            command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=errors, start_new_session=True
+        )
+        try:
+            code = process.wait()
+        finally:
+            _end(process)
+    return code if code >= 0 else 128 - code, log.read_text(encoding="utf-8", errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of a run and its ranks."""
+    try:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(family, timeout=10)
+    process.wait()
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

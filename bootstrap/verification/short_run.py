@@ -1,0 +1,150 @@
+"""One short run of `verify-resume`, in a process of its own: the user's run but for its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.bootstrap.cli.main import end_with, guarded
+from holdfast.bootstrap.process.launch import is_first_rank, launch, processes_to_start
+from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
+from holdfast.bootstrap.process.library_environment import set_library_defaults
+from holdfast.bootstrap.process.log_settings import configure_logging
+from holdfast.bootstrap.process.signals import stopping_on_signals
+from holdfast.bootstrap.run import Run
+from holdfast.bootstrap.verification.fault_catalog import Planned
+from holdfast.bootstrap.verification.faults import faults_of
+from holdfast.configs.sections.monitors import JsonlMonitorSettings
+from holdfast.configs.sections.profile import ProfileSettings
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.events import StepCompleted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.configs.settings import TrainSettings
+
+MODULE = "holdfast.bootstrap.verification.short_run"
+_MOST_EVALUATED = 4096  # tokens
+_LONGEST_SAVE = 600.0  # seconds
+_MOST_KEPT = 20
+_HANG_SECONDS = 5.0
+_SLOW_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShortRun:
+    """What one of the runs is told: behind which step it kills itself, if it does, and what else befalls it."""
+
+    config: Sequence[str]
+    settings: Sequence[str]
+    folder: str
+    steps: int
+    every: int
+    kill_after: int | None = None
+    faults: Sequence[Planned] = ()
+
+    @property
+    def killed(self) -> Path:
+        """Return the file that says that it did."""
+        folder = Path(self.folder)
+        return folder.with_name(f"{folder.name}.killed")
+
+    def happened(self, place: int) -> Path:
+        """Return the file that says that the fault of that place in ``faults`` came."""
+        folder = Path(self.folder)
+        return folder.with_name(f"{folder.name}.happened-{place}")
+
+    def to_argument(self) -> str:
+        """Return it as one argument of the command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_argument(cls, argument: str) -> Self:
+        """Return what ``to_argument`` described."""
+        told = json.loads(argument)
+        return cls(**{**told, "faults": [Planned(**fault) for fault in told["faults"]]})
+
+
+def shortened(settings: TrainSettings, run: ShortRun) -> TrainSettings:
+    """Return ``settings`` for a short run: the same data, model, seed, optimizer and budget, which the schedule needs.
+
+    Other are only the folder, what is kept there, what tells of the run without changing it, and the patience with a
+    step that hangs if one is to.
+    """
+    changes: dict[str, Any] = {
+        "run": {"dir": Path(run.folder)},
+        "state_store": {
+            "every": run.every,
+            "keep": min(run.steps, _MOST_KEPT),
+            "keep_best": 0,
+            "archive": None,
+            "disk_budget": None,
+        },
+        "evaluation": {
+            "every": 0,
+            "at_start": False,
+            "max_tokens": min(settings.evaluation.max_tokens, _MOST_EVALUATED),
+        },
+    }
+    if any(fault.drill == "hang" for fault in run.faults):
+        watchdog = settings.recovery.watchdog.model_copy(
+            update={"min_seconds": _HANG_SECONDS, "slow_seconds": _SLOW_SECONDS}
+        )
+        changes["recovery"] = {"watchdog": watchdog}
+    sections = {name: getattr(settings, name).model_copy(update=update) for name, update in changes.items()}
+    return settings.model_copy(update={**sections, "monitors": (JsonlMonitorSettings(),), "profile": ProfileSettings()})
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Train as ``arguments``, one ``ShortRun``, say; return the exit code."""
+    return guarded(lambda: _train(arguments))
+
+
+def _train(arguments: Sequence[str]) -> int:
+    configure_logging()
+    set_library_defaults()
+    told = ShortRun.from_argument(arguments[0])
+    settings = load_settings([Path(path) for path in told.config], told.settings, os.environ).settings
+    if (num_processes := processes_to_start(settings)) > 1:
+        return launch(arguments, num_processes, module=MODULE)
+    run = Run(shortened(settings, told), faults_of(told.faults, told.happened), say=_say)
+    run.may_exit = True
+
+    def on_step(event: StepCompleted) -> None:
+        if event.progress.step == told.kill_after and is_first_rank():
+            _die(told)
+        if event.progress.step >= told.steps and is_first_rank():
+            run.request_stop("it has taken the steps that are compared")
+
+    run.subscribe(StepCompleted, on_step)
+    grace = settings.recovery.grace_seconds
+    with stopping_on_signals(run.request_stop), ending_with_launcher(run.request_stop, grace):
+        run.run()
+    return 0 if run.stopped_by is None or run.stopped_by.signal is None else 128 + run.stopped_by.signal
+
+
+def _say(line: str) -> None:
+    if is_first_rank():
+        sys.stdout.write(f"  {line}\n")
+        sys.stdout.flush()
+
+
+def _die(told: ShortRun) -> None:
+    """Be killed, as by another's SIGKILL, once the first checkpoint is there, so that the steps behind it are lost."""
+    saved = Path(told.folder) / "checkpoints" / f"checkpoint-{told.every}"
+    deadline = time.monotonic() + _LONGEST_SAVE
+    while not saved.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    told.killed.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    end_with(lambda: main(sys.argv[1:]))

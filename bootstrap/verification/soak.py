@@ -1,0 +1,162 @@
+"""Many faults in one supervised run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
+from holdfast.bootstrap.process.supervisor import RESTARTS, Supervisor
+from holdfast.bootstrap.verification.drill import applying, compared, kept_as_it_was
+from holdfast.bootstrap.verification.fault_catalog import LEARNED, Planned, draw
+from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume, room_beside, start
+from holdfast.bootstrap.verification.short_run import MODULE
+from holdfast.bootstrap.wiring.goodput_accounting import goodput_of, sentence_of
+from holdfast.bootstrap.wiring.watch_run import HEARTBEATS
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.bootstrap.verification.short_run import ShortRun
+
+_STEPS_PER_FAULT = 4
+_PREEMPTED = 128 + signal.SIGTERM
+_SILENT_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class SoakOutcome:
+    """What came of it: ``faults`` that came, by drill, of so many ``planned``; the rest as of a single drill."""
+
+    faults: Mapping[str, int]
+    planned: int
+    code: int
+    equals: str
+    holds: bool
+    lost_steps: int
+    seconds: tuple[float, float]
+    goodput: str
+
+    @property
+    def survived(self) -> bool:
+        """Return whether all faults came and the run ended as its configuration promises all the same."""
+        return sum(self.faults.values()) == self.planned and self.code == 0 and self.holds
+
+    def line(self) -> str:
+        """Return it for a person."""
+        came = ", ".join(f"{name} {count}" for name, count in self.faults.items())
+        return (
+            f"soak: {'survived' if self.survived else 'NOT SURVIVED'} · {sum(self.faults.values())} of {self.planned} "
+            f"faults came ({came}) · {self.equals} · the last start ended with {self.code} · "
+            f"{counted(self.lost_steps, 'step')} lost · {self.seconds[0]:.1f} s, undisturbed {self.seconds[1]:.1f} s\n"
+            f"{self.goodput}"
+        )
+
+    def to_json(self) -> str:
+        """Return it for programs, on one line."""
+        return json.dumps({"drill": "soak", **asdict(self), "survived": self.survived})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """Puts ``count`` faults, drawn by ``seed`` from those that apply, into one supervised run of ``proof``."""
+
+    proof: VerifyResume
+    count: int
+    seed: int
+
+    def run(self, *, keep: bool) -> SoakOutcome:
+        """Return what came of it; nothing is left on the disk unless ``keep``.
+
+        Its end is compared with that of a run which only what changes the learning befell. Raises
+        ``ConfigurationError`` for what cannot be tried, ``ChildFailedError`` if that run failed.
+        """
+        proof, settings = self.proof, self.proof.settings
+        proof.check()
+        names = applying(settings)
+        sizes = settings.run.cache_directory / "micro-batch"
+        with (
+            stopping_on_signals(lambda _reason, _number: False),
+            room_beside(settings, keep=keep) as room,
+            kept_as_it_was(sizes),
+        ):
+            disturbed = self._disturbed(room / "disturbed", names)
+            learned = [fault for fault in disturbed.faults if fault.drill in LEARNED]
+            _tell(f"{disturbed.steps} steps with no other than {len(learned)} faults that change what is learned")
+            began = time.monotonic()
+            reference = replace(disturbed, folder=str(room / "reference"), faults=learned)
+            code, log = start(reference)
+            if code:
+                sys.stderr.write(log)
+                raise ChildFailedError(code)
+            seconds = time.monotonic() - began
+            _tell(f"{disturbed.steps} steps with {len(disturbed.faults)} faults, supervised")
+            began = time.monotonic()
+            code = self._supervised(disturbed)
+            return self._outcome(disturbed, reference, code, (time.monotonic() - began, seconds))
+
+    def _disturbed(self, folder: Path, names: Sequence[str]) -> ShortRun:
+        settings, health = self.proof.settings, self.proof.settings.recovery.health
+        steps = max(_STEPS_PER_FAULT * self.count, 2 * health.window)
+        budget = settings.run.budget.steps
+        if budget is not None and budget < steps:
+            msg = f"run.budget.steps is {budget}, and {self.count} faults take {steps} steps: try fewer --faults"
+            raise ConfigurationError(msg)
+        spikes = [Planned("spike", health.window + health.patience, health.patience)] if health.spike else []
+        faults = draw(names, self.count, steps, spikes=spikes, seed=self.seed)
+        return replace(self.proof.short_run(folder), steps=steps, every=_STEPS_PER_FAULT, faults=faults)
+
+    def _supervised(self, run: ShortRun) -> int:
+        """Return the exit code of the last start.
+
+        A run that was asked to stop is submitted again, as a scheduler does with one that it has preempted.
+        """
+        folder = Path(run.folder)
+        limits = RestartPolicy(max_restarts=2 * self.count, crash_loop=self.count + 1, first_seconds=0.0)
+        while True:
+            supervisor = Supervisor(
+                [sys.executable, "-m", MODULE, run.to_argument()],
+                folder,
+                limits,
+                Silence(folder / HEARTBEATS, _SILENT_SECONDS),
+                grace_seconds=self.proof.settings.recovery.grace_seconds,
+                say=_tell,
+                output=sys.stderr,
+            )
+            code = supervisor.run()
+            if supervisor.stopped_by is not None:
+                raise StoppedAtOnce(supervisor.stopped_by)
+            if code != _PREEMPTED:
+                return code
+
+    def _outcome(self, run: ShortRun, reference: ShortRun, code: int, seconds: tuple[float, float]) -> SoakOutcome:
+        folder = Path(run.folder)
+        came = [fault.drill for place, fault in enumerate(run.faults) if run.happened(place).exists()]
+        equals, holds = compared(self.proof, Path(reference.folder), folder, run.every, is_long=True)
+        return SoakOutcome(
+            faults=dict(sorted(Counter(came).items())),
+            planned=len(run.faults),
+            code=code,
+            equals=equals,
+            holds=holds,
+            lost_steps=sum(record["lost_steps"] for record in JsonLines(folder / RESTARTS).read()),
+            seconds=seconds,
+            goodput=sentence_of(goodput_of(folder)),
+        )
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Adapters and use cases put together from the settings."""

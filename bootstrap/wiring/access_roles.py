@@ -1,0 +1,41 @@
+"""What this process may do with the checkpoints of a run, by its settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.state_store.access_guard import Door
+from holdfast.bootstrap.run_folder.run_audit import audit_of
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.checkpoints.roles import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.bootstrap.run_folder.run_audit import Audit
+    from holdfast.configs.sections.state_store import RetentionSettings
+    from holdfast.configs.settings import TrainSettings
+
+_VARIABLE = "HOLDFAST_STATE_STORE__ROLES"
+_ALL = tuple(Role)
+
+
+def door_of(section: RetentionSettings, audit: Audit) -> Door:
+    """Return what lets through what the settings allow; a store that knows no roles allows all."""
+    return Door([Role(name) for name in getattr(section, "roles", _ALL)], audit.record)
+
+
+def refuse_to_train(settings: TrainSettings) -> None:
+    """Raise ``ConfigurationError`` if the roles do not let a run save what it trains."""
+    directory = settings.run.directory
+    door = door_of(settings.state_store, audit_of(directory, settings.state_store))
+    door.require(Role.WRITE, f"training in {directory}")
+    if getattr(settings.state_store, "encryption", None) is not None:
+        door.require(Role.KEY, f"training with encrypted checkpoints in {directory}")
+
+
+def own_roles(environment: Mapping[str, str]) -> Sequence[str]:
+    """Return the roles of a command that takes no settings: those that the environment names, or all."""
+    named = {name: value for name, value in environment.items() if name == _VARIABLE}
+    roles: Sequence[str] = load_settings([], [], named).settings.state_store.roles  # type: ignore[union-attr]
+    return roles

@@ -1,0 +1,86 @@
+"""The container of one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from dependency_injector import providers
+
+from holdfast.bootstrap.wiring.container import Container
+from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
+from holdfast.domain.phase import show_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.phase import ShowPhase
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is put around a part: ``wrap`` gets the part and returns what the run is to have in its place."""
+
+    wrap: Callable[[Any], Any]
+
+
+PORTS = (
+    "data_source",
+    "tokenizer",
+    "model_factory",
+    "optimizer",
+    "state_store",
+    "event_bus",
+    "process_group",
+)
+PARTS = (*PORTS, "resource_probe")
+_SECTIONS = {"data_source": "data", "model_factory": "model", "process_group": "distributed"}
+
+
+def assemble(
+    settings: TrainSettings,
+    directory: Path,
+    overrides: Mapping[str, Any],
+    *,
+    say: Callable[[str], object],
+    decide: Callable[[str, str, str], str],
+    show: ShowPhase = show_nothing,
+) -> Container:
+    """Return the container of one run: outside adapters added, ``overrides`` (by provider name) put in their place.
+
+    What is ``Around`` a part is not put in its place, but gets it and gives what takes its place.
+    """
+    container = Container(
+        settings=providers.Object(settings),
+        directory=providers.Object(directory),
+        say=providers.Object(say),
+        decide=providers.Object(decide),
+        show=providers.Object(show),
+    )
+    for port in PORTS:
+        section = getattr(settings, _SECTIONS.get(port, port))
+        selector = getattr(container, port)
+        if port not in overrides and section.kind not in selector.providers:
+            adapter = load_plugin(port, section.kind, built_in=selector.providers)
+            options = {"keep": section.keep, **section.options} if port == "state_store" else section.options
+            check_options(port, section.kind, adapter, **options)
+            new = partial(build_plugin, port, section.kind, adapter)
+            selector.set_providers(**selector.providers, **{section.kind: providers.Singleton(new, **options)})
+    for name, replacement in overrides.items():
+        provider = getattr(container, name)
+        if isinstance(replacement, Around):
+            provider.override(providers.Singleton(replacement.wrap, _same(provider)))
+        else:
+            provider.override(providers.Object(replacement))
+    return container
+
+
+def _same(provider: Any) -> Any:
+    """Return a provider of what ``provider`` gives that does not know of its override."""
+    if isinstance(provider, providers.Selector):
+        return providers.Selector(provider.selector, **provider.providers)
+    return providers.Singleton(provider.provides, *provider.args, **provider.kwargs)

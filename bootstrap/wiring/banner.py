@@ -1,0 +1,103 @@
+"""What a run is, in a few lines before its first step."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from holdfast.application.data.cached_batches import CachedBatches
+from holdfast.bootstrap.wiring.step_sizes import LENGTH, ROWS
+from holdfast.configs.error_messages import one_line
+from holdfast.configs.rendering import dump_settings
+from holdfast.domain.counting import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+
+_WIDTH = 80
+_NAME = 8
+_MOST_LINES = 8
+
+
+def banner(container: Container, decided: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return at most eight lines of at most 80 characters; ``decided`` is what each ``auto`` was decided to be."""
+    lines = [line for name, text in _facts(container, decided) for line in _folded(name, text)]
+    return lines[:_MOST_LINES]
+
+
+def _facts(container: Container, decided: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    settings: TrainSettings = container.settings()
+    hardware, size = container.trainable().hardware, container.process_group().size
+    rows_a_step, length = settings.optimizer.num_rows, settings.data.row_length
+    yield "run", str(container.directory())
+    yield "model", f"{_kind(settings)}, {counted(hardware.num_parameters, 'parameter')}{_trained(container)}"
+    processes = "" if size == 1 else f", {size} processes"
+    yield "device", f"{hardware.device}, {hardware.precision}{processes}"
+    tokens = rows_a_step * length
+    rows = counted(container.micro_batch(), "row")
+    yield "step", f"{rows_a_step} x {length} = {tokens:,} tokens, micro-batches of {rows}"
+    yield from _data(container, tokens)
+    chosen = {name: entry["value"] for name, entry in decided.items()} | container.chosen()
+    plain = dump_settings(settings)
+    if automatic := [
+        f"{name}={value}" for name, value in chosen.items() if _at(plain, name) in ("auto", None, *_size(name, value))
+    ]:
+        yield "auto", ", ".join(sorted(automatic))
+
+
+def _size(name: str, value: str) -> list[int]:
+    """Return a size that was decided as the container's settings have it, in place of auto."""
+    return [int(value)] if name in (LENGTH, ROWS) else []
+
+
+def _data(container: Container, tokens_a_step: int) -> Iterator[tuple[str, str]]:
+    settings: TrainSettings = container.settings()
+    stream, budget = container.batch_stream(), settings.run.budget
+    spent = [
+        *([] if budget.steps is None else [budget.steps * tokens_a_step]),
+        *([] if budget.tokens is None else [budget.tokens]),
+    ]
+    steps = -(-min(spent) // tokens_a_step)
+    words = f"{counted(steps, 'step')} = {min(spent):,} tokens"
+    if isinstance(stream, CachedBatches):
+        there = stream.num_rows * settings.data.row_length
+        yield "data", f"{there:,} tokens in {counted(stream.num_rows, 'row')}, without what is held out"
+        epochs = min(spent) / max(there, 1)
+        words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"
+    else:
+        yield "data", "streamed: how many tokens there are is not known ahead"
+    yield "budget", words
+
+
+def _kind(settings: TrainSettings) -> str:
+    model: Any = settings.model
+    if path := getattr(model, "path", None):
+        return one_line(str(path), 40)
+    config = getattr(model, "config", None)
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    return str(kind or model.kind)
+
+
+def _trained(container: Container) -> str:
+    """Return how many of the parameters are trained, if not all of them are."""
+    network = getattr(container.model(), "network", None)
+    if network is None:
+        return ""
+    trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
+    whole = container.trainable().hardware.num_parameters
+    return f" ({trained:,} of them trained)" if 0 < trained < whole else ""
+
+
+def _at(plain: Mapping[str, Any], name: str) -> object:
+    value: Any = plain
+    for key in name.split("."):
+        value = value.get(key, "") if isinstance(value, dict) else ""
+    return value
+
+
+def _folded(name: str, text: str) -> Iterator[str]:
+    for number, line in enumerate(textwrap.wrap(text, _WIDTH - _NAME) or [""]):
+        yield f"{'' if number else name:{_NAME}}{line}"

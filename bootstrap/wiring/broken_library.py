@@ -1,0 +1,63 @@
+"""Telling which library is at fault where transformers cannot be imported."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from traceback import walk_tb
+from typing import TYPE_CHECKING
+
+from holdfast.configs.error_messages import one_line
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LIBRARY = "transformers"
+
+
+@contextmanager
+def telling_broken_library() -> Iterator[None]:
+    """Within the block an import of transformers that fails raises ``ConfigurationError``, which names what it needs.
+
+    transformers imports what it finds installed (torchvision), and fails where that does not fit the installed torch.
+    """
+    try:
+        yield
+    except Exception as error:
+        if (sentence := _fault(error)) is None:
+            raise
+        raise ConfigurationError(sentence) from error
+
+
+def _fault(error: BaseException) -> str | None:
+    """Return a sentence on the package whose import ended that of transformers with ``error``, None for others."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    roots = [_root(frame.f_globals.get("__name__", "")) for frame, _ in walk_tb(chain[-1].__traceback__)]
+    all_roots = {_root(frame.f_globals.get("__name__", "")) for one in chain for frame, _ in walk_tb(one.__traceback__)}
+    if _LIBRARY not in all_roots:
+        return None
+    after = roots[len(roots) - roots[::-1].index(_LIBRARY) :] if _LIBRARY in roots else roots
+    names = [name for name in after if name and name not in sys.stdlib_module_names]
+    raised = f"{type(chain[-1]).__name__}: {one_line(str(chain[-1]))}"
+    if not names:
+        return f"{_LIBRARY} {_version(_LIBRARY)} cannot be imported ({raised}): install a version of it that fits"
+    name = packages_distributions().get(names[0], names)[0]
+    return (
+        f"{_LIBRARY} cannot be imported, because {name} {_version(name)} raised {raised}: uninstall {name}, or install "
+        f"the version of it that fits torch {_version('torch')}"
+    )
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "of an unknown version"

@@ -1,0 +1,186 @@
+"""What is made of several settings or parts at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
+from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.schedule import SCHEDULES
+from holdfast.configs.shipped_files import find_file
+from holdfast.domain.built_in import LOSSES
+from holdfast.domain.data.packing import ConcatPacking, SlidingPacking
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.lr_schedule import (
+    Constant,
+    Span,
+    WarmupDecay,
+    WarmupStableDecay,
+    half_cosine,
+    one_minus_sqrt,
+    straight_line,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.configs.sections.optimizer import DeepspeedOptimizerSettings
+    from holdfast.configs.sections.schedule import ScheduleSettings
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.packing import Packing
+    from holdfast.domain.training.budget import Budget
+    from holdfast.domain.training.lr_schedule import Schedule
+    from holdfast.ports.model_factory import Model, ModelFactory
+    from holdfast.ports.tokenizer import Tokenizer
+
+
+def build_model(
+    factory: ModelFactory[Model],
+    tokenizer: Tokenizer,
+    settings: TrainSettings,
+    packing: Packing,
+    *,
+    say: Callable[[str], object],
+) -> Model:
+    """Return the model of a run, with its loss; what it cannot do is said, or refused with ``ConfigurationError``."""
+    seed = settings.run.seed
+    model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
+    add_adapters(model, settings)
+    if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and hasattr(model, "network"):
+        from holdfast.adapters.shared.modeling.loss_selection import choose_loss
+
+        wanted = settings.model.loss
+        own = None if wanted in LOSSES else load_plugin("loss", wanted, built_in=LOSSES)
+        if getattr(settings.optimizer, "kind", None) == "deepspeed" and wanted == "auto":
+            wanted = "plain"  # ZeRO-3 gathers a parameter for the module that owns it alone
+        choose_loss(model, wanted, own_loss=own)  # type: ignore[arg-type]
+    if _shares_rows(packing) and not getattr(model, "isolates_documents", True):
+        lazy("holdfast.adapters.shared.modeling.document_isolation:refuse_shared_rows")(model.network, packing.length)  # type: ignore[attr-defined]
+    for note in getattr(model, "notes", ()):
+        say(note)
+    return model
+
+
+def add_adapters(model: object, settings: TrainSettings) -> None:
+    """Give ``model`` the adapters that the settings ask for; raises ``ConfigurationError`` if that cannot be."""
+    chosen = getattr(settings.model, "lora", None)
+    if chosen is None:
+        return
+    if not hasattr(model, "network"):
+        msg = f"model.lora is set, but a {type(model).__name__} has no network that could get adapters: set it to null"
+        raise ConfigurationError(msg)
+    if settings.optimizer.kind == "deepspeed":
+        msg = "model.lora does not work with optimizer.kind=deepspeed: use accelerate"
+        raise ConfigurationError(msg)
+    if chosen.quantize != "none" and getattr(settings.optimizer, "sharding", None) == "fsdp2":
+        msg = "model.lora.quantize is 4bit, whose weights fsdp2 cannot shard: set optimizer.sharding=ddp"
+        raise ConfigurationError(msg)
+    from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
+
+    targets = None if chosen.target_modules == "auto" else chosen.target_modules
+    plan = LoraPlan(chosen.rank, chosen.alpha, chosen.dropout, targets, chosen.quantize)
+    path, revision = settings.model.path, getattr(settings.model, "revision", None)  # type: ignore[union-attr]
+    add_lora(model, plan, seed=settings.run.seed, path=path, revision=revision)  # type: ignore[arg-type]
+
+
+def held_out_packing(model: object, length: int) -> Packing:
+    """Return how held-out documents share rows: not at all if ``model`` would mix them."""
+    isolates = getattr(model, "isolates_documents", True)
+    return ConcatPacking(length) if isolates else SlidingPacking(length, length)
+
+
+def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:
+    """Return the run's own values by DeepSpeed's dotted keys; None leaves one to the file."""
+    return {
+        "zero_optimization.stage": optimizer.stage,
+        "zero_optimization.offload_optimizer.device": optimizer.offload,
+        "zero_optimization.offload_param.device": optimizer.offload_parameters,
+        "gradient_clipping": optimizer.clip,
+        "train_batch_size": optimizer.num_rows,
+        "train_micro_batch_size_per_gpu": optimizer.fixed_micro_batch,
+        "optimizer.params.lr": optimizer.learning_rate,
+        "optimizer.params.betas": optimizer.betas,
+        "optimizer.params.eps": optimizer.epsilon,
+        "optimizer.params.weight_decay": optimizer.weight_decay,
+    }
+
+
+def deepspeed_file(optimizer: DeepspeedOptimizerSettings, say: Callable[[str], object]) -> str | None:
+    """Return the path of the DeepSpeed file, if there is one, and say what of it is not used."""
+    if optimizer.config is None:
+        return None
+    path = str(find_file(Path(optimizer.config)))
+    if (note := lazy("holdfast.adapters.optimizer.deepspeed_config:unused_parts")(path)) is not None:
+        say(note)
+    return path
+
+
+def _shares_rows(packing: Packing) -> bool:
+    return not (isinstance(packing, SlidingPacking) and packing.stride == packing.length)
+
+
+_SHAPES = {"cosine": half_cosine, "linear": straight_line, "1-sqrt": one_minus_sqrt}
+
+
+def schedule(peak: float, settings: ScheduleSettings, budget: Budget) -> Schedule:
+    """Return the learning rates of a run; raises ``ConfigurationError`` for a decay whose beginning nobody can tell."""
+    warmup = _span(settings.warmup_steps, settings.warmup_tokens) or Span(0)
+    decay = _span(settings.decay_steps, settings.decay_tokens)
+    floor = peak * settings.floor
+    match settings.kind:
+        case "constant":
+            return Constant(peak, warmup)
+        case "wsd":
+            _check_end(warmup, decay, budget)
+            return WarmupStableDecay(peak, warmup, floor, _SHAPES[settings.decay_shape], budget, decay)
+        case kind if kind not in SCHEDULES:
+            return _outside_schedule(kind, peak, budget, settings.options or {})
+        case kind:
+            return WarmupDecay(peak, warmup, floor, _SHAPES[kind], decay or budget)
+
+
+def _outside_schedule(kind: str, peak: float, budget: Budget, options: Mapping[str, Any]) -> Schedule:
+    made: Schedule = make_plugin(
+        "schedule",
+        kind,
+        load_plugin("schedule", kind, built_in=SCHEDULES),
+        {"peak": peak, "budget": budget, **options},
+        is_one=lambda made: callable(getattr(made, "at", None)),
+        otherwise=" without at",
+    )
+    return made
+
+
+def _span(steps: int | None, tokens: int | None) -> Span | None:
+    if tokens is not None:
+        return Span(tokens, "tokens")
+    return None if steps is None else Span(steps)
+
+
+def _check_end(warmup: Span, decay: Span | None, budget: Budget) -> None:
+    if decay is None:
+        return
+    place = f"optimizer.schedule.decay_{decay.unit}"
+    limit, other = decay.limit_of(budget), "tokens" if decay.unit == "steps" else "steps"
+    if limit is None:
+        msg = (
+            f"{place} counts {decay.unit} back from the end of the run, but run.budget is in {other}: give "
+            f"optimizer.schedule.decay_{other} or run.budget.{decay.unit} in its place"
+        )
+        raise ConfigurationError(msg)
+    if None not in (budget.steps, budget.tokens):
+        msg = (
+            f"{place} counts {decay.unit} back from the end of the run, but with both run.budget.steps and "
+            f"run.budget.tokens nobody can tell ahead where that is: set run.budget.{other} to null"
+        )
+        raise ConfigurationError(msg)
+    before = warmup.length if warmup.unit == decay.unit else 0
+    if before + decay.length > limit:
+        msg = (
+            f"{place} is {decay.length}: with {before} {decay.unit} of warm-up that is more than "
+            f"run.budget.{decay.unit}, which is {limit}; shorten either"
+        )
+        raise ConfigurationError(msg)

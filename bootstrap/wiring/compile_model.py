@@ -1,0 +1,118 @@
+"""Whether the model of a run is compiled."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from holdfast.bootstrap.process.launch import is_launched
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import ExitStack
+
+    from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+
+# floating-point operations: some twenty minutes of two cores, where a cold warm-up takes one, and five of a large GPU,
+# where it takes ten seconds
+_WORTH = {"cpu": 3e14, "cuda": 1e17}
+_TRIED = frozenset({"holdfast_decoder", "llama", "mistral", "nemotron", "qwen2", "qwen3"})
+
+
+def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str], object]) -> CompiledLayers | None:
+    """Compile the layers of a run's model, if it is told to, before the optimizer wraps it.
+
+    What is compiled is counted until ``stack`` closes. A bound of what a resume then promises is said.
+    """
+    settings = container.settings()
+    mode = getattr(settings.model, "compile", "none")
+    if mode == "auto":
+        mode = container.decide()("model.compile", *_weigh(container))
+        if mode != "none" and (hindrance := _hindrance(container)):
+            say(f"not compiled here, although the run began so, and so not bit for bit what it would be: {hindrance}")
+            mode = "none"
+        if mode != "none":
+            say("compiling the layers, as this run is long: its first steps take longer (model.compile=none does not)")
+    if mode == "none":
+        return None
+    if _gathers_in_layers(settings.optimizer):
+        msg = "model.compile does not go with DeepSpeed's stage 3, which gathers parameters within a layer's code: "
+        raise ConfigurationError(msg + "set model.compile=none, or use stage 2")
+    network = getattr(container.model(), "network", None)
+    if network is None:
+        msg = "model.compile needs a torch model, and this run's model factory builds another: set model.compile=none"
+        raise ConfigurationError(msg)
+    device = container.chosen().get("optimizer.device", "cpu")
+    compiled: CompiledLayers = lazy("holdfast.adapters.shared.modeling.torch_compile:CompiledLayers")(
+        network, mode, device
+    )
+    stack.callback(compiled.close)
+    if not settings.run.deterministic:
+        say("compiled without run.deterministic: another process may round otherwise, so a resume is not bit for bit")
+    elif mode == "max-autotune":
+        say("max-autotune chooses kernels by their time: another process may round otherwise after a resume")
+    return compiled
+
+
+def _weigh(container: Container) -> tuple[str, str]:
+    """Return the mode that ``auto`` means for a run that begins, and why."""
+    if untried := _untried(container):
+        return "none", untried
+    if hindrance := _hindrance(container):
+        return "none", hindrance
+    work = 6.0 * _parameters(container.model()) * _tokens(container.settings())
+    if work < _WORTH[container.chosen()["optimizer.device"]]:
+        return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
+    return "default", f"about {work:.0e} floating-point operations repay the warm-up"
+
+
+def _hindrance(container: Container) -> str:
+    """Return why this machine does not compile unasked, whatever another one did, or nothing."""
+    device = container.chosen()["optimizer.device"]
+    if device not in _WORTH or (device == "cuda" and is_launched()):
+        return "only on CPUs and on one NVIDIA GPU was it measured what compiling brings"
+    try:
+        lazy("holdfast.adapters.shared.modeling.torch_compile:check_tools")(device)
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+def _untried(container: Container) -> str:
+    """Return why nobody knows what compiling brings to this run, or nothing."""
+    settings = container.settings()
+    if not isinstance(settings.optimizer, AccelerateOptimizerSettings):
+        return "only runs by Accelerate are compiled unasked"
+    if not settings.run.deterministic and container.chosen()["optimizer.device"] == "cpu":
+        return "on a CPU only deterministic runs are compiled unasked"
+    if getattr(settings.model, "lora", None) is not None:
+        return "adapters are not compiled unasked"
+    network = getattr(container.model(), "network", None)
+    if getattr(getattr(network, "config", None), "model_type", None) not in _TRIED:
+        return f"only models of {', '.join(sorted(_TRIED))} are compiled unasked"
+    return ""
+
+
+def _parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.network.parameters())
+
+
+def _tokens(settings: TrainSettings) -> float:
+    budget = settings.run.budget
+    a_step = settings.optimizer.num_rows * settings.data.row_length
+    limits = [budget.tokens or math.inf, (budget.steps or math.inf) * a_step]
+    return min(limits)
+
+
+def _gathers_in_layers(optimizer: object) -> bool:
+    if not isinstance(optimizer, DeepspeedOptimizerSettings):
+        return False
+    if optimizer.stage is not None or optimizer.config is None:
+        return optimizer.stage == 3
+    zero = lazy("holdfast.adapters.optimizer.deepspeed_config:read_config")(optimizer.config).get("zero_optimization")
+    return isinstance(zero, dict) and zero.get("stage") == 3

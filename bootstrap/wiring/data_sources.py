@@ -1,0 +1,96 @@
+"""Where documents come from, by the settings."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
+
+from typing_extensions import override
+
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.sections.data import MixtureDataSettings
+from holdfast.configs.sections.sources import FilesSource, HuggingFaceSource
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from holdfast.ports.basic import BasicDataSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from holdfast.configs.sections.data import FeedSettings
+    from holdfast.configs.sections.sources import PythonLibrarySource
+    from holdfast.ports.data_source import DataSource, Document, Rejected, Unit
+
+_NO_TEXT = "data.kind=tokens has no text to train a tokenizer on: name the one it was made with in tokenizer.path"
+
+
+@final
+class NoText(BasicDataSource):
+    """Stands where text would be when the data are tokens already; whatever asks for text is refused in words."""
+
+    @override
+    def units(self) -> Sequence[Unit]:
+        raise ConfigurationError(_NO_TEXT)
+
+    @override
+    def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
+        raise ConfigurationError(_NO_TEXT)
+
+    @override
+    def fingerprint(self) -> str:
+        raise ConfigurationError(_NO_TEXT)
+
+
+def mix(data: FeedSettings, places: Mapping[str, Sequence[str]]) -> DataSource:
+    """Return the sources of a mixture that have a weight as one; ``places`` as for ``open_files``, by their names."""
+    assert isinstance(data, MixtureDataSettings)
+    sources = {name: _source_of(section, {"": places.get(name, ())}) for name, section in data.giving.items()}
+    mixed: DataSource = lazy("holdfast.adapters.data_source.mixture:MixtureDataSource")(sources)
+    return mixed
+
+
+def _source_of(
+    section: PythonLibrarySource | FilesSource | HuggingFaceSource, places: Mapping[str, Sequence[str]]
+) -> Any:
+    match section:
+        case FilesSource():
+            return open_files(section, places)
+        case HuggingFaceSource():
+            return open_dataset(section)
+        case _:
+            return lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
+
+
+def open_files(section: FilesSource, places: Mapping[str, Sequence[str]] = MappingProxyType({})) -> DataSource:
+    """Return the files that the settings name, in the order that they had in ``places``, where a run of them began."""
+    source: DataSource = lazy("holdfast.adapters.data_source.files:FilesDataSource")(
+        placed(section.path, places),
+        format=section.format,
+        compression=section.compression,
+        text_field=section.text_field,
+        filter=section.filter,
+        access=lazy("holdfast.adapters.data_source.file_access:Access")(
+            RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
+        ),
+    )
+    return source
+
+
+def placed(paths: Sequence[str], places: Mapping[str, Sequence[str]]) -> Sequence[str] | Mapping[str, str]:
+    """Return ``paths``, each with the place where it lay when the order of the files was chosen, if that is known."""
+    before = places.get("", ())
+    is_known = len(before) == len(paths) == len(set(paths))
+    return dict(zip(paths, before, strict=True)) if is_known else paths
+
+
+def open_dataset(section: HuggingFaceSource) -> DataSource:
+    """Return the Hugging Face dataset that the settings name."""
+    source: DataSource = lazy("holdfast.adapters.data_source.huggingface:HuggingfaceDataSource")(
+        section.path,
+        name=section.name,
+        split=section.split,
+        revision=section.revision,
+        text_field=section.text_field,
+        filter=section.filter,
+    )
+    return source

@@ -1,0 +1,112 @@
+"""Which tokens in the cache are those of a source, wherever its files lie now."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, final
+from uuid import uuid4
+
+from holdfast.bootstrap.wiring.data_streams import cache_key
+from holdfast.domain.phase import show_nothing
+from holdfast.domain.sizes import shown_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.application.data.text_reader import TextReader
+    from holdfast.configs.sections.data import CacheSettings
+    from holdfast.domain.data.data_files import DataFiles
+    from holdfast.domain.phase import ShowPhase
+    from holdfast.ports.data_source import DataSource
+
+_FOLDER = ".contents"
+_MOST = 32  # places that the same data are remembered at
+
+
+@final
+class Datasets:
+    """Remembers, beside the tokens in ``folder``, the contents of the files that they were made of.
+
+    So the tokens of files that were moved, copied or touched since are found again, and files that are where they were
+    are not read to know what they contain. With ``is_secret`` nothing is remembered: hashes tell what an encrypted
+    cache is of. ``show`` is told while files are hashed.
+    """
+
+    def __init__(self, folder: Path, *, is_secret: bool = False, show: ShowPhase = show_nothing) -> None:
+        self._folder = folder / _FOLDER
+        self._is_secret = is_secret
+        self._show = show
+        self._found: dict[str, str] = {}
+
+    def name_of(self, reader: TextReader) -> str:
+        """Return the name of the dataset that holds the tokens of ``reader``, or is to hold them."""
+        key = cache_key(reader)
+        if key not in self._found:
+            self._found[key] = self._find(reader, key)
+        return self._found[key]
+
+    def keep(self, reader: TextReader) -> None:
+        """Remember what the files of ``reader`` contain, now that their tokens are there."""
+        if self._is_secret or (files := self._identify(reader.source)) is None:
+            return
+        path, key = self._path_of(reader, files), cache_key(reader)
+        known = _read(path)
+        entry = {"dataset": self.name_of(reader), "contents": [file.content for file in files.files]}
+        if known.get(key) == entry:
+            return
+        known.pop(key, None)
+        known[key] = entry
+        with suppress(OSError):  # the next run hashes the files again
+            self._folder.mkdir(exist_ok=True)
+            draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}")
+            draft.write_text(json.dumps(dict(list(known.items())[-_MOST:])), encoding="ascii")
+            draft.replace(path)
+
+    def _find(self, reader: TextReader, key: str) -> str:
+        files = None if self._is_secret else reader.source.files()
+        known = {} if files is None else _read(self._path_of(reader, files))
+        if files is None or not known:
+            return key
+        if key in known and len(known[key]["contents"]) == len(files.files):
+            told = [replace(file, content=told) for file, told in zip(files.files, known[key]["contents"], strict=True)]
+            reader.source.identify(replace(files, files=told))  # no file is read, as none was written to
+            return str(known[key]["dataset"])
+        identified = self._identify(reader.source)
+        contents = None if identified is None else [file.content for file in identified.files]
+        return next((str(entry["dataset"]) for entry in known.values() if entry["contents"] == contents), key)
+
+    def _identify(self, source: DataSource) -> DataFiles | None:
+        if (files := source.files()) is not None and files.num_unknown_bytes:
+            self._show(hashing_phase(files.num_unknown_bytes))
+        return source.identify()
+
+    def _path_of(self, reader: TextReader, files: DataFiles) -> Path:
+        made_with = [files.shape, *reader.fingerprints[1:]]
+        return self._folder / f"{blake2b(json.dumps(made_with).encode(), digest_size=16).hexdigest()}.json"
+
+
+def hashing_phase(num_bytes: int) -> str:
+    """Return what is shown while so many bytes are hashed."""
+    return f"hashing {shown_size(num_bytes)} of data"
+
+
+def datasets_in(folder: Path, cache: CacheSettings, show: ShowPhase = show_nothing) -> Datasets:
+    """Return the datasets of the token cache in ``folder``, by its settings."""
+    return Datasets(folder, is_secret=cache.encryption is not None, show=show)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="ascii"))
+        return {key: entry for key, entry in known.items() if _is_told(entry)}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+def _is_told(entry: Any) -> bool:
+    """Return whether ``entry`` has the form that ``Datasets.keep`` writes."""
+    is_whole = isinstance(entry, dict) and {"dataset", "contents"} <= entry.keys()
+    return is_whole and isinstance(entry["contents"], list) and all(isinstance(each, str) for each in entry["contents"])

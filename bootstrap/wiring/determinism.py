@@ -1,0 +1,45 @@
+"""What the bits of a step depend on beside the settings that make a run."""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING
+
+from holdfast.configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.domain.checkpoints.reproducibility import AS_BEGUN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.configs.settings import TrainSettings
+
+
+def conditions(
+    settings: TrainSettings, chosen: Mapping[str, str], ranks: int, micro_batch: int, data_changes: int = 0
+) -> dict[str, str]:
+    """Return them by name, for people to read and for a resume to compare; ``chosen`` are device and precision.
+
+    ``data_changes`` is how often the run has continued with other data on purpose.
+    """
+    optimizer = settings.optimizer
+    found = {"ranks": str(ranks), "deterministic": str(settings.run.deterministic)}
+    found["data"] = f"changed on purpose, number {data_changes}" if data_changes else AS_BEGUN["data"]
+    if not isinstance(optimizer, TorchOptimizerSettings):
+        return found
+    import torch
+
+    device = chosen["optimizer.device"]
+    is_cpu = device == "cpu"
+    return found | {
+        "optimizer.kind": optimizer.kind,
+        "optimizer.precision": chosen["optimizer.precision"],
+        "optimizer.sharding": str(getattr(optimizer, "sharding", "")),
+        "optimizer.offload": str(getattr(optimizer, "offload", "")),
+        "model.attention": chosen["model.attention"],
+        "optimizer.micro_batch": str(micro_batch),
+        "model.compile": str(getattr(settings.model, "compile", "none")),
+        "device": device if is_cpu else torch.get_device_module(device).get_device_name(),
+        "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if is_cpu else "",
+        "threads": str(torch.get_num_threads()) if is_cpu else "",
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,96 @@
+"""What ``auto`` means on this machine."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
+from holdfast.bootstrap.process.library_environment import SPIN_COUNT
+from holdfast.bootstrap.wiring.broken_library import telling_broken_library
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.plugins import load_plugin
+from holdfast.configs.sections.memory import BUDGET
+from holdfast.configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.configs.shipped_files import find_file
+from holdfast.domain.built_in import ATTENTION
+from holdfast.domain.resources.spin_policy import Spinning
+from holdfast.domain.sizes import size_in_bytes
+from holdfast.domain.training.checkpoint_budget import CheckpointBudget
+from holdfast.domain.training.memory_estimate import Engine, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+
+
+def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], str]) -> dict[str, str]:
+    """Return device, precision and kinds of attention for torch.
+
+    ``decide(name, value, reason)`` keeps what an earlier start decided. The device is chosen at each start, as a run
+    may move; the precision once, as another would be another run.
+    """
+    optimizer = settings.optimizer
+    if not isinstance(optimizer, TorchOptimizerSettings):
+        return {}
+    device, _ = lazy("holdfast.adapters.shared.device.device:choose_device")(optimizer.device)
+    precision, reason = lazy("holdfast.adapters.shared.device.device:choose_precision")(optimizer.precision, device)
+    if optimizer.precision == "auto" and (file := getattr(optimizer, "config", None)) is not None:
+        path = str(find_file(Path(file)))
+        if lazy("holdfast.adapters.optimizer.deepspeed_config:asks_for_bf16")(path):
+            precision, reason = "bf16", f"{file} turns it on"
+    if optimizer.precision == "auto":
+        precision = decide("optimizer.precision", precision, reason)
+    with telling_broken_library():
+        from holdfast.adapters.shared.modeling.attention import choose_attention, register_attention
+
+    attention = getattr(settings.model, "attention", "auto")
+    if attention not in ("auto", *ATTENTION):
+        register_attention(attention, load_plugin("attention", attention, built_in=ATTENTION))
+    attention, _ = choose_attention(attention, device, "bf16" if precision == "fp8" else precision)
+    return {"optimizer.device": device, "optimizer.precision": precision, "model.attention": attention}
+
+
+def checkpointing(settings: TrainSettings, precision: str) -> str | CheckpointBudget:
+    """Return which layers of the model are computed again: a policy, or the budget that decides it and for what."""
+    policy: str = getattr(settings.model, "gradient_checkpointing", "none")
+    if not policy.startswith(BUDGET):
+        return policy
+    optimizer, packing = settings.optimizer, settings.data.packing
+    whole = -(-optimizer.num_rows // int(os.environ.get("WORLD_SIZE", "1")))
+    training = Training(
+        rows=min(optimizer.fixed_micro_batch or whole, whole),
+        length=settings.data.row_length,
+        engine=Engine("zero" if optimizer.kind == "deepspeed" else "single"),
+        precision="fp32" if precision == "fp32" else "bf16",  # others keep as many bytes
+        is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
+    )
+    return CheckpointBudget(size_in_bytes(policy.removeprefix(BUDGET)), training)
+
+
+def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:
+    """Return a context that puts torch's process-wide state back at its end, if the run uses torch."""
+    if not isinstance(settings.optimizer, TorchOptimizerSettings):
+        return nullcontext()
+    context: AbstractContextManager[Any] = lazy("holdfast.adapters.shared.device.device:torch_state_preserved")(
+        deterministic=settings.run.deterministic
+    )
+    return context
+
+
+@contextmanager
+def threads_of_processor(container: Container) -> Iterator[None]:
+    """Within the block a run on a processor has the threads that it may use, and they get out of others' way."""
+    with ExitStack() as stack:
+        if container.chosen().get("optimizer.device") == "cpu":
+            recorded = ""
+            if usable_cpus() < allowed_cpus() and (stored := container.state_store().list()):
+                recorded = stored[-1].conditions.get("threads", "")
+            stack.enter_context(lazy("holdfast.adapters.shared.device.openmp:threads_of_run")(recorded))
+            if os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT) == SPIN_COUNT and "OMP_WAIT_POLICY" not in os.environ:
+                stack.enter_context(lazy("holdfast.adapters.shared.device.openmp:spinning_by_load")(Spinning()))
+        yield

@@ -1,0 +1,44 @@
+"""What the machine has room for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.token_store.token_folder import MARKER
+from holdfast.configs.sections.data import MixtureDataSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.configs.sections.data import FeedSettings
+
+
+_KEPT_DESCRIPTORS = 192  # for the shards of the rows that are read at a time, and all else
+
+
+def cache_room(folder: Path) -> int:
+    """Return how many bytes a cache at ``folder`` may take: nine tenths of what is free on its disk or its own."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return (shutil.disk_usage(existing).free + _bytes_of_cache(folder)) * 9 // 10
+
+
+def _bytes_of_cache(folder: Path) -> int:
+    if not (folder / MARKER).exists():
+        return 0  # somebody else's may be of any size
+    num_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):  # another process makes room
+                num_bytes += os.lstat(os.path.join(parent, name)).st_size  # noqa: PTH118  a million paths
+    return num_bytes
+
+
+def open_shards(data: FeedSettings) -> int:
+    """Return how many shards of one source may stay open: each takes one of the process's file descriptors."""
+    sources = len(data.giving) if isinstance(data, MixtureDataSettings) else 1
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(8, min(1024, (limit - _KEPT_DESCRIPTORS) // 2 // sources))

@@ -1,0 +1,76 @@
+"""The keys that a run's settings name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+    from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+    from holdfast.configs.sections.base import KeySettings
+    from holdfast.configs.sections.state_store import EncryptionSettings
+    from holdfast.ports.key_provider import KeyProvider
+
+KEY_KINDS = ("env", "file")
+
+
+def build_sealing(settings: EncryptionSettings | None) -> Sealing | None:
+    """Return what encrypts a run's checkpoints, None if nothing does; raises ``ConfigurationError`` without its key."""
+    if settings is None:
+        return None
+    provider = key_provider(settings, "state_store.encryption")
+    sealing: Sealing = lazy("holdfast.adapters.state_store.checkpoint_encryption:Sealing")(provider, settings.scratch)
+    return sealing
+
+
+def shard_sealing(settings: KeySettings | None) -> ShardSealing | None:
+    """Return what encrypts a run's tokens, None if nothing does; raises ``ConfigurationError`` without its key."""
+    if settings is None:
+        return None
+    provider = key_provider(settings, "data.cache.encryption")
+    sealing: ShardSealing = lazy("holdfast.adapters.shared.token_store.token_encryption:ShardSealing")(provider)
+    return sealing
+
+
+def key_provider(settings: KeySettings, section: str) -> KeyProvider:
+    """Return the provider of the keys that ``settings``, those of ``section``, name.
+
+    Raises ``ConfigurationError`` if they cannot be had.
+    """
+    places_of_keys = [settings.key_from, *settings.old_keys_from]
+    kinds, places = zip(*(_split(place, section) for place in places_of_keys), strict=True)
+    if len(set(kinds)) > 1:
+        msg = f"{section}.old_keys_from must be of the same kind as key_from, such as env: or file:"
+        raise ConfigurationError(msg)
+    first, *old = places
+    provider: KeyProvider
+    try:
+        if kinds[0] == "env":
+            provider = lazy("holdfast.adapters.key_provider.environment:EnvironmentKeyProvider")(
+                os.environ, first, old=old
+            )
+        elif kinds[0] == "file":
+            paths = [Path(place).expanduser() for place in places]
+            provider = lazy("holdfast.adapters.key_provider.file:FileKeyProvider")(paths[0], old=paths[1:])
+        else:
+            plugin = load_plugin("key_provider", kinds[0], built_in=KEY_KINDS)
+            check_options("key_provider", kinds[0], plugin, first, old=old)
+            provider = build_plugin("key_provider", kinds[0], plugin, first, old=old)
+    except ImportError as error:
+        msg = f'{section} needs another package: pip install "holdfast[encryption]"'
+        raise ConfigurationError(msg) from error
+    return provider
+
+
+def _split(place: str, section: str) -> tuple[str, str]:
+    kind, colon, rest = place.partition(":")
+    if not colon or not kind or not rest:
+        msg = f"{section} names a key by neither env:NAME nor file:PATH (it is not shown: it may be a key)"
+        raise ConfigurationError(msg)
+    return kind, rest

@@ -1,0 +1,125 @@
+"""How many rows of a batch a run begins with at once, and who changes that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dependency_injector import providers
+
+from holdfast.adapters.shared.files.micro_batch_record import SizeFile
+from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
+from holdfast.bootstrap.wiring.determinism import conditions
+from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
+from holdfast.bootstrap.wiring.reserve_host_memory import total_bytes
+from holdfast.configs.rendering import dump_settings
+from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.bootstrap.run_folder.shared import SharedRunFolder
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.process_group import ProcessGroup
+
+FILE = "micro-batch.json"
+_SETTING = "optimizer.micro_batch"
+_OF_NO_WEIGHT = ("data", "deterministic", _SETTING, "processor", "threads", "torch")
+
+
+def largest_size(settings: TrainSettings, ranks: int) -> int:
+    """Return how many rows a rank takes at once at most: as many as is configured, or all that are its."""
+    whole = max(1, settings.optimizer.num_rows // ranks)
+    return min(settings.optimizer.fixed_micro_batch or whole, whole)
+
+
+def begin_micro_batch(
+    container: Container, folder: SharedRunFolder, say: Callable[[str], object], *, is_compiled: bool
+) -> AdaptMicroBatch:
+    """Choose how many rows the run takes at once, the same on all ranks; return who changes that from then on.
+
+    A run that fell short of memory goes on with what it had come to. A new one whose ``optimizer.micro_batch`` is no
+    number begins with what earlier runs of the same model, length, precision and device came to; if there is nothing,
+    ``auto`` finds it out.
+    """
+    settings, group = container.settings(), container.process_group()
+    key = _key(container)
+    of_run = SizeFile(folder.path / FILE, key, say)
+    name = hashlib.sha256(key.encode()).hexdigest()[:16]
+    of_machine = SizeFile(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
+    most = largest_size(settings, group.size)
+    known = _agreed(of_run, group)
+    policy = MicroBatchPolicy(
+        most,
+        max(1, settings.optimizer.num_rows // group.size),
+        grow_after=settings.resources.grow_after if group.size == 1 else 0,  # one rank's shortage restarts all
+    )
+    reason = "more did not fit into memory before"
+    if known is None and settings.optimizer.fixed_micro_batch is None:
+        find = partial(_found, container, policy, of_machine, is_compiled=is_compiled)
+        known, reason = _decided(folder, find)
+    rows = most if known is None else min(known.rows, most)
+    if rows < most:
+        say(f"micro-batches of {rows}, not {most}: {reason}")
+    container.micro_batch.override(providers.Object(rows))
+
+    def keep(known: KnownSize) -> None:
+        of_run.write(known)
+        of_machine.write(known)
+
+    trainable, begun = container.trainable(), KnownSize(rows, {} if known is None else known.shortages)
+    return AdaptMicroBatch(policy, begun, container.inbox(), keep, memory_retries=lambda: trainable.memory_retries)
+
+
+def _decided(folder: SharedRunFolder, find: Callable[[], tuple[KnownSize, str]]) -> tuple[KnownSize, str]:
+    """Return what the run began with, or have it found and keep that with its reason."""
+    if (earlier := folder.decided(_SETTING)) is not None:
+        return KnownSize(int(earlier)), "as the run began"
+    known, reason = find()
+    folder.decide(_SETTING, str(known.rows), reason)
+    return known, reason
+
+
+def _found(
+    container: Container, policy: MicroBatchPolicy, of_machine: SizeFile, *, is_compiled: bool
+) -> tuple[KnownSize, str]:
+    group = container.process_group()
+    if (known := _agreed(of_machine, group)) is not None:
+        return replace(known, rows=min(known.rows, policy.most)), "more did not fit before"
+    if container.settings().optimizer.micro_batch is None:
+        return KnownSize(policy.most), "all rows"
+    container.show()("looking for the largest micro-batch")
+    choice = choose_size(container, policy.sizes, is_compiled=is_compiled)
+    return KnownSize(min(map(int, group.gather(str(choice.rows))))), choice.reason
+
+
+def _agreed(file: SizeFile, group: ProcessGroup) -> KnownSize | None:
+    """Return what the first rank finds in ``file``."""
+    known = file.read() if group.rank == 0 else None
+    text = group.gather("" if known is None else json.dumps([known.rows, [*known.shortages.items()]]))[0]
+    if not text:
+        return None
+    rows, shortages = json.loads(text)
+    return KnownSize(rows, dict(shortages))
+
+
+def _key(container: Container) -> str:
+    """Return what a size is of, as far as memory depends on it."""
+    settings, ranks = container.settings(), container.process_group().size
+    plain, hardware = dump_settings(settings), container.trainable().hardware
+    model = hashlib.sha256(json.dumps(plain["model"], sort_keys=True).encode()).hexdigest()[:8]
+    found = conditions(settings, container.chosen(), ranks, 0)
+    memory = f"{total_bytes() >> 30} GiB" if hardware.device == "cpu" else ""
+    return ", ".join(
+        [
+            f"{hardware.num_parameters} parameters (model {model})",
+            f"{settings.data.row_length} tokens",
+            *(f"{name} {value}" for name, value in found.items() if value and name not in _OF_NO_WEIGHT),
+            f"algorithm {plain['optimizer'].get('algorithm')}",
+            *([memory] if memory else []),
+        ]
+    )

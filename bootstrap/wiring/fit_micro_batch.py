@@ -1,0 +1,94 @@
+"""What ``optimizer.micro_batch=auto`` means: by the formula of memory, or by trial."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.application.resources.micro_batch_search import try_sizes
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.sizes import shown_size
+from holdfast.domain.training.memory_estimate import Engine, Training, estimate_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.adapters.shared.device.memory_gauge import GpuGauge, HostGauge
+    from holdfast.bootstrap.wiring.container import Container
+
+_SMALL = 0.1  # of what is free: nothing to find out
+
+
+@dataclass(frozen=True, slots=True)
+class SizeChoice:
+    """How many rows at once, and why."""
+
+    rows: int
+    reason: str
+
+
+def choose_size(container: Container, sizes: Sequence[int], *, is_compiled: bool) -> SizeChoice:
+    """Return the largest of ``sizes`` (rising) that this process has memory for.
+
+    All rows where the formula takes a tenth of what is free for them; else by trial, or by the formula alone where a
+    trial would leave traces (DeepSpeed), compile for sizes that are not kept, or make other ranks wait.
+    """
+    settings, device = container.settings(), container.chosen().get("optimizer.device")
+    if device != "cuda" and container.trainable().hardware.device != "cpu":
+        return SizeChoice(sizes[-1], "all rows: nothing tells what they take here")
+    gauge: GpuGauge | HostGauge = lazy("holdfast.adapters.shared.device.memory_gauge:gauge_of")(
+        device, settings.resources.gpu_memory_fraction
+    )
+    room = gauge.most() - gauge.held()
+    needs = _formula(container)
+    if needs is not None and needs(sizes[-1]) <= _SMALL * room:
+        return SizeChoice(
+            sizes[-1], f"all rows: the formula takes {shown_size(needs(sizes[-1]))} of {shown_size(room)}"
+        )
+    if not container.trainable().is_retry_safe or container.process_group().size > 1 or is_compiled:
+        return _by_formula(sizes, needs, room)
+    peaks = try_sizes(container.trainable(), sizes, settings.data.row_length, gauge)
+    rows = max(peaks)
+    return SizeChoice(rows, f"by trial: a peak of {shown_size(peaks[rows])} of {shown_size(gauge.most())}")
+
+
+def _by_formula(sizes: Sequence[int], needs: Callable[[int], float] | None, room: float) -> SizeChoice:
+    if needs is None:
+        return SizeChoice(sizes[-1], "all rows: no formula knows this model, and a trial would leave traces")
+    rows = max((size for size in sizes if needs(size) <= room), default=sizes[0])
+    return SizeChoice(rows, f"by the formula of docs/memory.md: {shown_size(needs(rows))} of {shown_size(room)}")
+
+
+def _formula(container: Container) -> Callable[[int], float] | None:
+    """Return what so many rows take beside weights and optimizer, in bytes; None if nobody knows."""
+    settings, ranks, model = container.settings(), container.process_group().size, container.model()
+    packing = settings.data.packing
+    try:
+        shape = lazy("holdfast.adapters.shared.modeling.activation_checkpointing:shape_of")(model.network)
+    except (ConfigurationError, AttributeError):
+        return None
+
+    def needs(rows: int) -> float:
+        training = Training(
+            rows=rows,
+            length=settings.data.row_length,
+            engine=_engine(settings.optimizer, ranks),
+            precision="fp32" if container.chosen()["optimizer.precision"] == "fp32" else "bf16",
+            is_loss_chunked=getattr(settings.model, "loss", "auto") != "plain",
+            accumulates=True,
+            is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
+        )
+        estimate = estimate_memory(shape, training)
+        there = estimate.weights + estimate.optimizer + (estimate.buffers if training.engine.kind == "zero" else 0)
+        return estimate.peak - there
+
+    return needs
+
+
+def _engine(optimizer: Any, ranks: int) -> Engine:
+    if optimizer.kind == "deepspeed":
+        return Engine("zero", ranks, stage=optimizer.stage or 2)
+    if ranks == 1:
+        return Engine()
+    return Engine("fsdp2" if optimizer.sharding == "fsdp2" else "ddp", ranks)

@@ -1,0 +1,74 @@
+"""The time of a run, kept in its folder."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.application.handlers.track_goodput import AccountTime
+from holdfast.domain.fault_tolerance.goodput import Ledger, Mark, Spent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from holdfast.application.handlers.watch_compilation import Compilations
+    from holdfast.domain.fault_tolerance.goodput import Goodput
+
+GOODPUT = "goodput.jsonl"
+_WORDS = {
+    Spent.START_UP: "start-up",
+    Spent.DATA: "waiting for data",
+    Spent.SAVE: "saving",
+    Spent.EVALUATION: "evaluation",
+    Spent.RECOVERY: "recovery",
+    Spent.RESTART: "restarts",
+    Spent.LOST: "steps taken again",
+}
+
+
+def account_time(
+    folder: Path, ledger: Ledger, stack: ExitStack, *, began: float, compilations: Compilations | None
+) -> AccountTime:
+    """Return what accounts for this start, until ``stack`` ends, after the starts that ``folder`` tells of."""
+    lines = stack.enter_context(closing(JsonLines(folder / GOODPUT)))
+    for mark in _marks(lines):
+        ledger.add(mark)
+    return AccountTime(
+        ledger,
+        lambda mark: lines.append(mark.to_json()),
+        began=began,
+        compile_seconds=lambda: 0.0 if compilations is None else compilations.seconds,
+    )
+
+
+def goodput_of(folder: Path) -> Goodput:
+    """Return what the starts of the run in ``folder`` have told so far."""
+    ledger = Ledger()
+    with closing(JsonLines(folder / GOODPUT)) as lines:
+        for mark in _marks(lines):
+            ledger.add(mark)
+    return ledger.goodput
+
+
+def sentence_of(goodput: Goodput) -> str:
+    """Return the goodput for a person, with all that took a thousandth of the time."""
+    wall = goodput.wall_seconds
+    rest = [
+        f"{word} {goodput.seconds[kind] / wall:.1%}"
+        for kind, word in _WORDS.items()
+        if goodput.seconds[kind] >= wall / 1000
+    ]
+    times = "1 start" if goodput.starts == 1 else f"{goodput.starts} starts"
+    return f"goodput: {goodput.share:.1%} of {wall:,.1f} s in {times}" + (f" ({', '.join(rest)})" if rest else "")
+
+
+def _marks(lines: JsonLines) -> Iterator[Mark]:
+    for record in lines.read():
+        try:
+            mark = Mark.from_json(record)
+        except (KeyError, ValueError, TypeError, AttributeError):
+            continue  # a line of another version: its seconds show up as part of a restart
+        yield mark

@@ -1,0 +1,52 @@
+"""Which files of the Hugging Face hub all ranks of a run take."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.tokenizer import HuggingFaceTokenizerSettings
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.bootstrap.wiring.container import Container
+
+
+@contextmanager
+def one_hub(container: Container) -> Iterator[None]:
+    """Have all ranks take the files of the hub that the first one finds: whether it answers, and at which commit.
+
+    Raises ``ConfigurationError`` on each rank if the first one cannot reach them.
+    """
+    sources, group = sorted(_sources(container), key=str), container.process_group()
+    if group.size == 1 or not sources:
+        yield
+        return
+    found = json.loads(group.gather(json.dumps(_find(sources) if group.rank == 0 else {}))[0])
+    if "refused" in found:
+        raise ConfigurationError(found["refused"])
+    following: Any = lazy("holdfast.adapters.shared.network.hub:following")
+    with following(found["files"]):
+        yield
+
+
+def _find(sources: list[tuple[str, str | None]]) -> dict[str, Any]:
+    try:
+        return {"files": lazy("holdfast.adapters.shared.network.hub:find")(sources)}
+    except ConfigurationError as error:
+        return {"refused": str(error)}
+
+
+def _sources(container: Container) -> set[tuple[str, str | None]]:
+    """Return path and revision of the model and of the tokenizer that may be on the hub: the same on each rank."""
+    settings = container.settings()
+    parts = ((settings.model, container.model_factory), (settings.tokenizer, container.tokenizer))
+    chosen = [section for section, provider in parts if not provider.overridden]
+    named = [each for each in chosen if isinstance(each, HuggingFaceModelSettings | HuggingFaceTokenizerSettings)]
+    places = {(each.path, each.revision) for each in named if each.path is not None}
+    return {(path, revision) for path, revision in places if not path.startswith(("/", ".", "~"))}

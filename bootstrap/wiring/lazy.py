@@ -1,0 +1,33 @@
+"""Naming a class without importing it."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast.bootstrap.wiring.broken_library import telling_broken_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def lazy(target: str) -> Callable[..., Any]:
+    """Return a callable for ``module:attribute`` that imports the module when it is called.
+
+    The container's own string providers import at declaration, and torch with it.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return lazy_attribute(target)(*args, **kwargs)
+
+    return call
+
+
+def lazy_attribute(target: str) -> Any:
+    """Return the attribute that ``module:attribute`` (dots allowed behind the colon) names."""
+    module, _, path = target.partition(":")
+    with telling_broken_library():
+        found: Any = import_module(module)
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found

@@ -1,0 +1,161 @@
+"""Refusing a model that cannot be trained in the memory that is there, before anything large is made."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.configs.sections.model import HuggingFaceModelSettings
+from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, TorchOptimizerSettings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.memory_fit import Model, Plan, refusal, warning
+from holdfast.domain.training.parameter_count import fewest_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.memory_fit import Room
+
+_OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "lion": 4, "adamw_8bit": 2}
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+_LARGEST_CONFIG = 1 << 20
+_ID_BYTES = 8  # of a token in a batch
+_SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decided
+
+
+def refuse_from_settings(container: Container) -> str | None:
+    """Raise ``ConfigurationError`` if the settings alone tell that the model does not fit; nothing is imported for it.
+
+    Return a clause that says so if what it takes leaves little. Building it takes host memory on any device. What
+    training takes besides is counted only if it will be on the CPU.
+    """
+    settings = container.settings()
+    _refuse_batch(settings, container.process_group().size)
+    model = _described(settings)
+    if model is None or _is_from_outside(container):
+        return None
+    device = getattr(settings.optimizer, "device", None)
+    is_on_host = device == "cpu" or (
+        device == "auto" and not any(map(os.path.exists, _ACCELERATORS)) and sys.platform == "linux"
+    )
+    return refuse(model, settings, container.process_group().size, "cpu" if is_on_host else None)
+
+
+def refuse_counted(container: Container) -> str | None:
+    """Do what ``refuse_from_settings`` does for a model whose size the settings do not tell, before it is built."""
+    settings = container.settings()
+    is_known_already = _described(settings) is not None or not isinstance(settings.optimizer, TorchOptimizerSettings)
+    if is_known_already or _is_from_outside(container):
+        return None
+    tokenizer = container.tokenizer()
+    number = container.model_factory().count_parameters(
+        vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text
+    )
+    if number is None:
+        return None
+    return refuse(Model(number), settings, container.process_group().size, container.chosen()["optimizer.device"])
+
+
+def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | None) -> str | None:
+    """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device``, None while it is not known.
+
+    Return a clause that says so if what it takes leaves little memory for all else.
+    """
+    if not isinstance(settings.optimizer, TorchOptimizerSettings):
+        return None
+    is_shared_out = device not in ("cpu", "cuda") or not isinstance(settings.optimizer, AccelerateOptimizerSettings)
+    plan = Plan(
+        optimizer_bytes=_OPTIMIZER_BYTES[settings.optimizer.algorithm],
+        is_on_host=device == "cpu" or _is_offloaded(settings),
+        num_parts=num_ranks if _may_shard(settings, device) else 1,
+        trains_all=_lora(settings) is None,
+        loads_weights=bool(getattr(settings.model, "loads_weights", False)),
+        weight_bytes=0.5 if getattr(_lora(settings), "quantize", "none") == "4bit" else 4,
+        may_keep_8_bits=isinstance(settings.optimizer, AccelerateOptimizerSettings) and num_ranks == 1,
+        only_built=is_shared_out,
+    )
+    host: Room = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
+        int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    )
+    length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
+    model = replace(model, length=length)
+    if (sentence := refusal(model, plan, host, _gpu(device, plan))) is not None:
+        raise ConfigurationError(sentence)
+    return warning(model, plan, host)
+
+
+def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
+    """Raise ``ConfigurationError`` if the ids of a step alone are more than the memory of a rank."""
+    rows = settings.optimizer.batch_size
+    if not isinstance(rows, int):  # still to be decided, by the memory that there is
+        return
+    room: Room = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
+        int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    )
+    length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
+    most = int(room.num_bytes // (length * _ID_BYTES)) * num_ranks
+    if rows > most:
+        msg = (
+            f"optimizer.batch_size is {rows:,}, but the ids of at most {most:,} rows fit into memory, as {room.words}: "
+            "lower it"
+        )
+        raise ConfigurationError(msg)
+
+
+def _is_from_outside(container: Container) -> bool:
+    """Return whether the host program brings the model or its optimizer, whose memory cannot be counted here."""
+    return bool(container.model_factory.overridden or container.optimizer.overridden)
+
+
+def _gpu(device: str | None, plan: Plan) -> Room | None:
+    if device != "cuda" or plan.only_built or plan.is_on_host:
+        return None
+    import torch
+
+    room: Room = lazy("holdfast.adapters.shared.device.memory_limits:gpu_room")(
+        torch.cuda.get_device_properties(0).total_memory
+    )
+    return room
+
+
+def _may_shard(settings: TrainSettings, device: str | None) -> bool:
+    sharding = getattr(settings.optimizer, "sharding", "ddp")
+    return sharding == "fsdp2" or (sharding == "auto" and device == "cuda")
+
+
+def _is_offloaded(settings: TrainSettings) -> bool:
+    return getattr(settings.optimizer, "offload", False) is True
+
+
+def _lora(settings: TrainSettings) -> Any:
+    return getattr(settings.model, "lora", None)
+
+
+def _described(settings: TrainSettings) -> Model | None:
+    """Return what the settings, or the files of a local model folder, tell of the model; None if that is nothing."""
+    chosen = settings.model
+    if not isinstance(chosen, (HuggingFaceModelSettings, DecoderModelSettings)):
+        return None
+    if chosen.path is None:
+        fields = chosen.shape | {"model_type": "decoder"} if isinstance(chosen, DecoderModelSettings) else chosen.config
+        return fewest_parameters(fields or {})
+    return fewest_parameters(_config_in(Path(chosen.path)))
+
+
+def _config_in(folder: Path) -> Mapping[str, Any]:
+    file = folder / "config.json"
+    try:
+        if not file.is_file() or file.stat().st_size > _LARGEST_CONFIG:
+            return {}
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # whoever builds the model says what is wrong with it
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,110 @@
+"""What a run may change in its use of the machine, and what decides."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.shared.device.host_memory import give_back_freed
+from holdfast.application.handlers.balance_resources import BalanceResources
+from holdfast.application.resources.sampler import ResourceSampler
+from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
+from holdfast.domain.checkpoints.tiers import Band
+from holdfast.domain.events import (
+    BatchSplit,
+    CheckpointSaved,
+    ResourcesAdjusted,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+)
+from holdfast.domain.resources.balance_policy import Balance
+from holdfast.domain.resources.balance_state import BalanceState
+from holdfast.domain.resources.knobs import Knob, Setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.sections.resources import ResourceSettings
+    from holdfast.configs.sections.state_store import RetentionSettings
+    from holdfast.domain.events import Event
+    from holdfast.domain.resources.balance_state import BalancePolicy, Knobs
+
+_SECONDS_BETWEEN_SAMPLES = 0.5
+_LEAVE = 0.1  # below the share of memory that is too much: it is enough again
+_LONGEST = 4  # times the steps between two checkpoints that the settings ask for: what a failure may cost
+
+
+def resource_reactions(container: Container) -> list[tuple[type[Event], Callable[[Any], object]]]:
+    """Return what watches the machine and turns the knobs of the run of ``container``, if the settings want it."""
+    settings = container.settings().resources
+    if not settings.manage:
+        return []
+    sampler = ResourceSampler(container.resource_probe(), seconds=_SECONDS_BETWEEN_SAMPLES)
+    balance = BalanceResources(
+        load_policy(settings), BalanceState(knobs_of(container)), container.inbox(), sampler.latest
+    )
+    return [
+        (RunStarted, lambda _: sampler.start()),
+        (StepCompleted, balance.on_step),
+        (CheckpointSaved, balance.on_save),
+        (BatchSplit, balance.on_split),
+        (ResourcesAdjusted, _give_back),
+        *((kind, lambda _: sampler.close()) for kind in (RunFinished, RunFailed)),
+    ]
+
+
+def _give_back(event: ResourcesAdjusted) -> None:
+    if event.knob is Knob.MICRO_BATCH and event.after < event.before:
+        give_back_freed()  # else the process keeps what activations took for ones that do not come
+
+
+def load_policy(settings: ResourceSettings) -> BalancePolicy:
+    """Return the policy that the settings name; raises ``ConfigurationError`` if it cannot be had."""
+    built_in = {"balance": lambda: Balance(Band(settings.max_memory, settings.max_memory - _LEAVE))}
+    kind = settings.policy
+    policy: BalancePolicy = make_plugin(
+        "balance",
+        kind,
+        built_in[kind] if kind in built_in else load_plugin("balance", kind, built_in=built_in),
+        settings.policy_options or {},
+        is_one=lambda made: all(callable(getattr(made, name, None)) for name in ("after_steps", "after_save")),
+        otherwise=" without after_steps or after_save",
+    )
+    return policy
+
+
+def knobs_of(container: Container) -> Knobs:
+    """Return the knobs that there are, where they stand, and how far they may be turned."""
+    settings, feed = container.settings(), container.feed()
+    knobs: dict[Knob, Setting] = _saving(settings.state_store)
+    if feed.prefetch:
+        most = max(feed.prefetch, settings.resources.io_queue_size)
+        knobs[Knob.PREFETCH] = Setting(feed.prefetch, feed.prefetch, 1, most)
+    if feed.threads:
+        most = feed.threads if settings.data.workers else max(feed.threads, feed.most_threads)
+        knobs[Knob.THREADS] = Setting(feed.threads, feed.threads, 1, most)
+    if container.chosen().get("optimizer.device") == "cpu":  # where activations lie in the host's memory
+        whole = -(-settings.optimizer.num_rows // container.process_group().size)
+        rows = min(container.engine().micro_batch, whole)
+        knobs[Knob.MICRO_BATCH] = Setting(rows, rows, 1, rows)
+    return knobs
+
+
+def _saving(store: RetentionSettings) -> dict[Knob, Setting]:
+    """Return the rhythm of checkpoints as a knob, unless some that are to be kept would be left out."""
+    if not store.every or store.keep_every or store.keep_best:
+        return {}
+    return {Knob.SAVE_EVERY: Setting(store.every, store.every, store.every, store.every * _LONGEST)}
+
+
+def gpu_of(chosen: Mapping[str, str]) -> str | None:
+    """Return the number or UUID by which the driver knows the first GPU that this process sees, None without one."""
+    if not chosen.get("optimizer.device", "cpu").startswith("cuda"):
+        return None
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    return names[rank] if rank < len(names) else str(rank)

@@ -1,0 +1,154 @@
+"""The checkpoints of a run: on disk, encrypted, archived."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.tier_migration import Moves
+from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.bootstrap.run_folder.folder import RECORD, read_record, replace_record
+from holdfast.bootstrap.wiring.encryption_keys import build_sealing
+from holdfast.configs.secret_masking import mask_text
+from holdfast.configs.settings_layers import restore_settings
+from holdfast.domain.checkpoints.retention import Retention
+from holdfast.domain.checkpoints.roles import Role
+from holdfast.domain.checkpoints.tiers import DiskBudget, Phase
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.sizes import size_in_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+
+    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.object_store import Objects
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.configs.sections.run import RunSettings
+    from holdfast.configs.sections.state_store import ArchiveSettings, DiskStateStoreSettings
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.training.progress import Progress
+    from holdfast.ports.state_store import StateStore
+
+
+def build_disk_store(
+    directory: Path,
+    chosen: DiskStateStoreSettings,
+    run: RunSettings,
+    inbox: Inbox,
+    say: Callable[[str], object],
+    rank: int = 0,
+    phase_of: Callable[[Progress], Phase] = lambda _: Phase.STEADY,
+    door: Door | None = None,
+) -> DiskStateStore | TieredStateStore:
+    """Return the store of ``run`` in its folder ``directory``, for the first rank with the archive that is named."""
+    door = door or Door()
+    disk = DiskStateStore(
+        directory,
+        keep=chosen.keep,
+        keep_every=chosen.keep_every,
+        keep_best=chosen.keep_best,
+        keep_hours=chosen.keep_hours,
+        sealing=build_sealing(chosen.encryption) if door.may(Role.KEY) else None,
+        door=door,
+    )
+    if chosen.archive is None or rank > 0:
+        return disk
+    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.lease import ArchiveLease
+
+    objects = _objects(chosen.archive, run.name)
+    lease = ArchiveLease(objects, say=say)
+    archive, kept = CheckpointArchive(objects, lease=lease), chosen.archive
+    budget = None if chosen.disk_budget is None else DiskBudget(size_in_bytes(chosen.disk_budget))
+    return TieredStateStore(
+        disk,
+        archive,
+        lease,
+        Retention(kept.keep, kept.keep_every, kept.keep_best, kept.keep_hours),
+        moves=Moves(disk, archive, budget=budget, hours=kept.keep_read_hours, tell=inbox.post),
+        tell=inbox.post,
+        patience=kept.patience_seconds,
+        phase_of=phase_of,
+    )
+
+
+@contextmanager
+def archive_in_use(store: StateStore, directory: Path, inbox: Inbox) -> Iterator[None]:
+    """Let ``store`` use its archive, if it has one, as the run's one writer.
+
+    A run folder without a record, as after the loss of its disk, gets that of the newest copy, which goes on there.
+    Raises ``StateError`` if the copies are of another run.
+    """
+    if not isinstance(store, TieredStateStore):
+        yield
+        return
+    with store.archiving(lambda: inbox.stop_requested):
+        if (directory / RECORD).exists():
+            store.refuse_other(read_record(directory).get("id"))
+        elif (record := store.recall(RECORD)) is not None:
+            replace_record(directory, record.decode())
+        yield
+
+
+def claim_archive(store: StateStore, run: str) -> None:
+    """Have the archive of ``store``, if it has one in use, hold copies of the run of this id alone."""
+    if isinstance(store, TieredStateStore):
+        store.claim(run)
+
+
+def refuse_old_copies(settings: TrainSettings) -> None:
+    """Raise ``ConfigurationError`` if the archive that a run is to begin with holds copies of an older run."""
+    archive = getattr(settings.state_store, "archive", None)
+    if archive is None:
+        return
+    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+
+    objects = _objects(archive, settings.run.name)
+    if CheckpointArchive(objects).list():
+        msg = f"{objects.name()} holds checkpoints of an older run: give the new one another run.name or archive url"
+        raise ConfigurationError(msg)
+
+
+def archived_steps(directory: Path) -> Collection[int]:
+    """Return the steps of which the archive of the run folder holds copies that count; nothing is written there.
+
+    Raises ``StateError`` for a folder without a run, or a run without an archive.
+    """
+    settings = restore_settings(read_record(directory)["settings"])
+    with archive_of(settings, is_writing=False) as archive:
+        if archive is None:
+            msg = f"the run of {directory} has no archive: leave out --archive"
+            raise StateError(msg)
+        return {info.progress.step for info in archive.list()}
+
+
+@contextmanager
+def archive_of(settings: TrainSettings, *, is_writing: bool) -> Iterator[CheckpointArchive | None]:
+    """Give the archive of a run, None if it has none; for writing, once nobody else writes there."""
+    archive = getattr(settings.state_store, "archive", None)
+    if archive is None:
+        yield None
+        return
+    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.lease import ArchiveLease, kept
+
+    objects = _objects(archive, settings.run.name)
+    if not is_writing:
+        yield CheckpointArchive(objects)
+        return
+    lease = ArchiveLease(objects, say=lambda line: sys.stderr.write(f"{line}\n"))
+    lease.acquire()
+    with kept(lease):
+        writable = CheckpointArchive(objects, lease=lease)
+        writable.sweep()
+        yield writable
+
+
+def _objects(settings: ArchiveSettings, name: str) -> Objects:
+    from holdfast.adapters.state_store.archive.open_object_store import open_objects
+
+    return open_objects(f"{settings.url.rstrip('/')}/{name}", mask=mask_text)

@@ -1,0 +1,109 @@
+"""What watches over a run, and what is done when it hangs."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, final
+
+from holdfast.adapters.shared.files.heartbeats import HeartbeatFiles
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.application.handlers.watchdog import Watchdog
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import RunStalled
+from holdfast.domain.fault_tolerance.liveness import Doing, Patience
+from holdfast.domain.fault_tolerance.restart_policy import RESTART_NEEDED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import FrameType
+
+    from holdfast.application.training.inbox import Inbox
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.commands import ReportStall
+
+HEARTBEATS = "heartbeats"
+STACKS = "stacks"
+# By the module of the innermost frame that has one of these, and the function where that matters.
+_DOING = {
+    "holdfast.application.data.feed": Doing.DATA,
+    "holdfast.application.training.evaluator": Doing.EVALUATION,
+    "holdfast.application.checkpointing.checkpointer": Doing.CHECKPOINT,
+    "torch._dynamo": Doing.COMPILATION,
+    "torch._inductor": Doing.COMPILATION,
+}
+
+
+def build_watchdog(
+    settings: TrainSettings, folder: Path, container: Container, *, say: Callable[[str], object], may_exit: bool
+) -> Watchdog:
+    """Return what watches this rank of the run in ``folder``; with ``may_exit`` it ends a process that hangs."""
+    limits, group = settings.recovery.watchdog, container.process_group()
+    patience = Patience(limits.min_seconds, limits.factor, limits.slow_seconds)
+    heartbeats = HeartbeatFiles(folder / HEARTBEATS, group.rank, group.size)
+    alarm = RunAlarm(folder, group.rank, container.inbox(), say=say, may_exit=may_exit)
+    return Watchdog(patience, group.rank, heartbeats, alarm, doing=doing_of)
+
+
+def doing_of(thread: int) -> Doing:
+    """Return what the thread of that number is at, as its stack tells."""
+    frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001  documented in spite of its name
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        found = _DOING.get(module) or _DOING.get(".".join(module.split(".")[:2]))
+        if found is Doing.CHECKPOINT and frame.f_code.co_name == "flush":
+            return Doing.ARCHIVE
+        if found is not None:
+            return found
+        frame = frame.f_back
+    return Doing.STEP
+
+
+@final
+class RunAlarm:
+    """Leaves the stacks of all threads in ``stacks/`` of the run folder and asks the loop to publish ``RunStalled``.
+
+    If it is to give up it writes that event itself, in the loop's place, and ends the process with exit code 75.
+    """
+
+    def __init__(self, folder: Path, rank: int, inbox: Inbox, *, say: Callable[[str], object], may_exit: bool) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._inbox = inbox
+        self._say = say
+        self._may_exit = may_exit
+
+    def ring(self, report: ReportStall) -> None:
+        """Leave the stacks, and say where."""
+        stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+        path = self._folder / STACKS / f"rank{self._rank}-{stamp}.txt"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with path.open("w", encoding="utf-8") as file:
+                file.write(f"{report.reason}\n\n")
+                file.flush()
+                faulthandler.dump_traceback(file, all_threads=True)
+        except OSError as error:
+            self._say(f"the stacks of a run that hangs cannot be written to {path}: {error.strerror}")
+        self._say(f"{report.reason}; the stacks of all threads are in {path}")
+        if self._rank == 0:
+            self._inbox.post(report)
+
+    def give_up(self, report: ReportStall) -> None:
+        """End the process."""
+        if not self._may_exit:
+            return
+        if self._rank == 0:
+            record = {"time": datetime.now(UTC).isoformat(), "event": RunStalled.__name__, **asdict(report)}
+            try:
+                JsonLines(self._folder / "events.jsonl").append(record)
+            except StateError as error:
+                sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"error: {report.reason}: start the same command again\n")
+        sys.stderr.flush()
+        os._exit(RESTART_NEEDED)

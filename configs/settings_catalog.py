@@ -1,0 +1,166 @@
+"""What can be set: every name, for which kinds, what it is by default and what it is for."""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
+
+from holdfast.configs.plain import to_plain
+from holdfast.configs.sections.base import PLUGIN, Section
+from holdfast.configs.settings import TrainSettings
+from holdfast.configs.strict_yaml import write_yaml
+from holdfast.configs.synonyms import meaning_of
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pydantic.fields import FieldInfo
+
+
+@cache
+def kinds_of(section: str) -> Mapping[str, type[Section]]:
+    """Return the models of a section by kind, the plug-in's under ``PLUGIN``; none if the section has no kinds."""
+    field = TrainSettings.model_fields.get(section)
+    union = field.annotation if field else None
+    if get_origin(union) is tuple:
+        union = get_args(get_args(union)[0])[0]
+    members = (get_args(member) for member in get_args(union))
+    return {tag.tag: model for model, tag in members}
+
+
+def built_in_kinds(section: str) -> tuple[str, ...]:
+    """Return the kinds of a section that need no outside adapter, the default one first."""
+    return tuple(kind for kind in kinds_of(section) if kind != PLUGIN)
+
+
+def fields_of(section: str, kind: object) -> frozenset[str]:
+    """Return the names that a section of ``kind`` has."""
+    kinds = kinds_of(section)
+    return frozenset(kinds.get(kind if isinstance(kind, str) else PLUGIN, kinds[PLUGIN]).model_fields)
+
+
+@cache
+def settings_by_name() -> Mapping[str, Mapping[str, FieldInfo]]:
+    """Return the fields of every setting under its dotted name, by kind ("" where the section has no kinds)."""
+    names: dict[str, dict[str, FieldInfo]] = {}
+    for section, field in TrainSettings.model_fields.items():
+        if get_origin(field.annotation) is tuple:
+            names[section] = {"": field}
+            continue
+        models: Mapping[str, Any] = kinds_of(section) or {"": field.annotation}
+        for kind, model in models.items():
+            for name, leaf in _fields(model, section):
+                names.setdefault(name, {})[kind] = leaf
+    return names
+
+
+def _fields(model: Any, prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        section = next((choice for choice in _choices(field.annotation) if _is_section(choice)), None)
+        if section is not field.annotation:
+            yield f"{prefix}.{name}", field
+        if section is not None:
+            yield from _fields(section, f"{prefix}.{name}")
+
+
+def _is_section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+def takes_only_text(name: str) -> bool:
+    """Return whether a setting is text (or null) in every kind, so that digits in it are no number."""
+    fields = settings_by_name().get(name, {}).values()
+    return bool(fields) and all(
+        choice in (str, Path, NoneType) or isinstance(choice, str)
+        for field in fields
+        for choice in _choices(field.annotation)
+    )
+
+
+def takes_null(name: str) -> bool:
+    """Return whether a setting may be null."""
+    return any(NoneType in _choices(field.annotation) for field in settings_by_name().get(name, {}).values())
+
+
+def _choices(annotation: Any) -> list[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _choices(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [choice for member in get_args(annotation) for choice in _choices(member)]
+    return list(get_args(annotation)) if origin is Literal else [annotation]
+
+
+def nearest_name(name: str) -> str | None:
+    """Return the setting or section that ``name``, which is none, probably means."""
+    name = name[:120].lower()
+    if (meant := meaning_of(name, frozenset(TrainSettings.model_fields))) is not None:
+        return meant
+    known = {name.rsplit(".", cut)[0] for name in settings_by_name() for cut in range(name.count(".") + 1)}
+    score, nearest = max((_likeness(name, candidate), candidate) for candidate in sorted(known, reverse=True))
+    return nearest if score >= 0.68 else None
+
+
+def _likeness(name: str, candidate: str) -> float:
+    whole = SequenceMatcher(None, name, candidate).ratio()
+    parts = zip(name.rpartition("."), candidate.rpartition("."), strict=True)
+    section, _, last = (SequenceMatcher(None, ours, theirs).ratio() for ours, theirs in parts)
+    # The last word says what is meant; a shared section alone makes `optimizer.lr` look like `optimizer.clip`.
+    return max(0.3 * section + 0.7 * last, whole if whole >= 0.9 else 0.0)
+
+
+def describe_settings(wanted: Sequence[str] = ()) -> str:
+    """Return a line for every setting: name, default, the kinds that have it if not all do, and what it is for.
+
+    ``wanted`` names the sections and settings that are to be described, none all of them; raises
+    ``ConfigurationError`` for one that is not there.
+    """
+    names = settings_by_name()
+    for prefix in wanted:
+        if not any(_is_below(name, prefix) for name in names):
+            nearest = nearest_name(prefix)
+            hint = (
+                f"did you mean {nearest}?" if nearest else f"there are {', '.join(sorted(TrainSettings.model_fields))}"
+            )
+            msg = f"{prefix[:80]!r} is not a setting or a section; {hint}"
+            raise ConfigurationError(msg)
+    chosen = [name for name in names if not wanted or any(_is_below(name, prefix) for prefix in wanted)]
+    return "\n".join(line for name in chosen for line in _described(name, names[name]))
+
+
+def _is_below(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def _described(name: str, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    section = name.partition(".")[0]
+    groups: dict[tuple[str, str | None], list[str]] = {}
+    for kind, field in fields.items():
+        groups.setdefault((_default(name, kind, field), field.description), []).append(kind)
+    for (default, description), kinds in groups.items():
+        yield f"{name}{default}{_whose(section, name, kinds)}: {description}"
+
+
+def _whose(section: str, name: str, kinds: list[str]) -> str:
+    built_in = [kind for kind in kinds if kind != PLUGIN]
+    if name == f"{section}.kind" or kinds == [""] or len(built_in) == len(built_in_kinds(section)):
+        return ""
+    return f" (kind {', '.join(built_in)})" if built_in else " (outside adapters)"
+
+
+def _default(name: str, kind: str, field: FieldInfo) -> str:
+    if kind in ("", *built_in_kinds(name.partition(".")[0])[:1]):
+        value = to_plain(TrainSettings())
+        for key in name.split("."):
+            if value is None:  # a section that nobody has set
+                break
+            value = value[key]
+        else:
+            return f" = {write_yaml(value)}"
+    if field.is_required():
+        return ""
+    return f" = {write_yaml(to_plain(field.get_default(call_default_factory=True)))}"

@@ -1,0 +1,207 @@
+"""Reads the settings from their layers: defaults, then files, environment and command line, each over the last."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from holdfast.configs.aliases import renamed
+from holdfast.configs.environment_variables import variables_of
+from holdfast.configs.error_messages import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
+from holdfast.configs.inference import infer_kinds
+from holdfast.configs.plain import leaves, to_plain
+from holdfast.configs.run_names import names_itself, run_name
+from holdfast.configs.secret_masking import MASK
+from holdfast.configs.settings import TrainSettings
+from holdfast.configs.settings_catalog import settings_by_name, takes_null, takes_only_text
+from holdfast.configs.settings_tree import (
+    Leaf,
+    Tree,
+    lay,
+    leaves_of,
+    merge,
+    plant,
+    plant_at,
+    replaced_config,
+    values_of,
+)
+from holdfast.configs.shipped_files import find_file, shown_name
+from holdfast.configs.strict_yaml import MAX_DEPTH, StrictYamlError, read_scalar, read_yaml
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+T = TypeVar("T")
+
+MAX_FILE_BYTES = 1024 * 1024
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Settings, and where each value came from.
+
+    ``origins`` maps every dotted name to ``default``, the path of a file, ``environment HOLDFAST_...`` or
+    ``command line``. ``notes`` are sentences on what a layer set and a higher one replaced as a whole.
+    """
+
+    settings: TrainSettings
+    origins: Mapping[str, str]
+    notes: Sequence[str] = ()
+
+
+def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ: Mapping[str, str]) -> Resolved:
+    """Return the settings out of YAML ``files`` (later ones win), ``environ`` and ``key.path=value`` overrides.
+
+    All that is wrong is told in one ``ConfigurationError``: for each, the key, the layer and what was probably meant.
+    """
+    problems: list[str] = []
+    texts = [*filter(None, (_attempt(problems, _from_file, Path(file)) for file in files))]
+    if problems:  # what a file would have said decides what else is wrong
+        refuse_all(problems)
+    layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
+    known = [renamed(layer, problems) for layer in layers]
+    tree, notes = Tree(), list[str]()
+    for layer in known:
+        higher = infer_kinds(layer, tree)
+        notes += filter(None, [replaced_config(tree, higher)])
+        tree = lay(tree, higher)
+    tree = infer_kinds(tree)
+    for path, leaf in leaves_of(tree):
+        _attempt(problems, _check_text, path, leaf)
+    return replace(_resolve(tree, problems), notes=notes)
+
+
+def _attempt(problems: list[str], step: Callable[..., T], *arguments: Any) -> T | None:
+    try:
+        return step(*arguments)
+    except ConfigurationError as error:
+        problems.append(str(error))
+        return None
+
+
+def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
+    """Return the settings that ``holdfast.configs.rendering.dump_settings`` gave; ``ConfigurationError`` names ``origin``."""
+    if not isinstance(plain, dict):
+        refuse(f"{origin}: it must hold sections such as 'run', not a {type(plain).__name__}")
+    return _resolve(plant(plain, origin)).settings
+
+
+def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:
+    values = values_of(tree)
+    layers = {path: leaf.origin for path, leaf in leaves_of(tree)}
+    origins = Origins(layers)
+    # BaseSettings would take keys such as `_env_file` for instructions of its own.
+    strangers = [key for key in values if key not in TrainSettings.model_fields]
+    known = {key: value for key, value in values.items() if key in TrainSettings.model_fields}
+    found = [*problems, *(unknown((stranger,), origins) for stranger in strangers)]
+    try:
+        settings = TrainSettings.model_validate(known)
+    except ValidationError as error:
+        found += explain_all(error.errors(include_url=False), origins, values)
+    if found:
+        refuse_all(found)
+    if getattr(settings.tokenizer, "follows_model", False):
+        followed = f"that of model.path ({origins.of(('model', 'path'))})"
+        layers |= {("tokenizer", name): followed for name in ("kind", "path", "revision")}
+    if settings.optimizer.batch_size is None and ("optimizer", "batch_size") not in layers:
+        layers[("optimizer", "batch_size")] = (
+            f"from optimizer.batch_tokens ({origins.of(('optimizer', 'batch_tokens'))})"
+        )
+    if ("run", "name") not in layers and names_itself(settings):
+        name = run_name(settings, restore_settings)
+        settings = settings.model_copy(update={"run": settings.run.model_copy(update={"name": name})})
+    paths = [path for path, _ in leaves(to_plain(settings))]
+    return Resolved(settings, MappingProxyType({".".join(path): layers.get(path, "default") for path in paths}))
+
+
+def _check_text(path: tuple[str, ...], leaf: Leaf) -> None:
+    text = json.dumps([*path, leaf.value], ensure_ascii=False)
+    if MASK in text:
+        refuse(f"{dotted(path)} ({leaf.origin}) has a masked secret: put the secret itself in its place")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        refuse(f"{dotted(path)} ({leaf.origin}) must be valid Unicode text")
+
+
+def _from_file(path: Path) -> Tree:
+    place = f"--config {path}"
+    try:
+        with find_file(path).open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        refuse(f"{place}: no such file; those that come with this package are listed by config --list")
+    except IsADirectoryError:
+        refuse(f"{place}: it is a folder, name a file in it")
+    except (OSError, ValueError) as error:
+        refuse(f"{place}: it cannot be read ({getattr(error, 'strerror', None) or error})")
+    if len(content) > MAX_FILE_BYTES:
+        refuse(f"{place}: it is larger than {MAX_FILE_BYTES} bytes, too large for settings")
+    try:
+        return _parsed_file(content.decode("utf-8-sig"), shown_name(path))
+    except UnicodeDecodeError:
+        refuse(f"{place}: it is not UTF-8 text")
+
+
+def _parsed_file(text: str, origin: str) -> Tree:
+    try:
+        values = read_yaml(text)
+    except StrictYamlError as error:
+        refuse(f"--config {origin}, line {error.line}: {error}")
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        refuse(f"--config {origin}: it must hold sections such as 'run:', not a {type(values).__name__}")
+    return plant(values, origin)
+
+
+def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Tree:
+    tree: Tree = {}
+    for name, path in variables_of(environ):
+        branch = _attempt(problems, _branch, path, environ[name], f"environment {one_line(name, 200)}")
+        tree = merge(tree, branch or {})
+    return tree
+
+
+def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Tree:
+    tree: Tree = {}
+    for override in overrides:
+        tree = merge(tree, _attempt(problems, _from_override, override) or {})
+    return tree
+
+
+def _from_override(override: str) -> Tree:
+    name, equals, text = override.partition("=")
+    if not equals:
+        wanted = f"{name}=VALUE" if name in settings_by_name() else "section.key=value"
+        refuse(f"{one_line(override, 80)} ({COMMAND_LINE}) sets nothing: write {wanted}")
+    return _branch(tuple(name.strip().split(".")), text, COMMAND_LINE)
+
+
+def _branch(path: tuple[str, ...], text: str, origin: str) -> Tree:
+    name = ".".join(path)
+    if not all(path) or len(path) > MAX_DEPTH:
+        refuse(f"{one_line(name, 80) or 'an empty name'} ({origin}) is not a setting: write section.key=value")
+    try:
+        value = _parsed(name, text)
+    except StrictYamlError as error:
+        refuse(f"{dotted(path)} ({origin}) begins like quoted text or a list but is none: {error}")
+    return plant_at(path, value, origin)
+
+
+def _parsed(name: str, text: str) -> Any:
+    bare = text.strip()
+    is_text = takes_only_text(name)
+    if bare.startswith(("'", '"') if is_text else ("'", '"', "[", "{")):
+        return read_yaml(bare)
+    if is_text:
+        return None if takes_null(name) and read_scalar(bare) is None else text
+    scalar = read_scalar(bare)
+    return text if isinstance(scalar, str) else scalar

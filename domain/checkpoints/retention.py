@@ -1,0 +1,98 @@
+"""Which checkpoints have served their time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+
+_SECONDS_AN_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What retention asks of a stored checkpoint.
+
+    ``evaluation_loss`` is None where none was measured, ``saved_at`` the seconds since 1970 when it was captured;
+    whatever ``is_pinned`` stays.
+    """
+
+    evaluation_loss: float | None = None
+    saved_at: float = 0.0
+    is_pinned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """What a run may have to go back to: the newest checkpoint up to ``step``, a multiple of ``every``, and later ones.
+
+    With ``every`` 0 any step counts.
+    """
+
+    step: int
+    every: int
+
+    def among(self, stored: Iterable[int]) -> Collection[int]:
+        """Return the steps of ``stored`` that it needs."""
+        able = [step for step in stored if not self.every or step % self.every == 0]
+        first = max((step for step in able if step <= self.step), default=self.step)
+        return [step for step in able if step >= first]
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Keeps the ``newest`` checkpoints, milestones, the ``best`` by evaluation loss, and the ``way_back``.
+
+    Milestones are those at multiples of ``every`` steps and, of each ``hours`` hours of the clock, the first one. All
+    but ``newest`` keep none more if they are 0. Raises ``ConfigurationError`` if the newest checkpoint would not be
+    among those kept, or a number is negative.
+    """
+
+    newest: int
+    every: int = 0
+    best: int = 0
+    hours: float = 0.0
+    way_back: WayBack | None = None
+
+    def __post_init__(self) -> None:
+        if self.newest < 1:
+            msg = f"state_store.keep is {self.newest}, and a run needs a checkpoint to go on from: keep at least 1"
+            raise ConfigurationError(msg)
+        if self.every < 0 or self.best < 0 or self.hours < 0:
+            msg = "state_store.keep_every, keep_best and keep_hours count steps, checkpoints and hours: give 0 or more"
+            raise ConfigurationError(msg)
+
+    def sparing(self, way_back: WayBack) -> Self:
+        """Return the same rules with this way back."""
+        return replace(self, way_back=way_back)
+
+    def doomed(self, stored: Mapping[int, Stored], *, saved: int) -> Sequence[int]:
+        """Return the steps to delete, lowest first, never ``saved``, the one that was just made durable.
+
+        ``stored`` is by step; of equal losses the later one is better.
+        """
+        kept = {saved, *sorted(stored)[-self.newest :], *self.lasting(stored)}
+        return [step for step in sorted(stored) if step not in kept]
+
+    def lasting(self, stored: Mapping[int, Stored]) -> Collection[int]:
+        """Return the steps that are kept for more than being new: milestones, the best, way back, what is pinned."""
+        losses = {step: found.evaluation_loss for step, found in stored.items()}
+        measured = [(loss, -step) for step, loss in losses.items() if loss is not None]
+        best = [-step for _, step in sorted(measured)[: self.best]]
+        pinned = [step for step, found in stored.items() if found.is_pinned]
+        way_back = self.way_back.among(stored) if self.way_back else ()
+        return {*self._milestones(stored), *best, *way_back, *pinned}
+
+    def _milestones(self, stored: Mapping[int, Stored]) -> Sequence[int]:
+        by_steps = [step for step in stored if self.every and step % self.every == 0]
+        if not self.hours:
+            return by_steps
+        windows: dict[float, int] = {}
+        for step in sorted(stored):
+            windows.setdefault(stored[step].saved_at // (self.hours * _SECONDS_AN_HOUR), step)
+        return [*by_steps, *windows.values()]

@@ -1,0 +1,1 @@
+"""Order, packing and mixture of samples as arithmetic."""

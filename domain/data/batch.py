@@ -1,0 +1,88 @@
+"""Packed rows of tokens, the unit of work of one optimizer step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.domain.data.cursor import Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rows of packed documents; the model predicts each token from those before it in the same document.
+
+    ``input_ids`` is int64 (rows, length). ``starts`` int64 are the places in the flattened rows at which a document's
+    piece begins, rising; a row that holds anything begins with one. ``row_lengths`` int64 (rows,) counts the tokens of
+    each row; padding comes behind them. ``cursor`` is where the *next* batch starts: it travels with the batch, so
+    prefetching cannot make a resume lie.
+    The arrays that a model takes follow from these, and are made when they are first asked for.
+    """
+
+    input_ids: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    row_lengths: NDArray[np.int64]
+    cursor: Cursor = field(default_factory=Cursor)
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many sequences the batch holds."""
+        return int(self.input_ids.shape[0])
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Return how many tokens the model reads, padding left out."""
+        return int(self.row_lengths.sum())
+
+    @property
+    def num_targets(self) -> int:
+        """Return how many tokens the model predicts: the weight of the batch in a loss."""
+        return self.num_tokens - len(self.starts)
+
+    @cached_property
+    def position_ids(self) -> NDArray[np.int64]:
+        """Return each token's place in its piece, int64 (rows, length); 0 on padding."""
+        begins = np.append(0, self.starts)
+        flat = np.arange(self.input_ids.size)
+        flat -= np.repeat(begins, np.diff(begins, append=flat.size))
+        return self._masked(flat.reshape(self.input_ids.shape), 0)
+
+    @cached_property
+    def document_ids(self) -> NDArray[np.int32]:
+        """Return the number of each token's piece in its row, int32 (rows, length), from 0; -1 on padding."""
+        begins = np.zeros(self.input_ids.shape, np.int32)
+        begins.reshape(-1)[self.starts] = 1
+        return self._masked(np.cumsum(begins, axis=1, dtype=np.int32) - 1, -1)
+
+    @cached_property
+    def loss_mask(self) -> NDArray[np.bool_]:
+        """Return whether each token is a target, bool (rows, length): never the first of a piece, never padding."""
+        mask = ~self._padding
+        mask.reshape(-1)[self.starts] = False
+        return mask
+
+    def split(self, rows: int) -> Iterator[Batch]:
+        """Yield the batch in order as micro-batches of at most ``rows`` rows."""
+        length = self.input_ids.shape[1]
+        for begin in range(0, self.num_rows, rows):
+            part = slice(begin, begin + rows)
+            first, last = np.searchsorted(self.starts, [begin * length, (begin + rows) * length])
+            starts = self.starts[first:last] - begin * length
+            yield Batch(self.input_ids[part], starts, self.row_lengths[part], self.cursor)
+
+    @cached_property
+    def _padding(self) -> NDArray[np.bool_]:
+        return np.arange(self.input_ids.shape[1]) >= self.row_lengths[:, np.newaxis]
+
+    def _masked(self, values: NDArray[np.signedinteger], padding: int) -> NDArray[np.signedinteger]:
+        if self.num_tokens < self.input_ids.size:
+            values[self._padding] = padding
+        return values

@@ -1,0 +1,39 @@
+"""Files that were added to the data of a run after it began, and the epochs that read them first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.data.sample_order import Fewer, SampleOrder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.domain.data.mixture import Mixture
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The ``epochs`` from which on each part that was added is read, in the order in which the parts were added.
+
+    None, at the end, is the first epoch of which none of the first ``samples`` samples is: so far the run has come.
+    """
+
+    epochs: tuple[int | None, ...] = ()
+    samples: int = 0
+
+    def resolve(self, rows: Sequence[int], mixture: Mixture) -> tuple[Fewer, ...]:
+        """Return how few rows there were before each part was added, ``rows`` being those of each part.
+
+        The first of ``rows`` are those that the run began with.
+        """
+        sizes = list(accumulate(rows))
+        grown: tuple[Fewer, ...] = ()
+        for size, known in zip(sizes, self.epochs, strict=False):
+            last = grown[-1].until if grown else 0
+            until = SampleOrder((size,), mixture, grown).next_epoch(self.samples) if known is None else known
+            grown = (*grown, Fewer(max(last, until), size))
+        return grown

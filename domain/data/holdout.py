@@ -1,0 +1,64 @@
+"""Which documents are kept from training, to evaluate on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from holdfast.domain.data.permutation import key_words, mix
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def hash_of(text: str) -> int:
+    """Return what a document is known by wherever it lies, 64 bits; equal texts, and no others, have equal hashes."""
+    # of the hashes in the standard library the fastest, as processors have instructions for it
+    return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Holdout:
+    """Chooses a fixed share of documents by the hash of their text.
+
+    Hashing the text, not the place, keeps two copies of one document on the same side and the split unchanged when
+    files are moved, reordered or added. Held are the documents that ``seed`` sends to a place from ``begin`` on and
+    before ``end``, of [0, 1).
+    """
+
+    end: float
+    seed: int
+    begin: float = 0.0
+
+    @classmethod
+    def fold(cls, index: int, folds: int, seed: int) -> Self:
+        """Return one of ``folds`` hold-outs of equal shares; each document is held by exactly one of them.
+
+        Raises ``ConfigurationError`` if there is no such fold.
+        """
+        if not 0 <= index < folds:
+            msg = f"there is no fold {index} of {folds}: folds are numbered from 0"
+            raise ConfigurationError(msg)
+        return cls((index + 1) / folds, seed, index / folds)
+
+    @property
+    def fraction(self) -> float:
+        """Return the share of documents that is held."""
+        return self.end - self.begin
+
+    def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return for each document, by its hash, whether it is for evaluation, never for training."""
+        places = self.place_of(hashes)
+        return (self.begin <= places) & (places < self.end)
+
+    def holds_text(self, text: str) -> bool:
+        """Return whether the document is for evaluation, never for training."""
+        return bool(self.holds(np.array([hash_of(text)], np.uint64))[0])
+
+    def place_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Return where documents, by their hashes, fall in [0, 1), float64."""
+        return (mix(hashes ^ key_words(self.seed)[0]) >> 11) / 2**53

@@ -1,0 +1,138 @@
+"""Which source each sample of a mixture comes from."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.domain.data.permutation import permute
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The integer weights of all sources from the sample ``start`` on; a source of weight 0 rests."""
+
+    start: int
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Deals samples to sources by weight, and says how many of its own samples stand before each.
+
+    Samples come in blocks of ``block``: how many of a block each source gives follows from the weights, which of them
+    from a permutation that ``seed`` and the block choose. A block is computed by itself, so a place far on costs no
+    more than the first. ``names``, if there are any, are what errors call the sources. Stages start at rising multiples
+    of ``block``, the first one at 0; raises ``ConfigurationError`` where that, or a weight, is impossible.
+    """
+
+    seed: int
+    stages: tuple[Stage, ...]
+    block: int = 1024
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        starts = [stage.start for stage in self.stages]
+        if self.block < 1 or starts[:1] != [0] or any(start % self.block for start in starts):
+            msg = f"stages must start at multiples of {self.block} samples, the first one at 0, but they do at {starts}"
+            raise ConfigurationError(msg)
+        if any(one >= two for one, two in pairwise(starts)):
+            msg = f"each stage must start behind the one before it, but they start at {starts}"
+            raise ConfigurationError(msg)
+        for number, stage in enumerate(self.stages):
+            if len(stage.weights) != self.num_sources or min(stage.weights, default=0) < 0 or not any(stage.weights):
+                msg = (
+                    f"stage {number} has the weights {stage.weights}: give each of the {self.num_sources} sources one, "
+                    "none below 0 and not all 0"
+                )
+                raise ConfigurationError(msg)
+
+    @property
+    def num_sources(self) -> int:
+        """Return how many sources there are."""
+        return len(self.stages[0].weights)
+
+    def name_of(self, source: int) -> str:
+        """Return what a person knows ``source`` by: its name in quotes, or its number."""
+        return repr(self.names[source]) if self.names else str(source)
+
+    def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return each sample's source and how many samples of that source stand before it, both int64.
+
+        The ordinals of a source count 0, 1, 2 and so on with the samples, over all stages.
+        """
+        if self.num_sources == 1:
+            return np.zeros_like(samples), samples.copy()
+        blocks, numbers = np.unique(samples // self.block, return_inverse=True)
+        sources, ordinals = dealt = np.empty((2, len(blocks), self.block), np.int64)
+        for number, block in enumerate(blocks.tolist()):
+            dealt[:, number] = self._deal(block)
+        places = samples % self.block
+        return sources[numbers, places], ordinals[numbers, places]
+
+    def gives_from(self, sample: int) -> tuple[bool, ...]:
+        """Return for each source whether it gives any sample from ``sample`` on."""
+        current = bisect_right(self.stages, sample, key=lambda stage: stage.start) - 1
+        return tuple(
+            any(stage.weights[source] for stage in self.stages[current:]) for source in range(self.num_sources)
+        )
+
+    def quotas(self, samples: int) -> tuple[int, ...]:
+        """Return how many of the first ``samples`` each source gives; at the ends of blocks that is exact.
+
+        They sum to ``samples``, none ever sinks as ``samples`` grows, and in each stage none is ever 1.7 from its ideal
+        share, nor 1 with three sources or fewer (the bound follows from the tree, see ``_splits``).
+        """
+        totals = [0] * self.num_sources
+        current = bisect_right(self.stages, samples, key=lambda stage: stage.start)
+        ends = [*(stage.start for stage in self.stages[1:current]), samples]
+        for stage, end in zip(self.stages, ends, strict=False):
+            for source, quota in _quotas(stage.weights, end - stage.start).items():
+                totals[source] += quota
+        return tuple(totals)
+
+    def _deal(self, block: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        before = np.array(self.quotas(block * self.block))
+        quotas = np.array(self.quotas((block + 1) * self.block)) - before
+        slots = np.arange(self.block)
+        sources = np.repeat(np.arange(self.num_sources), quotas)[permute(slots, self.block, self.seed, block)]
+        ordinals = np.empty_like(slots)
+        ordinals[np.argsort(sources, kind="stable")] = slots + np.repeat(before - np.cumsum(quotas) + quotas, quotas)
+        return sources, ordinals
+
+
+def _quotas(weights: tuple[int, ...], samples: int) -> dict[int, int]:
+    root, splits = _splits(weights)
+    quotas = {root: samples}
+    for node, left, right, left_weight, weight in splits:
+        quota = quotas.pop(node)
+        quotas[left] = (2 * quota * left_weight + weight) // (2 * weight)
+        quotas[right] = quota - quotas[left]
+    return quotas
+
+
+@lru_cache(maxsize=256)
+def _splits(weights: tuple[int, ...]) -> tuple[int, tuple[tuple[int, int, int, int, int], ...]]:
+    """Return the root of Huffman's tree over the sources, and its splits from there down.
+
+    Each split rounds, so a source is off by half a sample for each node on its path, times its share of that node. In
+    Huffman's tree these shares fall at least like 1, 1, 1/2, 1/3, 1/5, ... (Fibonacci): together less than 3.36 / 2.
+    """
+    heap = [(weight, source) for source, weight in enumerate(weights) if weight]
+    heapify(heap)
+    splits = []
+    for node in range(len(weights), len(weights) + len(heap) - 1):
+        (right_weight, right), (left_weight, left) = heappop(heap), heappop(heap)
+        heappush(heap, (left_weight + right_weight, node))
+        splits.append((node, left, right, left_weight, left_weight + right_weight))
+    return heap[0][1], tuple(reversed(splits))

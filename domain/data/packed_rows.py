@@ -1,0 +1,68 @@
+"""Rows that lie ready to be dealt, many at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from holdfast.domain.data.batch import Batch
+from holdfast.domain.data.row_pieces import Pieces, copy_pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from holdfast.domain.data.cursor import Cursor
+    from holdfast.domain.data.row_index import RowIndex
+
+
+class Rows(NamedTuple):
+    """Packed rows, laid out.
+
+    ``ids`` are unsigned (rows, length), 0 behind the ``lengths`` int64 (rows,) of them that are tokens. ``starts``
+    int64 are the columns at which pieces begin, ``counts`` int64 (rows,) of them in each row.
+    """
+
+    ids: NDArray[np.unsignedinteger]
+    lengths: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @property
+    def num_rows(self) -> int:
+        """Return how many rows there are."""
+        return len(self.lengths)
+
+
+def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> Rows:
+    """Return the rows of ``index`` over the flat ``ids`` in this ``order`` of their numbers, ``length`` long."""
+    pieces = _pieces_of(index, order)
+    target = np.zeros((len(order), length), ids.dtype)
+    whole = (pieces.runs >= 0) & (pieces.lengths == length)
+    if whole.any():
+        target[whole] = sliding_window_view(ids, length)[pieces.runs[whole]]
+    for row in np.flatnonzero(~whole).tolist():
+        copy_pieces(target[row], ids, *pieces.of(row))
+    return Rows(target, pieces.lengths, pieces.columns, pieces.counts)
+
+
+def join_rows(parts: Sequence[Rows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
+    """Return a batch of ``shape`` whose rows at ``places`` are those of ``parts``, in order; the others are empty."""
+    input_ids, row_lengths = np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
+    if not parts:
+        return Batch(input_ids, np.zeros(0, np.int64), row_lengths, cursor)
+    input_ids[places] = np.concatenate([part.ids for part in parts])
+    row_lengths[places] = np.concatenate([part.lengths for part in parts])
+    counts = np.concatenate([part.counts for part in parts])
+    starts = np.concatenate([part.starts for part in parts]) + np.repeat(places * shape[1], counts)
+    starts.sort()
+    return Batch(input_ids, starts, row_lengths, cursor)
+
+
+def _pieces_of(index: RowIndex, order: NDArray[np.int64]) -> Pieces:
+    first_pieces, counts = index.rows[:-1][order], np.diff(index.rows)[order]
+    places = np.repeat(first_pieces - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+    return Pieces(index.starts[places], index.lengths[places], counts)

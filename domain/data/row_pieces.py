@@ -1,0 +1,68 @@
+"""Where the parts of packed rows lie in flat token ids, many rows at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from holdfast.domain.data.token_ids import TokenIds
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The pieces of some rows, end to end: each begins somewhere in the ids of its row and has a size.
+
+    ``begins`` and ``sizes`` are int64 (pieces,), ``counts`` int64 (rows,) of them in each row, which may be 0.
+    """
+
+    begins: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Return how many tokens each row has, int64 (rows,)."""
+        return np.diff(self._before[self._bounds])
+
+    @cached_property
+    def columns(self) -> NDArray[np.int64]:
+        """Return where in its row each piece begins, int64 (pieces,)."""
+        return self._before[:-1] - np.repeat(self._before[self._bounds[:-1]], self.counts)
+
+    @cached_property
+    def runs(self) -> NDArray[np.int64]:
+        """Return where each row begins whose pieces lie side by side, -1 for the others, int64 (rows,)."""
+        is_gap = np.zeros(len(self.begins) + 1, np.int64)
+        is_gap[2:] = self.begins[1:] != self.begins[:-1] + self.sizes[:-1]
+        gaps = np.cumsum(is_gap)  # before each piece
+        first = np.minimum(self._bounds[:-1] + 1, self._bounds[1:])  # a gap between two rows is none
+        firsts = np.append(self.begins, 0)[self._bounds[:-1]]
+        return np.where(gaps[self._bounds[1:]] == gaps[first], firsts, -1)
+
+    def of(self, row: int) -> tuple[list[int], list[int]]:
+        """Return where the pieces of one row begin, and their sizes."""
+        first, last = self._bounds[row : row + 2]
+        return self.begins[first:last].tolist(), self.sizes[first:last].tolist()
+
+    @cached_property
+    def _bounds(self) -> NDArray[np.int64]:
+        return np.append(0, np.cumsum(self.counts))
+
+    @cached_property
+    def _before(self) -> NDArray[np.int64]:
+        return np.append(0, np.cumsum(self.sizes))
+
+
+def copy_pieces(row: NDArray[np.integer], ids: TokenIds, begins: list[int], sizes: list[int]) -> None:
+    """Copy the pieces of ``ids`` that begin and measure so into ``row``, 0 behind them."""
+    column = 0
+    for begin, size in zip(begins, sizes, strict=True):
+        row[column : column + size] = ids[begin : begin + size]
+        column += size
+    row[column:] = 0

@@ -1,0 +1,147 @@
+"""The order in which data are read: a pure function of the plan, the seed and the number of a sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.domain.data.permutation import permute
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from holdfast.domain.data.mixture import Mixture
+
+_LANES = (192, 96, 48, 24, 8, 4, 2, 1)  # each can be shared by many numbers of ranks
+_FEW_LANES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Fewer:
+    """Says that a source had only its first ``size`` records before the epoch ``until``."""
+
+    until: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOrder:
+    """Says which record of which source each sample of a run is, the ``sizes`` of the sources being known.
+
+    A source's records come in another order in each epoch, in each of them all once. An only source may have grown:
+    ``grown`` tells the sizes that it had before, each for earlier epochs than the next. Raises ``ConfigurationError``
+    for sizes that do not fit the mixture.
+    """
+
+    sizes: tuple[int, ...]
+    mixture: Mixture
+    grown: tuple[Fewer, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert not self.grown or len(self.sizes) == 1, "only a source that is alone may have grown"
+        if len(self.sizes) != self.mixture.num_sources:
+            msg = f"there are {len(self.sizes)} sources, but weights for {self.mixture.num_sources}: give each one"
+            raise ConfigurationError(msg)
+        for source, size in enumerate(self.sizes):
+            if size < 1 and any(stage.weights[source] for stage in self.mixture.stages):
+                msg = f"source {self.mixture.name_of(source)} has a weight, but no records: give it weight 0 or records"
+                raise ConfigurationError(msg)
+
+    def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Return each sample's source, its epoch of that source, and its record in it, all int64."""
+        sources, ordinals = self.mixture.locate(samples)
+        epochs, places = self._dealt(sources, ordinals)
+        records = np.empty_like(places)
+        for source in np.unique(sources).tolist():
+            of_source = np.flatnonzero(sources == source)
+            for epoch in np.unique(epochs[of_source]).tolist():
+                here = of_source[epochs[of_source] == epoch]
+                records[here] = permute(places[here], self._size(source, epoch), self.mixture.seed, source, epoch)
+        return sources, epochs, records
+
+    def start_of(self, epoch: int) -> int:
+        """Return how many samples of the only source stand before its ``epoch``."""
+        begins, ends = [0, *(past.until for past in self.grown)], [*(past.until for past in self.grown), epoch]
+        sizes = [*(past.size for past in self.grown), self.sizes[0]]
+        return sum(size * max(0, min(end, epoch) - begin) for begin, end, size in zip(begins, ends, sizes, strict=True))
+
+    def next_epoch(self, samples: int) -> int:
+        """Return the first epoch of the only source of which none of the first ``samples`` samples is."""
+        if not samples:
+            return 0
+        return int(self.locate(np.array([samples - 1]))[1][0]) + 1
+
+    def total(self, epochs: int) -> int:
+        """Return how many samples there are until the first one that would read a source for more than ``epochs``.
+
+        So the source that runs out first, given the weights, ends the data; with one source they are all its epochs.
+        """
+        limits = [self.start_of(epochs)] if self.grown else [size * epochs for size in self.sizes]
+        whole, beyond = 0, 1
+        while self._is_within(beyond, limits):
+            whole, beyond = beyond, beyond * 2
+        while beyond - whole > 1:
+            middle = (whole + beyond) // 2
+            whole, beyond = (middle, beyond) if self._is_within(middle, limits) else (whole, middle)
+        block = np.arange(whole * self.mixture.block, beyond * self.mixture.block)
+        sources, ordinals = self.mixture.locate(block)
+        return int(block[ordinals >= np.array(limits)[sources]][0])
+
+    def _dealt(
+        self, sources: NDArray[np.int64], ordinals: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the epoch, and the place in it, of samples by how many of their sources stand before them."""
+        if not self.grown:
+            return np.divmod(ordinals, np.array(self.sizes)[sources])
+        begins = np.array([0, *(past.until for past in self.grown)])
+        starts = np.array([self.start_of(epoch) for epoch in begins.tolist()])
+        sizes = np.array([*(max(1, past.size) for past in self.grown), self.sizes[0]])
+        spans = np.searchsorted(starts, ordinals, side="right") - 1
+        epochs, places = np.divmod(ordinals - starts[spans], sizes[spans])
+        return begins[spans] + epochs, places
+
+    def _size(self, source: int, epoch: int) -> int:
+        return next((past.size for past in self.grown if epoch < past.until), self.sizes[source])
+
+    def _is_within(self, blocks: int, limits: list[int]) -> bool:
+        quotas = self.mixture.quotas(blocks * self.mixture.block)
+        return all(quota <= limit for quota, limit in zip(quotas, limits, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one of ``ranks`` equal ranks takes of each batch of ``batch`` samples.
+
+    Raises ``ConfigurationError`` where the batch cannot be divided evenly.
+    """
+
+    batch: int
+    rank: int = 0
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch % self.ranks:
+            msg = f"{self.ranks} processes cannot share optimizer.batch_size={self.batch} evenly: "
+            raise ConfigurationError(msg + f"choose a multiple of {self.ranks}")
+
+    def of(self, start: int) -> range:
+        """Return the rank's samples of the batch that begins at the sample ``start``: one run, in the ranks' order."""
+        size = self.batch // self.ranks
+        return range(start + self.rank * size, start + (self.rank + 1) * size)
+
+
+def choose_lanes(num_units: int) -> int:
+    """Return in how many lanes to stream ``num_units`` units.
+
+    Each lane has four of them to shuffle; more than eight lanes, which cost memory and time, are for data so large that
+    each has sixteen, and that many ranks may want to share.
+    """
+    return next((lanes for lanes in _LANES if lanes * (4 if lanes <= _FEW_LANES else 16) <= num_units), 1)
+
+
+def unit_order(num_units: int, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the units in the order, int64, in which an epoch deals them: the k-th one to lane k modulo the lanes."""
+    return permute(np.arange(num_units), num_units, seed, epoch)

@@ -1,0 +1,1 @@
+"""Policies about failures and their remedies."""

@@ -1,0 +1,1 @@
+"""Policies about the resources of the machine."""

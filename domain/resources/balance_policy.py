@@ -1,0 +1,156 @@
+"""When a run uses more or less of its machine: hysteresis, one knob at a time, and a rest after each change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from holdfast.domain.checkpoints.tiers import Band
+from holdfast.domain.resources.balance_state import REMEMBERED, Change, Trial
+from holdfast.domain.resources.knobs import Knob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.domain.resources.balance_state import BalanceState, Reading, Saved
+    from holdfast.domain.resources.knobs import Setting
+
+_WAITING = Band(0.10, 0.03)  # shares of the time that training waits for data, or for saves
+_NOTICED_SECONDS = 0.2  # shorter waits within what is remembered are noise
+_LONG_SECONDS = 1.0  # of a save that is worth another rhythm
+_SCARCE = 0.95  # of memory: what is next, if more is asked for, is the kernel's out-of-memory killer
+_CRITICAL = 0.99  # of memory: whoever asks for it
+_STALLED = 0.01  # of the time: the kernel looks for memory while somebody waits for it
+_BUSY = 0.95  # processors that are this busy gain nothing from more threads
+_BETTER = 0.95  # of the time before: a change that saves less brought nothing
+_ROOM = 0.01  # of the memory: a smaller micro-batch that frees less is not worth its time
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Turns knobs by halves and doubles, so that a load that stays the same leads to a few changes and then to none.
+
+    - Memory that is full to the upper end of ``memory`` counts as short until it falls below the lower one. Meanwhile
+      less is prepared ahead, by fewer threads, unless training waits for data already. Where it is about to run out,
+      micro-batches are smaller, if that frees any: from 95 % on if the kernel has begun to look for it, or does not
+      tell, and from 99 % on in any case. Smaller ones cost time, and what others hold and leave alone does no harm.
+    - What was taken away comes back once memory was free for a while; if that was too early, for twice as long.
+    - Training that waits for data more than a tenth of its time gets more threads, and then more batches ahead, which
+      helps where they come in bursts. What does not make steps faster is taken back, and what had been taken away is
+      given back if training waits for want of it; neither is tried again for a while, twice as long each time.
+    - Saves for which training waits more than a tenth of its time become rarer, and as they were once they are quick.
+    """
+
+    memory: Band = Band()  # noqa: RUF009  frozen
+
+    def after_steps(self, state: BalanceState, reading: Reading) -> tuple[BalanceState, Change | None]:
+        """Return what to remember, and the change that it is time for, if it is."""
+        state = self._seen(state, reading)
+        if state.rest:
+            return replace(state, rest=state.rest - 1), None
+        if state.trial is not None and _is_in_vain(state, state.trial):
+            return _undone(state, state.trial.change)
+        state = replace(state, trial=None)
+        if (change := self._relief(state) or self._supply(state)) is not None:
+            return replace(state.turned(change), trial=Trial(change, state.pace, reading.memory)), change
+        if (change := self._return(state)) is not None:
+            return state.turned(change), change
+        return state, None
+
+    def after_save(self, state: BalanceState, saved: Saved) -> tuple[BalanceState, Change | None]:
+        """Return the same once a checkpoint is durable."""
+        setting = state.knobs.get(Knob.SAVE_EVERY)
+        period = state.pace * setting.value if setting else 0.0
+        if setting is None or not period:
+            return state, None
+        stall = saved.stall_seconds
+        share = stall / (period + stall)
+        if share >= _WAITING.enter and stall >= _LONG_SECONDS and setting.value * 2 <= setting.most:
+            reason = f"training waited {stall:.1f} s for a save, {share:.0%} of its time"
+            change = Change(Knob.SAVE_EVERY, setting.value, setting.value * 2, reason)
+        elif share <= _WAITING.leave and saved.seconds <= period / 4 and setting.value > setting.usual:
+            reason = f"a save takes {saved.seconds:.1f} s again"
+            change = Change(Knob.SAVE_EVERY, setting.value, max(setting.usual, setting.value // 2), reason)
+        else:
+            return state, None
+        return replace(state.turned(change), rest=state.rest), change
+
+    def _seen(self, state: BalanceState, reading: Reading) -> BalanceState:
+        is_short = self.memory.holds(reading.memory, held=state.memory.is_short)
+        seen = replace(
+            state,
+            readings=(*state.readings, reading)[-REMEMBERED:],
+            memory=state.memory.seen(is_short=is_short),
+            barred={knob: left - 1 for knob, left in state.barred.items() if left > 1},
+        )
+        waited = sum(each.wait_seconds for each in seen.readings)
+        is_enough = len(seen.readings) == REMEMBERED and waited >= _NOTICED_SECONDS
+        return replace(seen, is_starved=is_enough and _WAITING.holds(seen.waited, held=state.is_starved))
+
+    def _relief(self, state: BalanceState) -> Change | None:
+        """Return what to take away while memory is short."""
+        if not state.memory.is_short:
+            return None
+        is_critical = _is_critical(state.readings[-1])
+        feed = (Knob.PREFETCH, Knob.THREADS) if is_critical or not state.is_starved else ()
+        knobs = [knob for knob in feed if is_critical or knob not in state.barred]
+        if is_critical and Knob.MICRO_BATCH not in state.barred:
+            knobs.append(Knob.MICRO_BATCH)
+        return _halved(state, knobs, f"{state.readings[-1].memory:.0%} of the memory is in use")
+
+    def _supply(self, state: BalanceState) -> Change | None:
+        """Return what may end a want of data."""
+        if state.memory.is_short or not state.is_starved:
+            return None
+        is_busy = state.readings[-1].processors >= _BUSY
+        knobs = (Knob.PREFETCH,) if is_busy else (Knob.THREADS, Knob.PREFETCH)
+        reason = f"training waited for data {state.waited:.0%} of its time"
+        free = [knob for knob in knobs if knob not in state.barred]
+        return _doubled(state, free, lambda setting: setting.most, reason)
+
+    def _return(self, state: BalanceState) -> Change | None:
+        """Return what may be given back after memory was short."""
+        if state.memory.is_short or state.memory.calm < state.memory.patience:
+            return None
+        knobs = (Knob.MICRO_BATCH, Knob.THREADS, Knob.PREFETCH)
+        reason = f"only {state.readings[-1].memory:.0%} of the memory is in use again"
+        return _doubled(state, knobs, lambda setting: setting.usual, reason)
+
+
+def _is_in_vain(state: BalanceState, trial: Trial) -> bool:
+    """Return whether a change brought nothing, or made training wait for data."""
+    change, now = trial.change, state.readings[-1]
+    if change.knob is Knob.MICRO_BATCH:
+        return now.memory > trial.memory - _ROOM
+    if change.after > change.before:
+        return state.is_starved and state.pace > _BETTER * trial.pace
+    return state.is_starved and not _is_critical(now)
+
+
+def _is_critical(reading: Reading) -> bool:
+    is_left_alone = reading.stalled is not None and reading.stalled < _STALLED
+    return reading.memory >= (_CRITICAL if is_left_alone else _SCARCE)
+
+
+def _undone(state: BalanceState, change: Change) -> tuple[BalanceState, Change]:
+    is_for_data = change.after < change.before and change.knob is not Knob.MICRO_BATCH
+    did = "made training wait for data" if is_for_data else "brought nothing"
+    back = Change(change.knob, change.after, change.before, f"a change to {change.after} {did}")
+    barred = {**state.barred, change.knob: state.bar}
+    return replace(state.turned(back), trial=None, barred=barred, bar=2 * state.bar), back
+
+
+def _halved(state: BalanceState, knobs: Iterable[Knob], reason: str) -> Change | None:
+    for knob in knobs:
+        setting = state.knobs.get(knob)
+        if setting is not None and setting.value > setting.least:
+            return Change(knob, setting.value, max(setting.least, setting.value // 2), reason)
+    return None
+
+
+def _doubled(state: BalanceState, knobs: Iterable[Knob], limit: Callable[[Setting], int], reason: str) -> Change | None:
+    for knob in knobs:
+        setting = state.knobs.get(knob)
+        if setting is not None and setting.value < limit(setting):
+            return Change(knob, setting.value, min(limit(setting), setting.value * 2), reason)
+    return None

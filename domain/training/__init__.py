@@ -1,0 +1,1 @@
+"""Steps, budgets, schedules and sizes of a run."""

@@ -1,0 +1,146 @@
+"""The learning rate over a run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.domain.training.budget import Budget
+    from holdfast.domain.training.progress import Progress
+
+WSD_DECAY = 0.1
+"""Share of the budget in which ``WarmupStableDecay`` decays if nobody says how long (MiniCPM, arXiv 2404.06395)."""
+
+
+class Schedule(Protocol):
+    """A learning rate for each moment of a run: a pure function of progress.
+
+    It has no state to save, and a resumed run cannot leave the curve.
+    """
+
+    def at(self, progress: Progress) -> float:
+        """Return the learning rate of the step that follows ``progress``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of training, counted in optimizer steps or in tokens."""
+
+    length: int
+    unit: Literal["steps", "tokens"] = "steps"
+
+    def position_of(self, progress: Progress) -> int:
+        """Return how far the run has come, in this unit."""
+        return progress.step if self.unit == "steps" else progress.tokens
+
+    def limit_of(self, budget: Budget) -> int | None:
+        """Return where the run ends, in this unit; None if ``budget`` sets no such limit."""
+        return budget.steps if self.unit == "steps" else budget.tokens
+
+
+def half_cosine(decayed: float) -> float:
+    """Return the height of a half cosine from 1 at 0 to 0 at 1 (SGDR without restarts, arXiv 1608.03983)."""
+    return 0.5 * (1.0 + math.cos(math.pi * decayed))
+
+
+def straight_line(decayed: float) -> float:
+    """Return the height of a straight line from 1 at 0 to 0 at 1."""
+    return 1.0 - decayed
+
+
+def one_minus_sqrt(decayed: float) -> float:
+    """Return one minus the square root: steep at first, better than a line in arXiv 2405.18392."""
+    return 1.0 - math.sqrt(decayed)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Linear warm-up to ``peak``, which stays."""
+
+    peak: float
+    warmup: Span
+
+    def at(self, progress: Progress) -> float:
+        """Return the learning rate of the step that follows ``progress``."""
+        return self.peak * _warmed_up(self.warmup, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupDecay:
+    """Linear warm-up to ``peak``, then at once a decay to ``floor`` of the form ``shape``.
+
+    The decay lasts until the end of a budget, or for a span after which the rate stays at ``floor``. What is counted in
+    another unit than the warm-up takes the warm-up's steps to be like all the others.
+    """
+
+    peak: float
+    warmup: Span
+    floor: float
+    shape: Callable[[float], float]
+    decay: Budget | Span
+
+    def at(self, progress: Progress) -> float:
+        """Return the learning rate of the step that follows ``progress``."""
+        if self.warmup.position_of(progress) < self.warmup.length:
+            return self.peak * _warmed_up(self.warmup, progress)
+        return self.floor + (self.peak - self.floor) * self.shape(min(1.0, self._decayed(progress)))
+
+    def _decayed(self, progress: Progress) -> float:
+        share = Fraction(self.warmup.length, max(1, self.warmup.position_of(progress)))  # of the way so far
+        if isinstance(self.decay, Span):
+            position = self.decay.position_of(progress)
+            return float((position - position * share) / self.decay.length)
+        spent = self.decay.fraction_spent_by(progress)
+        warmed_up = spent * float(share)  # warm-up's share of the budget
+        return (spent - warmed_up) / (1.0 - warmed_up) if warmed_up < 1.0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupStableDecay:
+    """Linear warm-up to ``peak``, which stays until the run's last stretch: there it decays to ``floor`` (WSD).
+
+    ``decay`` is that stretch, counted back from the end of ``budget``, which must have one limit and that in the same
+    unit (``ValueError``); None means the last ``WSD_DECAY`` of the budget. Source: MiniCPM, arXiv 2404.06395.
+    """
+
+    peak: float
+    warmup: Span
+    floor: float
+    shape: Callable[[float], float]
+    budget: Budget
+    decay: Span | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a decay whose beginning nobody can tell."""
+        is_plain = self.budget.steps is None or self.budget.tokens is None
+        if self.decay is not None and not (is_plain and self.decay.limit_of(self.budget)):
+            msg = f"a decay in {self.decay.unit} needs a budget in {self.decay.unit} alone"
+            raise ValueError(msg)
+
+    def at(self, progress: Progress) -> float:
+        """Return the learning rate of the step that follows ``progress``."""
+        decayed = min(1.0, max(0.0, 1.0 - self._remaining(progress)))
+        rate = self.floor + (self.peak - self.floor) * self.shape(decayed)
+        return min(rate, self.peak * _warmed_up(self.warmup, progress))
+
+    def is_decaying_at(self, progress: Progress) -> bool:
+        """Return whether the step that led to ``progress`` was one of the last stretch."""
+        return self._remaining(progress) < 1.0
+
+    def _remaining(self, progress: Progress) -> float:
+        if self.decay is None:
+            return (1.0 - self.budget.fraction_spent_by(progress)) / WSD_DECAY
+        end = self.decay.limit_of(self.budget) or 0
+        return (end - self.decay.position_of(progress)) / self.decay.length
+
+
+def _warmed_up(warmup: Span, progress: Progress) -> float:
+    # The next step counts, so that the first is not in vain; how many tokens it will have, nobody knows.
+    position = warmup.position_of(progress) + (warmup.unit == "steps")
+    return min(1.0, position / warmup.length) if warmup.length else 1.0

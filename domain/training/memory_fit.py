@@ -1,0 +1,167 @@
+"""Whether a model can be trained in the memory that is there, from what it certainly takes, and what would fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from holdfast.domain.sizes import shown_size
+from holdfast.domain.training.memory_estimate import FP32, Training, estimate_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.domain.training.memory_estimate import ModelShape
+
+_OF_8_BITS = 2  # bytes of two moments
+_OF_4_BITS = 0.5
+_MARGIN = 1.1  # for what a pass takes of a model whose shape nobody knows
+_MOST_PROCESSES = 4096
+_PROCESS_BYTES = 0.4e9  # of Python, torch and their buffers beside the model
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """So many bytes that one process may take, and a clause that says where they are and how many."""
+
+    num_bytes: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a model is to be trained, as far as it says what weights, gradients and optimizer certainly take.
+
+    ``optimizer_bytes`` are what the algorithm keeps of a parameter. ``is_on_host`` says that all lie in host memory,
+    else they lie on a GPU. ``num_parts`` are the processes that share them. ``trains_all`` is not so with adapters.
+    ``only_built`` leaves what training takes to another engine, and counts what building takes.
+    """
+
+    optimizer_bytes: float = 8
+    is_on_host: bool = True
+    num_parts: int = 1
+    trains_all: bool = True
+    loads_weights: bool = False
+    weight_bytes: float = FP32
+    may_keep_8_bits: bool = False
+    only_built: bool = False
+
+    @property
+    def state_bytes(self) -> float:
+        """Return the bytes a parameter that one process keeps for training."""
+        trained = FP32 + self.optimizer_bytes if self.trains_all else 0
+        return (self.weight_bytes + trained) / self.num_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model of at least so many parameters, its shape if that is known, and how many tokens its rows have."""
+
+    num_parameters: int
+    shape: ModelShape | None = None
+    length: int = 512
+
+
+def refusal(model: Model, plan: Plan, host: Room, gpu: Room | None = None) -> str | None:
+    """Return why ``model`` cannot be trained by ``plan``, in a sentence that says what would fit; None if it may fit.
+
+    Only what it takes in any case is counted: its weights in fp32 while it is built, and with ``plan`` weights,
+    gradients and what the optimizer keeps. So what fits is never refused; what is not refused may be too large still.
+    """
+    size = model.num_parameters
+    if (problem := _problem(size, plan, host, gpu)) is None:
+        return None
+    told = f"the model has at least {_counted(size)} parameters, and {problem}"
+    fitting = list(_remedies(model, plan, host, gpu))
+    most = _counted(_largest(plan, host, gpu))
+    if fitting:
+        return f"{told}: it fits with {', or with '.join(fitting)}; as it is, at most {most} parameters fit"
+    return f"{told}: no setting makes it fit, and at most {most} parameters do"
+
+
+def warning(model: Model, plan: Plan, host: Room) -> str | None:
+    """Return a clause that says why a run that is not refused may still run out of host memory; None if it has enough.
+
+    What a pass of one row takes is counted where the model's shape is known, and what the process takes beside it.
+    """
+    needed = plan.state_bytes * model.num_parameters
+    if not plan.is_on_host or plan.only_built or needed > host.num_bytes:
+        return None
+    beside = _PROCESS_BYTES + (0.0 if model.shape is None else _passing(model.shape, model.length, 0))
+    if needed + beside <= host.num_bytes:
+        return None
+    return (
+        f"to train the model takes {shown_size(needed)} at least ({_parts(plan)}) and about {shown_size(beside)} "
+        f"beside that, and {host.words}"
+    )
+
+
+def _problem(size: int, plan: Plan, host: Room, gpu: Room | None) -> str | None:
+    trains = f"to train it takes {shown_size(plan.state_bytes * size)} at least ({_parts(plan)}), "
+    if plan.is_on_host and not plan.only_built and plan.state_bytes * size > host.num_bytes:
+        return trains + f"but {host.words}"
+    if FP32 * size > host.num_bytes:
+        return f"to build it takes {shown_size(FP32 * size)} of host memory in each process, but {host.words}"
+    if gpu is not None and not plan.only_built and plan.state_bytes * size > gpu.num_bytes:
+        return trains + f"but {gpu.words}"
+    return None
+
+
+def _parts(plan: Plan) -> str:
+    parts = "weights, gradients and what the optimizer keeps" if plan.trains_all else "weights"
+    return f"{parts}, {plan.state_bytes:.3g} bytes a parameter"
+
+
+def _remedies(model: Model, plan: Plan, host: Room, gpu: Room | None) -> Iterator[str]:
+    for words, other in _other_plans(plan, has_gpu=gpu is not None):
+        for every, more in ((0, ""), (1, " and model.gradient_checkpointing=full")):
+            if _fits(model, other, host, gpu, every):
+                yield words + more
+                break
+    for parts in range(plan.num_parts + 1, 0 if plan.only_built or not plan.trains_all else _MOST_PROCESSES):
+        if _fits(model, replace(plan, num_parts=parts), host, gpu, 1):
+            unit = "GPUs" if gpu is not None else "such machines"
+            yield f"optimizer.sharding=fsdp2 on {parts} {unit} and model.gradient_checkpointing=full"
+            break
+
+
+def _other_plans(plan: Plan, *, has_gpu: bool) -> Iterator[tuple[str, Plan]]:
+    if plan.only_built:
+        return
+    if plan.may_keep_8_bits and plan.trains_all and plan.optimizer_bytes > _OF_8_BITS:
+        yield "optimizer.algorithm=adamw_8bit", replace(plan, optimizer_bytes=_OF_8_BITS)
+    if plan.loads_weights and plan.trains_all:
+        yield "adapters (model.lora={rank: 16})", replace(plan, trains_all=False)
+    if plan.loads_weights and has_gpu and plan.weight_bytes == FP32 and plan.num_parts == 1:
+        quantized = replace(plan, trains_all=False, weight_bytes=_OF_4_BITS)
+        yield "adapters on 4-bit weights (model.lora={rank: 16, quantize: 4bit})", quantized
+
+
+def _fits(model: Model, plan: Plan, host: Room, gpu: Room | None, checkpoint_every: int) -> bool:
+    size = model.num_parameters
+    room = host if gpu is None else gpu
+    if FP32 * size > host.num_bytes:
+        return False
+    if model.shape is None:
+        return _MARGIN * plan.state_bytes * size <= room.num_bytes
+    return plan.state_bytes * size + _passing(model.shape, model.length, checkpoint_every) <= room.num_bytes
+
+
+def _passing(shape: ModelShape, length: int, checkpoint_every: int) -> float:
+    """Return what a pass of one row takes."""
+    estimate = estimate_memory(shape, Training(rows=1, length=length, checkpoint_every=checkpoint_every))
+    return estimate.activations + estimate.loss
+
+
+def _largest(plan: Plan, host: Room, gpu: Room | None) -> int:
+    needed = [host.num_bytes / FP32]
+    if not plan.only_built:
+        needed.append((host if plan.is_on_host or gpu is None else gpu).num_bytes / plan.state_bytes)
+    return max(0, int(min(needed)))
+
+
+def _counted(number: float) -> str:
+    for size, word in ((1e9, "billion"), (1e6, "million")):
+        if number >= size:
+            return f"{number / size:.3g} {word}"
+    return f"{number:,.0f}"

@@ -1,0 +1,53 @@
+"""How far a run has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.fault_tolerance.health import Health
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.domain.data.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Complete optimizer steps, the tokens in them, where the next batch starts, and how the run has fared."""
+
+    step: int = 0
+    tokens: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    health: Health = field(default_factory=Health)
+
+    def after(self, batch: Batch, num_tokens: int | None = None, loss: float | None = None) -> Progress:
+        """Return the progress once ``batch``, of ``num_tokens`` on all ranks, has been trained on with this mean loss.
+
+        A ``loss`` of None says that the update was dropped.
+        """
+        tokens = self.tokens + (num_tokens or batch.num_tokens)
+        return replace(self, step=self.step + 1, tokens=tokens, cursor=batch.cursor, health=self.health.after(loss))
+
+    def back_at(self, restored: Progress) -> Progress:
+        """Return the progress of a run that has come this far and goes on from ``restored``, on the batches ahead."""
+        returns = (*self.health.returns, restored.step)
+        health = replace(restored.health, dropped=self.health.dropped, returns=returns)
+        return replace(restored, cursor=self.cursor, health=health)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the progress as JSON."""
+        return {
+            "step": self.step,
+            "tokens": self.tokens,
+            "cursor": self.cursor.to_json(),
+            "health": self.health.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        """Return the progress that ``to_json`` described; earlier versions told no health."""
+        health = Health.from_json(record["health"]) if "health" in record else Health()
+        return cls(int(record["step"]), int(record["tokens"]), Cursor.from_json(record["cursor"]), health)

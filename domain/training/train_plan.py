@@ -1,0 +1,21 @@
+"""What a run is to do, and by when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.domain.fault_tolerance.grace_period import Grace
+
+if TYPE_CHECKING:
+    from holdfast.domain.training.budget import Budget
+    from holdfast.domain.training.lr_schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class TrainPlan:
+    """How long to train, with which learning rates, and how long a signal leaves for the last save."""
+
+    budget: Budget
+    schedule: Schedule
+    grace: Grace = field(default_factory=Grace)
