@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 from benchmarks.report import Figure, interval_of_median, main
 from benchmarks.train.turns import Way
 from holdfast.adapters.shared.device.cpu_count import allowed_cpus
-from holdfast.bootstrap.process.library_environment import SPIN_COUNT
+from holdfast.domain.resources.spin_policy import SPIN_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -27,8 +27,8 @@ from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import ConcatPacking, place_rows
+from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.events import StepCompleted
 
 if TYPE_CHECKING:

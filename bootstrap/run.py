@@ -8,17 +8,18 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import generate
-from holdfast.application.training.inbox import Inbox
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
-from holdfast.bootstrap.run_folder.post_mortem import post_mortem_reactions
-from holdfast.bootstrap.run_folder.shared import SharedRunFolder, check_identity, prepare_data
+from holdfast.bootstrap.run_folder.shared import SharedRunFolder
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.assembly import PARTS, assemble
 from holdfast.bootstrap.wiring.banner import banner
 from holdfast.bootstrap.wiring.compatibility import check_description, take_former_tokenizer
 from holdfast.bootstrap.wiring.compile_model import compile_model
-from holdfast.bootstrap.wiring.device_settings import threads_of_processor, torch_state
+from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
+from holdfast.bootstrap.wiring.data_identity import check_identity, give_record, prepare_data
+from holdfast.bootstrap.wiring.device_settings import torch_state
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
 from holdfast.bootstrap.wiring.hub_choice import one_hub
@@ -28,7 +29,12 @@ from holdfast.bootstrap.wiring.record_files import open_records, open_rejections
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
 from holdfast.bootstrap.wiring.step_sizes import give_sizes
-from holdfast.bootstrap.wiring.subscriptions import reactions, reactions_of_each_rank, subscribe_outside_handlers
+from holdfast.bootstrap.wiring.subscriptions import (
+    post_mortem_reactions,
+    reactions,
+    reactions_of_each_rank,
+    subscribe_outside_handlers,
+)
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
 from holdfast.configs.rendering import dump_settings
 from holdfast.domain.commands import StopRun
@@ -169,7 +175,7 @@ class Run:
             show=lambda phase, share=None: self._screen.show(phase, share),
         )
         folder, group = self._open_folder(container, stack), container.process_group()
-        folder.give_to(container)
+        give_record(folder, container)
         stack.enter_context(one_hub(container))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))

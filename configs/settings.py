@@ -53,7 +53,8 @@ class SampleSettings(Section):
 class TrainSettings(BaseSettings):
     """All that a run is told; built from nothing but its arguments, so that a host's environment cannot leak in.
 
-    ``holdfast.configs.settings_layers.load_settings`` reads files, environment and command line, since it must know each value's origin.
+    ``holdfast.configs.settings_layers.load_settings`` reads files, environment and command line, since it must know
+    each value's origin.
     """
 
     model_config = SettingsConfigDict(

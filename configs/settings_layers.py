@@ -87,7 +87,7 @@ def _attempt(problems: list[str], step: Callable[..., T], *arguments: Any) -> T 
 
 
 def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
-    """Return the settings that ``holdfast.configs.rendering.dump_settings`` gave; ``ConfigurationError`` names ``origin``."""
+    """Return the settings that ``dump_settings`` gave; ``ConfigurationError`` names ``origin``."""
     if not isinstance(plain, dict):
         refuse(f"{origin}: it must hold sections such as 'run', not a {type(plain).__name__}")
     return _resolve(plant(plain, origin)).settings

@@ -12,8 +12,8 @@ class ModelFactory(ABC, Generic[Model]):
     """Builds a bare language model that knows its own loss.
 
     ``Model`` is whatever the optimizer adapter beside it trains; for torch it is
-    ``holdfast.adapters.shared.modeling.causal_language_model.CausalLanguageModel``, whose forward maps a batch to the summed loss of its
-    targets.
+    ``holdfast.adapters.shared.modeling.causal_language_model.CausalLanguageModel``, whose forward maps a batch to the
+    summed loss of its targets.
 
     - Two builds with one seed are equal, bit for bit, also in another process; another seed gives another model,
       unless weights are loaded.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from holdfast.adapters.data_source.listing import StoredFile
+    from holdfast.adapters.data_source.stored_file import StoredFile
     from holdfast.domain.data.data_files import DataFile, DataFiles
 
 _BLOCK_BYTES = 8 << 20  # a part of a file, as sources read them side by side

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.formats.compression import Compression
     from holdfast.adapters.data_source.formats.records import Fields, Limits, Part
     from holdfast.adapters.data_source.formats.suffixes import Format
-    from holdfast.adapters.data_source.listing import StoredFile
+    from holdfast.adapters.data_source.stored_file import StoredFile
 
 _TABLES = ("parquet", "arrow")
 _COUNTED_AT_ONCE = 1 << 20  # bytes
@@ -48,7 +48,7 @@ class File:
             msg = f"{stored.unit.name} is {form} inside {compression}, which cannot be read in parts: unpack it"
             raise DataError(msg)
         if form in _TABLES and find_spec("pyarrow") is None:
-            msg = f'{stored.unit.name} needs another package: pip install "holdfast[parquet]"'
+            msg = f'{stored.unit.name} needs another package: pip install "holdfast-lm[parquet]"'
             raise ConfigurationError(msg)
         return cls(stored, path, form, compression)
 

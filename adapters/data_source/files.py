@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.formats.delimited import Model
     from holdfast.adapters.data_source.formats.records import Value
     from holdfast.adapters.data_source.formats.suffixes import Format
-    from holdfast.adapters.data_source.listing import StoredFile
+    from holdfast.adapters.data_source.stored_file import StoredFile
 
 _THREADS = 16
 _PLACE = re.compile(r"(line|row) at byte \d+")  # what those who read lines and rows call the place of a record

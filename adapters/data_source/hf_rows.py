@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from holdfast.adapters.data_source.content_hashes import Contents
-    from holdfast.adapters.data_source.listing import StoredFile
+    from holdfast.adapters.data_source.stored_file import StoredFile
 
 _BATCH_BYTES = 4 << 20
 _MOST_ROWS = 256

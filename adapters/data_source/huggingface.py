@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.data_source.formats.records import Value
     from holdfast.adapters.data_source.hf_rows import Rows
-    from holdfast.adapters.data_source.listing import StoredFile
+    from holdfast.adapters.data_source.stored_file import StoredFile
 
 
 @final
@@ -107,7 +107,7 @@ class HuggingfaceDataSource(BasicDataSource):
         try:
             from holdfast.adapters.data_source.hf_rows import open_rows
         except ImportError as error:
-            msg = 'datasets of Hugging Face need another package: pip install "holdfast[datasets]"'
+            msg = 'datasets of Hugging Face need another package: pip install "holdfast-lm[datasets]"'
             raise ConfigurationError(msg) from error
         try:
             return open_rows(self._path, self._name, self._split, self._revision, self._contents)

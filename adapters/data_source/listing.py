@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fsspec.core import url_to_fs
-from fsspec.implementations.local import LocalFileSystem
 from fsspec.utils import glob_translate
 
 from holdfast.adapters.data_source.remote_listing import Place
+from holdfast.adapters.data_source.stored_file import StoredFile, local_etag
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.urls import describe, without_secrets
 from holdfast.ports.data_source import Unit
@@ -35,37 +35,6 @@ _PACKAGES = {
 }
 # what file systems call the mark of a version of a file, the surest first
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "LastModified", "last_modified", "created")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredFile:
-    """A file that a path led to.
-
-    ``unit`` is the whole file, ``path`` what its file system calls it, ``etag`` what that says of its version, if HTTP
-    knows it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is what the names
-    of all units of the path begin with: the folder, that of a glob, or the file itself.
-    """
-
-    unit: Unit
-    path: str
-    file_system: AbstractFileSystem
-    etag: str | None
-    is_chosen: bool
-    place: str
-
-    @property
-    def below(self) -> str:
-        """Return the path below ``place``, with its slash; nothing for the file itself."""
-        return self.unit.name.removeprefix(self.place)
-
-    @property
-    def is_local(self) -> bool:
-        """Return whether the file lies on this machine's disk."""
-        return isinstance(self.file_system, LocalFileSystem)
-
-    def is_unchanged(self) -> bool:
-        """Return whether a local file still is what was listed."""
-        return self.unit.etag == _local_etag(self.path)
 
 
 def list_files(url: str, exclude: Sequence[str], access: Access) -> Iterator[StoredFile]:
@@ -174,7 +143,7 @@ def _fixed_part(root: str) -> str:
 def _stored(place: Place, path: str, info: dict[str, Any], *, base: str, is_chosen: bool) -> StoredFile:
     file_system = place.file_system
     if place.is_local:
-        unit = Unit(path, Path(path).stat().st_size, _local_etag(path))
+        unit = Unit(path, Path(path).stat().st_size, local_etag(path))
         return StoredFile(unit, path, file_system, None, is_chosen, base)
     name, base = (without_secrets(file_system.unstrip_protocol(each)) for each in (path, base))
     if info.get("size") is None:
@@ -185,8 +154,3 @@ def _stored(place: Place, path: str, info: dict[str, Any], *, base: str, is_chos
     version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
     unit = Unit(name, int(info["size"]), f"{version}-{info['size']}")
     return StoredFile(unit, path, file_system, info.get("ETag"), is_chosen, base)
-
-
-def _local_etag(path: str) -> str:
-    status = Path(path).stat()
-    return f"{status.st_mtime_ns}-{status.st_size}"

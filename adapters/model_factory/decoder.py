@@ -42,10 +42,10 @@ _PROBED = 48  # tokens
 class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
     """Builds a decoder whose every part is chosen, or one that continues a model folder's weights.
 
-    ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.config_fields``; without ``vocab_size`` the model embeds the
-    tokenizer's ids. ``path`` is a folder of safetensors weights and a config.json, of Hugging Face's or of ours,
-    instead. ``dropout`` are the fields of ``Dropout``, None those of the folder or none. ``initialisation`` and
-    ``initializer_range`` say how new weights are drawn; ``sequence_length`` is the longest row that the model sees,
+    ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.config_fields``; without ``vocab_size`` the
+    model embeds the tokenizer's ids. ``path`` is a folder of safetensors weights and a config.json, of Hugging Face's
+    or of ours, instead. ``dropout`` are the fields of ``Dropout``, None those of the folder or none. ``initialisation``
+    and ``initializer_range`` say how new weights are drawn; ``sequence_length`` is the longest row that the model sees,
     ``gradient_checkpointing`` a policy of ``holdfast.adapters.shared.modeling.activation_checkpointing`` or a budget.
     """
 

@@ -53,7 +53,8 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     environment, ``HF_TOKEN``.
     ``attention`` names kinds of attention, joined by commas: the first that the model can use, and that keeps the
     documents of a row apart, is taken; auto is sdpa or else eager. ``sequence_length`` is the longest row that the
-    model will see, ``gradient_checkpointing`` a policy of ``holdfast.adapters.shared.modeling.activation_checkpointing`` or a budget.
+    model will see, ``gradient_checkpointing`` a budget or a policy of
+    ``holdfast.adapters.shared.modeling.activation_checkpointing``.
     """
 
     def __init__(

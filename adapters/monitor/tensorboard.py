@@ -35,7 +35,7 @@ class TensorboardMonitor(Monitor):
         try:
             import torch.utils.tensorboard  # noqa: F401  it needs a package that is an extra of this one
         except ImportError as error:
-            msg = 'the monitor "tensorboard" needs another package: pip install "holdfast[tensorboard]"'
+            msg = 'the monitor "tensorboard" needs another package: pip install "holdfast-lm[tensorboard]"'
             raise ConfigurationError(msg) from error
         self._folder = folder
         self._writer: SummaryWriter | None = None

@@ -76,7 +76,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         try:
             import deepspeed  # noqa: F401
         except ImportError as error:
-            msg = 'optimizer.kind is deepspeed, which needs another package: pip install "holdfast[deepspeed]"'
+            msg = 'optimizer.kind is deepspeed, which needs another package: pip install "holdfast-lm[deepspeed]"'
             raise ConfigurationError(msg) from error
         from accelerate import Accelerator
         from accelerate.state import AcceleratorState

@@ -30,7 +30,7 @@ def use_float8(model: CausalLanguageModel, *, sequence_length: int, emulate: boo
         torchao = import_module("torchao.float8")
     except ImportError as error:
         msg = (
-            'optimizer.precision is fp8, which needs another package: pip install "holdfast[fp8]", or set '
+            'optimizer.precision is fp8, which needs another package: pip install "holdfast-lm[fp8]", or set '
             "optimizer.precision=bf16"
         )
         raise ConfigurationError(msg) from error

@@ -152,6 +152,6 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.ipc
         from pyarrow import parquet
     except ImportError as error:
-        msg = "Parquet and Arrow files need a package that is not installed: run pip install 'holdfast[parquet]'"
+        msg = "Parquet and Arrow files need a package that is not installed: run pip install 'holdfast-lm[parquet]'"
         raise ConfigurationError(msg) from error
     return pa, parquet

@@ -12,7 +12,7 @@ from holdfast.domain.errors import StateError
 from holdfast.ports.state_store import StateShare
 
 if TYPE_CHECKING:
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup
     from holdfast.ports.state_store import Snapshot, StateStore

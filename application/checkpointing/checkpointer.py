@@ -30,7 +30,7 @@ from holdfast.ports.state_store import Snapshot
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.ports.event_bus import EventBus
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup

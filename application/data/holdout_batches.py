@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Protocol, final
 
 import numpy as np
 
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import place_rows
+from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.data.sample_order import unit_order
 from holdfast.domain.errors import DataError
 

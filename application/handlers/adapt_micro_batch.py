@@ -10,7 +10,7 @@ from holdfast.domain.commands import SplitBatch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.domain.events import BatchSplit, MemoryExhausted, StepCompleted
     from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
 

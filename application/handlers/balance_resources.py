@@ -12,7 +12,7 @@ from holdfast.domain.resources.knobs import Knob, Setting
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.domain.events import BatchSplit, CheckpointSaved, StepCompleted
     from holdfast.domain.resources.balance_state import BalancePolicy, BalanceState, Change
     from holdfast.domain.resources.knobs import ResourceSample

@@ -10,7 +10,7 @@ from holdfast.domain.commands import DropCopy
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.domain.events import StepCompleted
 
 _SECONDS = 1.0

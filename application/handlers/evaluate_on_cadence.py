@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from holdfast.domain.commands import Evaluate
 
 if TYPE_CHECKING:
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.domain.events import DataEnded, RunStarted, StepCompleted
     from holdfast.domain.training.budget import Budget
     from holdfast.domain.training.cadence import Every

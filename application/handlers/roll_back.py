@@ -9,7 +9,7 @@ from holdfast.domain.checkpoints.retention import WayBack
 from holdfast.domain.commands import RollBack
 
 if TYPE_CHECKING:
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.domain.events import CheckpointStarted, RunStarted, StepCompleted
     from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
     from holdfast.domain.training.progress import Progress

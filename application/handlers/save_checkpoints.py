@@ -10,7 +10,7 @@ from holdfast.domain.training.cadence import Every
 
 if TYPE_CHECKING:
     from holdfast.application.checkpointing.checkpointer import Checkpoints
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.domain.events import ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
     from holdfast.domain.training.budget import Budget
 

@@ -8,7 +8,7 @@ from holdfast.application.concurrency.background import Background
 from holdfast.domain.commands import ReportDamage
 
 if TYPE_CHECKING:
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.domain.events import CheckpointSaved, Event
     from holdfast.ports.state_store import StateStore
 

@@ -47,8 +47,8 @@ from holdfast.domain.training.progress import Progress
 if TYPE_CHECKING:
     from holdfast.application.checkpointing.checkpointer import Checkpoints
     from holdfast.application.data.feed import Feed
+    from holdfast.application.inbox import Inbox
     from holdfast.application.training.evaluator import Evaluator
-    from holdfast.application.training.inbox import Inbox
     from holdfast.application.training.step_engine import Engine
     from holdfast.domain.commands import Command
     from holdfast.domain.data.batch import Batch

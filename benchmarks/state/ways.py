@@ -28,7 +28,7 @@ from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.state_store.checkpoint_encryption import Sealing
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpoints
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import Snapshot

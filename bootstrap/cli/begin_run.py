@@ -22,7 +22,7 @@ def begin_as_asked(options: argparse.Namespace, settings: TrainSettings, say: Ca
         if (target := set_aside(settings.run.directory)) is not None:
             say(f"the old run is in {target}")
     if options.from_step is not None:
-        from holdfast.bootstrap.run_folder.return_to_step import return_to
+        from holdfast.bootstrap.operations.return_to_step import return_to
 
         return_to(options.from_step, settings, say)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_settings, add_trust, whole
+from holdfast.bootstrap.process.exit_codes import EXIT_CODES
 
 if TYPE_CHECKING:
     import argparse
@@ -13,15 +14,6 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.cli.arguments import Commands
 
 _MODEL = "holdfast.bootstrap.cli.model_commands"
-
-EXIT_CODES = """\
-exit codes:
-  0 finished   1 failed   2 configuration   3 data   4 state (checkpoints, run folder)
-  75           only a new process can go on: the same command goes on
-  129 / 130 / 138 / 143
-                    stopped by SIGHUP (terminal closed) / SIGINT / SIGUSR1 / SIGTERM with a checkpoint saved: the same
-                    command goes on
-"""
 
 _TRAIN_HELP = """\
 Without any setting it trains a small Llama on this machine's Python standard library for about two minutes.
@@ -124,7 +116,7 @@ def _add_train(commands: Commands) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     if options.supervise:  # which is there while the run starts, and imports nothing heavy
-        from holdfast.bootstrap.process.supervisor import supervise
+        from holdfast.bootstrap.cli.supervise import supervise
 
         return supervise(options)
     from holdfast.bootstrap.cli.run_commands import train

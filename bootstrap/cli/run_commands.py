@@ -13,7 +13,7 @@ from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
 from holdfast.bootstrap.cli.state_arguments import drill_numbers
 from holdfast.bootstrap.cli.summary import Report
 from holdfast.bootstrap.operations.named_checkpoint import Choice, folder_of
-from holdfast.bootstrap.process.launch import is_first_rank, launch_through_shortages, processes_to_start
+from holdfast.bootstrap.process.launch import launch_through_shortages, processes_to_start
 from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
 from holdfast.bootstrap.process.library_environment import set_library_defaults
 from holdfast.bootstrap.process.log_settings import configure_logging
@@ -22,6 +22,7 @@ from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.wiring.first_micro_batch import FILE as SIZES
+from holdfast.bootstrap.wiring.process_group import is_first_rank
 from holdfast.bootstrap.wiring.state_stores import archived_steps
 from holdfast.configs.rendering import render
 from holdfast.configs.settings_catalog import describe_settings

@@ -11,13 +11,13 @@ from holdfast.application.training.generate import generate, stream
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
-from holdfast.bootstrap.operations.verified_copy import VerifiedCopy, scratch_of
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.assembly import Around, assemble
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
 from holdfast.bootstrap.wiring.data_identity import changed_data, known_data, order_as_before
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings

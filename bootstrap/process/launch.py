@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.process.signals import stopping_signals
-from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.distributed import AutoDistributedSettings
 from holdfast.domain.fault_tolerance.restart_policy import FINAL
 
@@ -22,25 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.configs.settings import TrainSettings
-    from holdfast.ports.process_group import ProcessGroup
 
 _RUN_ID = "holdfast.launcher."
 _SECOND_GPU = Path("/dev/nvidia1")
-
-
-def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a launcher such as torchrun started this process as one of several."""
-    return int(environment.get("WORLD_SIZE") or 1) > 1
-
-
-def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process speaks for all that a launcher started."""
-    return not is_launched(environment) or int(environment.get("RANK") or 0) == 0
-
-
-def is_restart(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a launcher gave this command before and gives it again."""
-    return any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
 def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int:
@@ -50,15 +34,6 @@ def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int
     """
     told = re.fullmatch(re.escape(_RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
     return int(told[1]) if told else parent
-
-
-def open_group(timeout_seconds: float) -> ProcessGroup:
-    """Return the group of the processes that a launcher started, or of this one alone."""
-    if is_launched():
-        group: ProcessGroup = lazy("holdfast.adapters.process_group.torch:TorchProcessGroup")(timeout_seconds)
-    else:
-        group = lazy("holdfast.adapters.process_group.single:SingleProcessGroup")()
-    return group
 
 
 def processes_to_start(settings: TrainSettings) -> int:
@@ -81,7 +56,7 @@ def launch_through_shortages(
     record: Path,
     say: Callable[[str], object],
     *,
-    module: str = "application",
+    module: str = "holdfast",
     grace_seconds: float = 30.0,
 ) -> int:
     """Do as ``launch`` does, and again as long as a shortage of memory has left a smaller size in the file ``record``.
@@ -106,7 +81,7 @@ def _rows(record: Path) -> float:
 
 
 def launch(
-    arguments: Sequence[str], num_processes: int, *, module: str = "application", grace_seconds: float = 30.0
+    arguments: Sequence[str], num_processes: int, *, module: str = "holdfast", grace_seconds: float = 30.0
 ) -> int:
     """Run ``module`` with ``arguments`` in ``num_processes`` processes through torchrun; return the exit code.
 

@@ -8,7 +8,8 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.process.launch import is_launched, launcher_of
+from holdfast.bootstrap.process.launch import launcher_of
+from holdfast.bootstrap.wiring.process_group import is_launched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -6,8 +6,7 @@ import ctypes
 import os
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
-
-SPIN_COUNT = "10000000"
+from holdfast.domain.resources.spin_policy import SPIN_COUNT
 
 _DEFAULTS = {
     "TRANSFORMERS_VERBOSITY": "error",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-_OURS = frozenset({"adapters", "application", "bootstrap", "domain"})
+_OUR_PACKAGE = "holdfast"
 
 
 def let_own_threads_end(seconds: float) -> bool:
@@ -40,4 +40,4 @@ def _stack(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).partition(".")[0] in _OURS
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == _OUR_PACKAGE

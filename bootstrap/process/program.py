@@ -6,11 +6,15 @@ import sys
 from pathlib import Path
 
 _MODULE = ("python", "-m", "application")
+_COMMAND = "holdfast"
 
 
 def called_as() -> tuple[str, ...]:
-    """Return the words that call this program again: ``holdfast`` where that did, else the module."""
-    return ("holdfast",) if Path(sys.argv[0]).stem == "holdfast" else _MODULE
+    """Return the words that call this program again: ``holdfast`` or ``python -m`` with the module that did."""
+    program = Path(sys.argv[0])
+    if program.stem == _COMMAND:
+        return (_COMMAND,)
+    return (*_MODULE[:2], _COMMAND) if program.parent.name == _COMMAND else _MODULE
 
 
 def in_words_of_caller(text: str) -> str:

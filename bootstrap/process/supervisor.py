@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
 from contextlib import closing, contextmanager
@@ -15,45 +13,24 @@ from typing import TYPE_CHECKING, TextIO, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import open_regular
-from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
 from holdfast.bootstrap.process.heartbeat_monitor import Silence
-from holdfast.bootstrap.process.launch import is_launched
 from holdfast.bootstrap.process.process_tree import adopt_orphans, kill_descendants
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
-from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.counting import counted
-from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.restart_policy import RESTART_NEEDED, Death, GiveUp, RestartPolicy
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
     from types import FrameType
+
+    from holdfast.bootstrap.process.heartbeat_monitor import Silence
 
 RESTARTS = "restarts.jsonl"
 _MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 65536
-
-
-def supervise(options: argparse.Namespace) -> int:
-    """Do what ``train`` does in a process below this one, and start it again when it dies; return its exit code."""
-    if is_launched():
-        msg = "--supervise starts the processes itself: leave torchrun away and set distributed.processes"
-        raise ConfigurationError(msg)
-    settings = load_settings(options.config, options.settings, os.environ).settings
-    folder, limits = settings.run.directory, settings.recovery.supervisor
-    begin_as_asked(options, settings, lambda line: print(line, flush=True))
-    supervisor = Supervisor(
-        [sys.executable, "-m", "application", *again(options)],
-        folder,
-        RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
-        Silence(folder / "heartbeats", 3 * settings.recovery.watchdog.min_seconds),
-        grace_seconds=settings.recovery.grace_seconds,
-        say=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
-    )
-    return supervisor.run()
 
 
 @final

@@ -19,28 +19,24 @@ import psutil
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.application.handlers.write_post_mortem import WritePostMortem
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.errors import LeaveAtOnce, PluginFailed, TrainingError
-from holdfast.domain.events import Event, RunFailed
 from holdfast.domain.fault_tolerance.remedies import advice_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from holdfast.application.handlers.write_post_mortem import Failure
-    from holdfast.bootstrap.wiring.subscriptions import Reaction
     from holdfast.configs.settings import TrainSettings
-    from holdfast.ports.process_group import ProcessGroup
 
 WHERE = "its traceback is in "
 FOLDER = "post-mortem"
 STAMP = "%Y%m%d-%H%M%S"
 _LONGEST_TEXT = 100_000
 _LONGEST_VALUE = 2_000
-_LIBRARIES = ("holdfast", "torch", "numpy", "transformers", "accelerate", "deepspeed", "tokenizers", "safetensors")
+_LIBRARIES = ("holdfast-lm", "torch", "numpy", "transformers", "accelerate", "deepspeed", "tokenizers", "safetensors")
 _VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "SLURM_JOB", "SLURM_NODE", "TORCH")
 _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -105,19 +101,6 @@ class PostMortem:
 
     def _write_json(self, name: str, record: Mapping[str, Any]) -> None:
         (self.folder / name).write_text(json.dumps(_masked(record), indent=1), encoding="ascii")
-
-
-def post_mortem_reactions(
-    settings: TrainSettings, run: Path, group: ProcessGroup
-) -> tuple[Sequence[Reaction], Sequence[Reaction]]:
-    """Return who remembers events, to come before all others, and who writes, to come behind all; collective."""
-    attempt, *_ = group.gather(datetime.now(UTC).strftime(STAMP))
-    keep = settings.recovery.post_mortems
-    if not keep:
-        return [], []
-    folder = PostMortem(run, attempt, group.rank, group.size, settings, keep)
-    handler = WritePostMortem(lambda: resources(run), folder.write)
-    return [(Event, handler.on_event)], [(RunFailed, handler.on_failure)]
 
 
 def write_before_training(run: Path, error: BaseException) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from holdfast.adapters.shared.files.regular_file import open_regular, read_regular, regular
-from holdfast.bootstrap.cli.option_form import as_settings
+from holdfast.configs.option_form import as_settings
 from holdfast.configs.secret_masking import MASK, is_secret, mask_text
 from holdfast.configs.strict_yaml import StrictYamlError, read_yaml
 from holdfast.domain.errors import StateError

@@ -7,13 +7,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from dependency_injector import providers
 from typing_extensions import override
 
 from holdfast.bootstrap.run_folder.folder import RECORD, RunFolder, changed_settings, is_for_all_ranks
 from holdfast.bootstrap.run_folder.post_mortem import write_before_training
-from holdfast.bootstrap.wiring.compatibility import check_tokenizer
-from holdfast.bootstrap.wiring.data_identity import check_data, keep_data, keep_tokenizer, known_data, order_as_before
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.state_store import StatePart
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.ports.process_group import ProcessGroup
 
 T = TypeVar("T")
@@ -129,12 +125,6 @@ class SharedRunFolder:
                 self.write()
         return self.as_json()
 
-    def give_to(self, container: Container) -> None:
-        """Have checkpoints hold ``run.json``, and files of several places come in the order that the run began with."""
-        container.record.override(providers.List(providers.Object(self.part)))
-        known = None if self._own is None else known_data(self._own.record)
-        order_as_before(json.loads(self._group.gather(json.dumps(known.first_places if known else {}))[0]), container)
-
     def gather(self, value: str) -> Sequence[str]:
         """Return the ``value`` of each rank."""
         return self._group.gather(value)
@@ -198,24 +188,3 @@ def in_turns(group: ProcessGroup, make: Callable[[], T]) -> T:
     for _ in range(turn, 2):
         group.barrier()
     return made
-
-
-def check_identity(folder: SharedRunFolder, container: Container, *, accepts_changes: bool = False) -> None:
-    """Hold a run to the data, transforms and tokenizer that it began with; raises ``StateError`` if one is another."""
-    remedy = "put it back, or start another run with --fresh or another run.name"
-    show = container.show()
-    show("looking at the data")
-    check_data(folder, container, accepts_changes=accepts_changes)
-    transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
-    folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
-    show("preparing the tokenizer")
-    keep_tokenizer(folder, container)
-    tokenizer = in_turns(container.process_group(), container.tokenizer)
-    check_tokenizer(container, is_new=not folder.knows("tokenizer"))
-    folder.hold_to("tokenizer", tokenizer.fingerprint(), remedy)
-
-
-def prepare_data(folder: SharedRunFolder, container: Container) -> None:
-    """Make what the batches come from, and record what the data are."""
-    in_turns(container.process_group(), container.batch_stream)
-    keep_data(folder, container)

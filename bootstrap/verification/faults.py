@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsFloat, cast, final
 
-from holdfast.bootstrap.process.launch import is_first_rank
 from holdfast.bootstrap.verification.fault_catalog import SHORT_STEPS, SLOW_SAVE_SECONDS
 from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyStream, FaultyTrainable, Hooks
 from holdfast.bootstrap.verification.s3_outage import busy
 from holdfast.bootstrap.wiring.assembly import Around
+from holdfast.bootstrap.wiring.process_group import is_first_rank
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StateError
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, final
 import psutil
 
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.application.training.inbox import Inbox
-from holdfast.bootstrap.process.launch import is_launched
+from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.verification.comparison import (
@@ -27,6 +26,7 @@ from holdfast.bootstrap.verification.comparison import (
 )
 from holdfast.bootstrap.verification.short_run import MODULE, ShortRun
 from holdfast.bootstrap.verification.verdict import Verdict
+from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.bootstrap.wiring.state_stores import build_disk_store
 from holdfast.configs.sections.distributed import TorchDistributedSettings
 from holdfast.configs.sections.state_store import DiskStateStoreSettings

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bootstrap.process.launch import is_launched
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
 from holdfast.domain.errors import ConfigurationError
 

@@ -14,11 +14,10 @@ from holdfast.application.checkpointing.checkpointer import Checkpoints
 from holdfast.application.data.feed import Feed
 from holdfast.application.data.holdout_batches import HeldOut, ShardGroups, TextGroups
 from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.inbox import Inbox
 from holdfast.application.training.evaluator import Evaluator
-from holdfast.application.training.inbox import Inbox
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import Engine
-from holdfast.bootstrap.process.launch import open_group
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring import build_model as training
 from holdfast.bootstrap.wiring import data_sources as sources
@@ -28,13 +27,12 @@ from holdfast.bootstrap.wiring.access_roles import door_of
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
 from holdfast.bootstrap.wiring.determinism import conditions
-from holdfast.bootstrap.wiring.device_settings import choose_hardware
+from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of
 from holdfast.bootstrap.wiring.encryption_keys import shard_sealing
 from holdfast.bootstrap.wiring.eviction_policy import first_uses, load_eviction
-from holdfast.bootstrap.wiring.first_micro_batch import largest_size
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.process_group import open_group
 from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure
-from holdfast.bootstrap.wiring.resource_balance import gpu_of
 from holdfast.bootstrap.wiring.state_stores import build_disk_store
 from holdfast.bootstrap.wiring.text_transforms import load_transforms
 from holdfast.bootstrap.wiring.torch_providers import model_factories, optimizers
@@ -43,6 +41,7 @@ from holdfast.domain.checkpoints.tiers import phase_at
 from holdfast.domain.data.sample_order import Share
 from holdfast.domain.fault_tolerance.grace_period import Grace
 from holdfast.domain.training.budget import Budget
+from holdfast.domain.training.micro_batch import largest_size
 from holdfast.domain.training.train_plan import TrainPlan
 
 
@@ -227,7 +226,12 @@ class Container(containers.DeclarativeContainer):
     evaluator = providers.Singleton(
         Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group, show=show
     )
-    micro_batch = providers.Singleton(largest_size, settings, process_group.provided.size)
+    micro_batch = providers.Singleton(
+        largest_size,
+        settings.provided.optimizer.num_rows,
+        settings.provided.optimizer.fixed_micro_batch,
+        process_group.provided.size,
+    )
     engine = providers.Singleton(Engine, trainable, micro_batch=micro_batch)
     memory_pressure = providers.Singleton(MemoryPressure)
     checkpoints = providers.Singleton(

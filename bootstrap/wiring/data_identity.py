@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from dependency_injector import providers
 
-from holdfast.bootstrap.operations.verified_copy import VerifiedCopy, scratch_of
+from holdfast.bootstrap.run_folder.shared import in_turns
+from holdfast.bootstrap.wiring.compatibility import check_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_data, keep_growth, may_grow
 from holdfast.bootstrap.wiring.dataset_registry import hashing_phase
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.domain.data.data_files import DataFiles, difference, only_new
 from holdfast.domain.errors import StateError
@@ -141,3 +143,31 @@ def _check_ranks(folder: SharedRunFolder, container: Container) -> None:
     if strangers := [rank for rank, theirs in enumerate(everyones) if theirs != everyones[0]]:
         msg = f"the data of rank {strangers[0]} are not those of rank 0: give all processes the same"
         raise StateError(msg)
+
+
+def give_record(folder: SharedRunFolder, container: Container) -> None:
+    """Have checkpoints hold ``run.json``, and files of several places come in the order that the run began with."""
+    container.record.override(providers.List(providers.Object(folder.part)))
+    known = None if folder.record is None else known_data(folder.record)
+    order_as_before(json.loads(folder.gather(json.dumps(known.first_places if known else {}))[0]), container)
+
+
+def check_identity(folder: SharedRunFolder, container: Container, *, accepts_changes: bool = False) -> None:
+    """Hold a run to the data, transforms and tokenizer that it began with; raises ``StateError`` if one is another."""
+    remedy = "put it back, or start another run with --fresh or another run.name"
+    show = container.show()
+    show("looking at the data")
+    check_data(folder, container, accepts_changes=accepts_changes)
+    transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
+    folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
+    show("preparing the tokenizer")
+    keep_tokenizer(folder, container)
+    tokenizer = in_turns(container.process_group(), container.tokenizer)
+    check_tokenizer(container, is_new=not folder.knows("tokenizer"))
+    folder.hold_to("tokenizer", tokenizer.fingerprint(), remedy)
+
+
+def prepare_data(folder: SharedRunFolder, container: Container) -> None:
+    """Make what the batches come from, and record what the data are."""
+    in_turns(container.process_group(), container.batch_stream)
+    keep_data(folder, container)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
@@ -48,7 +47,6 @@ _TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
 MIXTURE_BLOCK = 1024
 UNGROWN = Growth()
-_CACHING = 1  # raise it when the same documents become other shards or hashes
 
 
 def form_of(data: FeedSettings) -> str:
@@ -123,11 +121,6 @@ def cache_folder(data: FeedSettings, run: RunSettings) -> Path:
 def cache_budget(data: FeedSettings, folder: Path) -> int:
     """Return how many bytes the cache may take."""
     return data.cache.budget or cache_room(folder)
-
-
-def cache_key(reader: TextReader) -> str:
-    """Return what names the tokens of a source: other text, another tokenizer or transform is another cache."""
-    return blake2b(json.dumps([_CACHING, *reader.fingerprints]).encode(), digest_size=16).hexdigest()
 
 
 def read_parts(

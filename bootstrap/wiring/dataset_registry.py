@@ -9,7 +9,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
-from holdfast.bootstrap.wiring.data_streams import cache_key
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.sizes import shown_size
 
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource
+
+_CACHING = 1  # raise it when the same documents become other shards or hashes
 
 _FOLDER = ".contents"
 _MOST = 32  # places that the same data are remembered at
@@ -110,3 +111,8 @@ def _is_told(entry: Any) -> bool:
     """Return whether ``entry`` has the form that ``Datasets.keep`` writes."""
     is_whole = isinstance(entry, dict) and {"dataset", "contents"} <= entry.keys()
     return is_whole and isinstance(entry["contents"], list) and all(isinstance(each, str) for each in entry["contents"])
+
+
+def cache_key(reader: TextReader) -> str:
+    """Return what names the tokens of a source: other text, another tokenizer or transform is another cache."""
+    return blake2b(json.dumps([_CACHING, *reader.fingerprints]).encode(), digest_size=16).hexdigest()

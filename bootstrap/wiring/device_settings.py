@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
-from holdfast.bootstrap.process.library_environment import SPIN_COUNT
 from holdfast.bootstrap.wiring.broken_library import telling_broken_library
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import load_plugin
@@ -16,15 +14,13 @@ from holdfast.configs.sections.memory import BUDGET
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import ATTENTION
-from holdfast.domain.resources.spin_policy import Spinning
 from holdfast.domain.sizes import size_in_bytes
 from holdfast.domain.training.checkpoint_budget import CheckpointBudget
 from holdfast.domain.training.memory_estimate import Engine, Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
 
 
@@ -82,15 +78,11 @@ def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:
     return context
 
 
-@contextmanager
-def threads_of_processor(container: Container) -> Iterator[None]:
-    """Within the block a run on a processor has the threads that it may use, and they get out of others' way."""
-    with ExitStack() as stack:
-        if container.chosen().get("optimizer.device") == "cpu":
-            recorded = ""
-            if usable_cpus() < allowed_cpus() and (stored := container.state_store().list()):
-                recorded = stored[-1].conditions.get("threads", "")
-            stack.enter_context(lazy("holdfast.adapters.shared.device.openmp:threads_of_run")(recorded))
-            if os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT) == SPIN_COUNT and "OMP_WAIT_POLICY" not in os.environ:
-                stack.enter_context(lazy("holdfast.adapters.shared.device.openmp:spinning_by_load")(Spinning()))
-        yield
+def gpu_of(chosen: Mapping[str, str]) -> str | None:
+    """Return the number or UUID by which the driver knows the first GPU that this process sees, None without one."""
+    if not chosen.get("optimizer.device", "cpu").startswith("cuda"):
+        return None
+    rank = int(os.environ.get("LOCAL_RANK", "0"))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    return names[rank] if rank < len(names) else str(rank)

@@ -63,7 +63,7 @@ def key_provider(settings: KeySettings, section: str) -> KeyProvider:
             check_options("key_provider", kinds[0], plugin, first, old=old)
             provider = build_plugin("key_provider", kinds[0], plugin, first, old=old)
     except ImportError as error:
-        msg = f'{section} needs another package: pip install "holdfast[encryption]"'
+        msg = f'{section} needs another package: pip install "holdfast-lm[encryption]"'
         raise ConfigurationError(msg) from error
     return provider
 

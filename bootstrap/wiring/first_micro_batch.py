@@ -16,25 +16,18 @@ from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
 from holdfast.bootstrap.wiring.reserve_host_memory import total_bytes
 from holdfast.configs.rendering import dump_settings
-from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
+from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy, largest_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
     from holdfast.bootstrap.wiring.container import Container
-    from holdfast.configs.settings import TrainSettings
     from holdfast.ports.process_group import ProcessGroup
 
 FILE = "micro-batch.json"
 _SETTING = "optimizer.micro_batch"
 _OF_NO_WEIGHT = ("data", "deterministic", _SETTING, "processor", "threads", "torch")
-
-
-def largest_size(settings: TrainSettings, ranks: int) -> int:
-    """Return how many rows a rank takes at once at most: as many as is configured, or all that are its."""
-    whole = max(1, settings.optimizer.num_rows // ranks)
-    return min(settings.optimizer.fixed_micro_batch or whole, whole)
 
 
 def begin_micro_batch(
@@ -51,7 +44,7 @@ def begin_micro_batch(
     of_run = SizeFile(folder.path / FILE, key, say)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     of_machine = SizeFile(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
-    most = largest_size(settings, group.size)
+    most = largest_size(settings.optimizer.num_rows, settings.optimizer.fixed_micro_batch, group.size)
     known = _agreed(of_run, group)
     policy = MicroBatchPolicy(
         most,

@@ -93,7 +93,8 @@ def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
         if isabstract(plugin):
             msg = (
                 f"{_called(found[kind])}, lacks {', '.join(sorted(plugin.__abstractmethods__))}: write them, or derive "
-                f"{plugin.__name__} from the base of its port in holdfast.ports.basic, which implements the optional ones"
+                f"{plugin.__name__} from the base of its port in holdfast.ports.basic, which implements the optional "
+                "ones"
             )
             raise ConfigurationError(msg)
         return plugin

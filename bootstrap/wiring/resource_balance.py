@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.shared.device.host_memory import give_back_freed
@@ -24,7 +23,7 @@ from holdfast.domain.resources.balance_state import BalanceState
 from holdfast.domain.resources.knobs import Knob, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.sections.resources import ResourceSettings
@@ -98,13 +97,3 @@ def _saving(store: RetentionSettings) -> dict[Knob, Setting]:
     if not store.every or store.keep_every or store.keep_best:
         return {}
     return {Knob.SAVE_EVERY: Setting(store.every, store.every, store.every, store.every * _LONGEST)}
-
-
-def gpu_of(chosen: Mapping[str, str]) -> str | None:
-    """Return the number or UUID by which the driver knows the first GPU that this process sees, None without one."""
-    if not chosen.get("optimizer.device", "cpu").startswith("cuda"):
-        return None
-    rank = int(os.environ.get("LOCAL_RANK", "0"))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name.strip() for name in visible.split(",")] if visible else []
-    return names[rank] if rank < len(names) else str(rank)

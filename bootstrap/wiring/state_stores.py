@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.state_store.archive.archive import CheckpointArchive
     from holdfast.adapters.state_store.archive.object_store import Objects
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.configs.sections.run import RunSettings
     from holdfast.configs.sections.state_store import ArchiveSettings, DiskStateStoreSettings
     from holdfast.configs.settings import TrainSettings

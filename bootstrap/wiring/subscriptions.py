@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.handlers.control_files import ObeyFiles
@@ -15,6 +16,8 @@ from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOn
 from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
 from holdfast.application.handlers.show_saves import ShowSaves
 from holdfast.application.handlers.watch_compilation import WatchCompilation
+from holdfast.application.handlers.write_post_mortem import WritePostMortem
+from holdfast.bootstrap.run_folder.post_mortem import STAMP, PostMortem, resources
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 from holdfast.bootstrap.wiring.resource_balance import resource_reactions
@@ -39,12 +42,15 @@ from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
 from holdfast.domain.training.cadence import Every
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
     from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
     from holdfast.application.handlers.record_metrics import RecordMetrics
     from holdfast.application.handlers.watch_compilation import Compilations
     from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.process_group import ProcessGroup
 
 Reaction = tuple[type[Event], "Callable[[Any], object]"]
 
@@ -172,3 +178,16 @@ def subscribe_outside_handlers(container: Container) -> None:
         plugin = load_plugin("handler", section.kind)
         check_options("handler", section.kind, plugin, container.event_bus(), container.inbox(), **section.options)
         build_plugin("handler", section.kind, plugin, container.event_bus(), container.inbox(), **section.options)
+
+
+def post_mortem_reactions(
+    settings: TrainSettings, run: Path, group: ProcessGroup
+) -> tuple[Sequence[Reaction], Sequence[Reaction]]:
+    """Return who remembers events, to come before all others, and who writes, to come behind all; collective."""
+    attempt, *_ = group.gather(datetime.now(UTC).strftime(STAMP))
+    keep = settings.recovery.post_mortems
+    if not keep:
+        return [], []
+    folder = PostMortem(run, attempt, group.rank, group.size, settings, keep)
+    handler = WritePostMortem(lambda: resources(run), folder.write)
+    return [(Event, handler.on_event)], [(RunFailed, handler.on_failure)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from holdfast.application.training.inbox import Inbox
+    from holdfast.application.inbox import Inbox
     from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.commands import ReportStall

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from holdfast.domain.data.row_index import RowIndex
+from holdfast.domain.data.row_index import RowIndex, RowPlace
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Pair: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+    from collections.abc import Callable, Sequence
+
 
 Overflow: TypeAlias = Literal["split", "truncate", "drop"]
 
@@ -192,3 +194,14 @@ def _best_fit(lengths: NDArray[np.int64], length: int) -> list[int]:
                 fullest |= 1 << used
             rows_with[used].append(row)
     return rows
+
+
+def place_rows(
+    documents: Sequence[NDArray[np.unsignedinteger]],
+    packing: Callable[[NDArray[np.int64], NDArray[np.int64]], Packed],
+) -> list[RowPlace]:
+    """Return the rows that ``packing`` makes of ``documents``, for ``read_rows``."""
+    lengths = np.array([len(document) for document in documents])
+    index = packing(np.cumsum(lengths) - lengths, lengths).index
+    ids = np.concatenate(documents)
+    return [(ids, index, row) for row in range(index.num_rows)]

@@ -12,11 +12,10 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.row_pieces import Pieces, copy_pieces
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from holdfast.domain.data.packing import Packed
     from holdfast.domain.data.token_ids import TokenIds
 
 
@@ -54,17 +53,6 @@ RowPlace = tuple["TokenIds", RowIndex, int]
 
 # a row that holds nothing: what fills the last batch of finite data
 NO_ROW: RowPlace = (np.zeros(0, np.uint16), RowIndex(*(np.zeros(size, np.int64) for size in (0, 0, 2))), 0)
-
-
-def place_rows(
-    documents: Sequence[NDArray[np.unsignedinteger]],
-    packing: Callable[[NDArray[np.int64], NDArray[np.int64]], Packed],
-) -> list[RowPlace]:
-    """Return the rows that ``packing`` makes of ``documents``, for ``read_rows``."""
-    lengths = np.array([len(document) for document in documents])
-    index = packing(np.cumsum(lengths) - lengths, lengths).index
-    ids = np.concatenate(documents)
-    return [(ids, index, row) for row in range(index.num_rows)]
 
 
 def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = None) -> Batch:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+SPIN_COUNT = "10000000"
+
 _MUCH, _LITTLE = 0.2, 0.1
 _LEAST_CALM, _MOST_CALM, _SOON = 6, 120, 4
 

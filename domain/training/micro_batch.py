@@ -60,6 +60,12 @@ class MicroBatchPolicy:
         return KnownSize(more, known.shortages) if is_due and failed < self.max_shortages else known
 
 
+def largest_size(batch_size: int, fixed: int | None, ranks: int) -> int:
+    """Return how many rows each of ``ranks`` takes at once at most: ``fixed``, or its whole share of the batch."""
+    whole = max(1, batch_size // ranks)
+    return min(fixed or whole, whole)
+
+
 def next_to_try(sizes: Sequence[int], peaks: Mapping[int, float], failed: Collection[int], most: float) -> int | None:
     """Return which of ``sizes`` (rising) to try next for the largest whose peak of memory is not above ``most``.
 

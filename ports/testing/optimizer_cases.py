@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pytest
 
-from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import ConcatPacking, place_rows
+from holdfast.domain.data.row_index import read_rows
 from holdfast.ports.state_store import JoinedPart, StatePart
 
 if TYPE_CHECKING:

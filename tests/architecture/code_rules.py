@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from source_tree import Module
 
 LONGEST_FUNCTION = 40
-LONGEST_FILE = 250
+LONGEST_FILE = 400
 MOST_PARAMETERS = 8
 MAY_CATCH_ALL = {"application/data/prefetch.py": 1}
 MAY_TRUST_CODE = {"adapters/model_factory/huggingface.py": "self._trusts_code"}  # only where a user names the model

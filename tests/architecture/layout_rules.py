@@ -7,7 +7,7 @@ import sys
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from source_tree import camel, last_name, name_of, within
+from source_tree import PACKAGES, camel, last_name, name_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,11 +41,26 @@ def _most_specific(path: str) -> str:
 def _imported(node: ast.AST) -> Iterator[str]:
     match node:
         case ast.Import(names=names):
-            yield from (alias.name.split(".")[0] for alias in names)
+            yield from (_package(alias.name) for alias in names)
         case ast.ImportFrom(level=0, module=str(source)):
-            yield source.split(".")[0]
+            yield _package(source)
         case ast.ImportFrom():
             yield "a relative name"
+
+
+def _package(name: str) -> str:
+    """Return ``ports`` for ``holdfast.ports.monitor``, and the first part of any other name."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "holdfast" and len(parts) > 1 else parts[0]
+
+
+def imports_without_prefix(modules: Iterable[Module]) -> Iterator[str]:
+    """Yield the imports that name a folder of the repository and not the package that it is a part of."""
+    for module in modules:
+        for node in module.nodes(ast.Import, ast.ImportFrom):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            if any(name.split(".")[0] in PACKAGES for name in names):
+                yield module.at(node)
 
 
 def folders_without_init(paths: Iterable[str]) -> Iterator[str]:
@@ -63,7 +78,7 @@ def port_names(modules: Iterable[Module]) -> list[str]:
 def adapters_of(modules: Iterable[Module], port: str) -> Iterator[tuple[Module, ast.ClassDef]]:
     """Yield the classes under ``adapters/<port>/`` that answer the port itself."""
     for module in modules:
-        if module.parts[:2] == ("adapters", port):
+        if module.parts[:2] == ("adapters", port) and "holdfast.ports." in module.text:
             for node in module.nodes(ast.ClassDef):
                 if {camel(port), f"Basic{camel(port)}"} & set(map(last_name, node.bases)):
                     yield module, node
@@ -75,7 +90,7 @@ def open_adapters(modules: Sequence[Module]) -> Iterator[str]:
         promised = {
             alias.asname or alias.name
             for node in module.nodes(ast.ImportFrom)
-            if (node.module or "").split(".")[0] == "ports"
+            if (node.module or "").startswith("holdfast.ports.")
             for alias in node.names
         }
         for node in module.nodes(ast.ClassDef):

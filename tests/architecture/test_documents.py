@@ -96,8 +96,8 @@ def test_the_reference_names_metrics():
 
 def test_the_reference_names_exit_codes():
     """docs/reference.md has a row for each exit code that the command line's help names."""
-    listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/cli/run_arguments.py"), re.DOTALL)
-    assert listed, "bootstrap/cli/run_arguments.py no longer explains its exit codes"
+    listed = re.search(r"exit codes:\n(.*?)\"\"\"", _read("bootstrap/process/exit_codes.py"), re.DOTALL)
+    assert listed, "bootstrap/process/exit_codes.py no longer explains its exit codes"
     codes = re.findall(r"\b\d{1,3}\b", listed[1])
     reference = _read("docs/reference.md")
     assert codes
@@ -115,7 +115,7 @@ def test_every_dependency_has_its_reason():
     """docs/dependencies.md names each dependency of pyproject.toml, and no other."""
     settings = tomllib.loads(_read("pyproject.toml"))["project"]
     groups = [settings["dependencies"], *settings["optional-dependencies"].values()]
-    wanted = {re.match(r"[\w.-]+", entry)[0] for group in groups for entry in group} - {"holdfast"}
+    wanted = {re.match(r"[\w.-]+", entry)[0] for group in groups for entry in group} - {"holdfast-lm"}
     rows = re.findall(r"^\| (`[^|]*) \|", _read("docs/dependencies.md"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
     refuse(wanted - named, remedy="has no line in docs/dependencies.md: what for, and why not our own code")

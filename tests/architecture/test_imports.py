@@ -34,6 +34,7 @@ def copy(tmp_path):
     """Return a copy of the packages that may be spoilt."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "holdfast", tmp_path / "holdfast", symlinks=True)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
@@ -84,8 +85,8 @@ def test_starting_up_imports_nothing_heavy():
     """The command line and the settings answer without waiting for torch or transformers."""
     lines = f"""
 import pkgutil, sys
-import application, bootstrap, holdfast.configs.settings
-for package in (application, bootstrap):
+import holdfast.application, holdfast.bootstrap, holdfast.configs.settings
+for package in (holdfast.application, holdfast.bootstrap):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.endswith("__main__"):
             __import__(module.name)

@@ -6,6 +6,7 @@ from layout_rules import (
     adapters_without_contract,
     folders_without_init,
     forgotten_methods,
+    imports_without_prefix,
     misnamed_adapters,
     open_adapters,
     port_names,
@@ -16,7 +17,7 @@ from layout_rules import (
 )
 from source_tree import PACKAGES, ROOT, modules_under, project, refuse
 
-_NOT_SHIPPED = {"tests", "benchmarks", "examples"}
+_NOT_SHIPPED = {"benchmarks", "examples", "holdfast", "scripts", "tests"}
 
 
 def test_the_core_imports_only_what_is_listed():
@@ -34,12 +35,18 @@ def test_every_folder_of_code_is_a_package():
 def test_the_packages_are_the_same_everywhere():
     """The folders of code, the wheel, the import contracts and these rules name the same packages."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    wheel = settings["tool"]["setuptools"]["packages"]["find"]["include"]
     folders = {path.parent.name for path in ROOT.glob("[!.]*/*.py")} - _NOT_SHIPPED
     assert folders == set(PACKAGES), "a new folder of code: name it in PACKAGES or in _NOT_SHIPPED of these tests"
-    assert {name.rstrip("*") for name in wheel} == set(PACKAGES), "name the package in [tool.setuptools.packages.find]"
-    assert set(settings["tool"]["importlinter"]["root_packages"]) == set(PACKAGES), "name it in [tool.importlinter]"
-    assert set(settings["tool"]["mypy"]["files"]) == {*PACKAGES, "benchmarks"}, "name the package in [tool.mypy] files"
+    links = {path.name: path.resolve() for path in (ROOT / "holdfast").iterdir() if path.is_symlink()}
+    assert links == {name: ROOT / name for name in PACKAGES}, "link the folder in holdfast/"
+    assert settings["tool"]["importlinter"]["root_package"] == "holdfast"
+    assert set(settings["tool"]["mypy"]["files"]) == {"holdfast", "benchmarks"}
+
+
+def test_nothing_is_imported_twice():
+    """Every import of the product, its tests and its examples names the package ``holdfast``, never a folder alone."""
+    modules = [*project(), *modules_under("holdfast", "tests", "benchmarks", "examples", "scripts")]
+    refuse(imports_without_prefix(modules), remedy="is another module than holdfast's: write holdfast. before it")
 
 
 def test_adapters_are_final():

@@ -17,6 +17,7 @@ from layout_rules import (
     adapters_without_contract,
     folders_without_init,
     forgotten_methods,
+    imports_without_prefix,
     misnamed_adapters,
     open_adapters,
     ports_without_memory,
@@ -28,7 +29,7 @@ from source_tree import Module
 from testing_rules import toothless_tests, wordless_tests
 
 _PORT = Module("ports/clock.py", "class Clock: ...")
-_ADAPTER = "from ports.clock import Clock\n@final\nclass WallClock(Clock): ..."
+_ADAPTER = "from holdfast.ports.clock import Clock\n@final\nclass WallClock(Clock): ..."
 _NAMES = ", ".join(f"name{number}" for number in range(MOST_PARAMETERS + 1))
 _FIELDS = "".join(f"    name{number}: int\n" for number in range(MOST_PARAMETERS + 1))
 
@@ -73,6 +74,8 @@ def _statements(count: int) -> str:
         (strange_imports, "ports/testing/a.py", "import torch"),
         (strange_imports, "application/a.py", "import typing_extensions"),
         (strange_imports, "application/a.py", "import holdfast.bootstrap.cli.main"),
+        (imports_without_prefix, "tests/test_a.py", "import ports.monitor"),
+        (imports_without_prefix, "domain/a.py", "def f():\n    from domain.batch import Batch"),
         (open_adapters, "adapters/clock/wall.py", _ADAPTER.replace("@final\n", "")),
         (wordless_tests, "tests/test_a.py", "def test_a(): assert x"),
         (wordless_tests, "tests/test_a.py", 'def test_a():\n    """One. And another."""\n    assert x'),
@@ -116,6 +119,7 @@ def test_a_violation_is_seen(rule, path, text):
         (strange_imports, "ports/testing/a.py", "import hypothesis\nimport pytest"),
         (strange_imports, "application/__main__.py", "from holdfast.bootstrap.cli.main import main"),
         (strange_imports, "adapters/a/b.py", "import torch"),
+        (imports_without_prefix, "adapters/a.py", "import holdfast.ports.monitor\nimport portsmouth"),
         (open_adapters, "adapters/clock/wall.py", _ADAPTER),
         (wordless_tests, "tests/test_a.py", 'def test_a():\n    """A rule, e.g. `This one`."""\n    assert x'),
         (toothless_tests, "tests/test_a.py", "def helper():\n    assert x\ndef test_a(): helper()"),

@@ -97,7 +97,7 @@ class TestTensorboardMonitor(MonitorContract):
             monkeypatch.delitem(sys.modules, name)
         monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
         monkeypatch.setitem(sys.modules, "tensorboard", None)
-        with pytest.raises(ConfigurationError, match=r"pip install \"holdfast\[tensorboard\]\""):
+        with pytest.raises(ConfigurationError, match=r"pip install \"holdfast-lm\[tensorboard\]\""):
             TensorboardMonitor(tmp_path)
 
     def test_a_folder_that_cannot_be_made_is_a_named_error(self, tmp_path):

@@ -21,7 +21,10 @@ def run_on_two_ranks(engine, tmp_path):
     pytest_call = [
         sys.executable,
         "-c",
-        "import sys, pytest; from holdfast.bootstrap.cli.main import end_with; end_with(lambda: int(pytest.main(sys.argv[1:])))",
+        (
+            "import sys, pytest; from holdfast.bootstrap.cli.main import end_with; "
+            "end_with(lambda: int(pytest.main(sys.argv[1:])))"
+        ),
         str(SUITE),
         "-q",
         "-n",

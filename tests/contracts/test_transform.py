@@ -24,7 +24,8 @@ class TestMemoryTransform(TransformContract):
 
     @pytest.fixture
     def rebuild(self):
-        return "from holdfast.adapters.transform.memory import MemoryTransform\ntransform = MemoryTransform(str.upper, 'upper 1')\n"
+        module = "from holdfast.adapters.transform.memory import MemoryTransform\n"
+        return f"{module}transform = MemoryTransform(str.upper, 'upper 1')\n"
 
 
 class TestLengthTransform(TransformContract):

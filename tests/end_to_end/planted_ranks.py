@@ -7,8 +7,10 @@ import os
 import sys
 
 from holdfast.adapters.optimizer.trainable import TorchTrainable
-from holdfast.bootstrap.cli.main import end_with, main
-from holdfast.bootstrap.process.launch import is_launched, launch
+from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.process.exit_codes import end_with
+from holdfast.bootstrap.process.launch import launch
+from holdfast.bootstrap.wiring.process_group import is_launched
 
 LAST_RANK = int(os.environ.get("WORLD_SIZE", "1")) - 1
 PLANTS = dict.fromkeys((12, 13, 14), math.nan) | dict.fromkeys((33, 34, 35), 20.0)

@@ -12,7 +12,8 @@ from command_line import corpus, tiny
 
 from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
 from holdfast.bootstrap import build
-from holdfast.bootstrap.wiring.resource_balance import gpu_of, knobs_of, load_policy, resource_reactions
+from holdfast.bootstrap.wiring.device_settings import gpu_of
+from holdfast.bootstrap.wiring.resource_balance import knobs_of, load_policy, resource_reactions
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.tiers import Band
 from holdfast.domain.errors import ConfigurationError

@@ -95,8 +95,8 @@ def test_a_launcher_understands_what_is_printed(command):
 def test_printed_extras_exist(command):
     """Each extra that is to be installed is one of pyproject.toml."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    (what,) = re.findall(r"pip install (?:-e )?(\.|'(?:\.|holdfast)\[[\w,]+\]')", command.text)
-    assert set(re.findall(r"\w+", what)) - {"holdfast"} <= extras.keys()
+    (what,) = re.findall(r"pip install (?:-e )?(\.|'(?:\.|holdfast-lm)\[[\w,]+\]')", command.text)
+    assert set(re.findall(r"\w+", what)) - {"holdfast", "lm"} <= extras.keys()
 
 
 @pytest.mark.parametrize("command", named(each for each in COMMANDS if re.search(r"\b(make|pytest) ", each.text)))

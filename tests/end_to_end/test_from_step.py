@@ -11,7 +11,7 @@ import sys
 import pytest
 from command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny
 
-from holdfast.bootstrap.run_folder.return_to_step import return_to
+from holdfast.bootstrap.operations.return_to_step import return_to
 from holdfast.configs.settings import TrainSettings
 
 RUN = "runs/default"

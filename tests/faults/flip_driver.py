@@ -37,9 +37,9 @@ from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpoints
 from holdfast.application.checkpointing.memory_tier import MemoryTier
 from holdfast.application.checkpointing.restorer import Restoring
-from holdfast.application.training.inbox import Inbox
-from holdfast.bootstrap.cli.main import end_with
+from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.cli.main import main as command_line
+from holdfast.bootstrap.process.exit_codes import end_with
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.errors import StateError

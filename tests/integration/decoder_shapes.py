@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import save_file
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
-from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import ConcatPacking, place_rows
+from holdfast.domain.data.row_index import read_rows
 
 VOCABULARY_SIZE = 97
 END_OF_TEXT = 96

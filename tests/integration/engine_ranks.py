@@ -12,9 +12,9 @@ from torch import distributed
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.application.training.step_engine import Engine
-from holdfast.bootstrap.cli.main import end_with
-from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.row_index import NO_ROW, place_rows, read_rows
+from holdfast.bootstrap.process.exit_codes import end_with
+from holdfast.domain.data.packing import ConcatPacking, place_rows
+from holdfast.domain.data.row_index import NO_ROW, read_rows
 
 STEPS, ROWS, LENGTH, VOCABULARY = 30, 16, 32, 97
 LLAMA = {

@@ -15,8 +15,8 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.optimizer.optimizer_spec import Algorithm
 from holdfast.adapters.shared.tensor_state.file_parts import write_parts
-from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import ConcatPacking, place_rows
+from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.errors import ConfigurationError, OutOfMemory, StateError, StepTorn
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.testing.optimizer_cases import (

@@ -215,7 +215,7 @@ def test_a_missing_package_is_named_with_its_extra(algorithm, module, monkeypatc
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "holdfast.adapters.optimizer.algorithms.adamw_8bit", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigurationError, match=rf"optimizer\.algorithm is {algorithm}.*pip install \"holdfast\["):
+    with pytest.raises(ConfigurationError, match=rf"optimizer\.algorithm is {algorithm}.*pip install \"holdfast-lm\["):
         build_optimizer(algorithm, nn.Linear(2, 2))
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from pydantic import ValidationError
 
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.run_folder.folder import RECORD, replace_record
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, build_disk_store, claim_archive, refuse_old_copies

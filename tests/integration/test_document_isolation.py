@@ -10,8 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.shared.modeling.attention import choose_attention, packed_arguments, register_attention
 from holdfast.adapters.shared.modeling.document_isolation import probe_isolation, refuse_shared_rows
-from holdfast.domain.data.packing import ConcatPacking, SlidingPacking
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import ConcatPacking, SlidingPacking, place_rows
+from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.errors import ConfigurationError
 
 VOCABULARY, END = 257, 256

@@ -10,7 +10,7 @@ import pytest
 
 ENDING = """
 import atexit, os, sys, types
-from holdfast.bootstrap.cli.main import end_with
+from holdfast.bootstrap.process.exit_codes import end_with
 
 class TornDown:
     def __init__(self, abort=os.abort): self.abort = abort
@@ -46,7 +46,7 @@ def test_a_group_that_is_left_does_not_abort_the_end(group, expected, ending):
 READING = """
 import atexit, threading, time
 from holdfast.application.data.prefetch import Prefetch
-from holdfast.bootstrap.cli.main import end_with
+from holdfast.bootstrap.process.exit_codes import end_with
 
 def items():
     started.set()

@@ -17,8 +17,7 @@ from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.rejected_records import Rejections
 from holdfast.application.data.text_reader import TextReader
-from holdfast.bootstrap.wiring.data_streams import cache_key
-from holdfast.bootstrap.wiring.dataset_registry import Datasets
+from holdfast.bootstrap.wiring.dataset_registry import Datasets, cache_key
 from holdfast.domain.data.data_files import DataFiles, difference, join
 
 LINES = 120_000

@@ -360,7 +360,7 @@ def test_a_table_in_an_archive_says_what_to_do(tmp_path):
 def test_the_package_for_tables_is_named(tmp_path, monkeypatch):
     """Where pyarrow is missing the error says which extra brings it."""
     monkeypatch.setattr("holdfast.adapters.data_source.file_reader.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r'pip install "holdfast\[parquet\]"'):
+    with pytest.raises(ConfigurationError, match=r'pip install "holdfast-lm\[parquet\]"'):
         FilesDataSource([put(tmp_path, "a.parquet", FILES["a.parquet"])]).units()
 
 

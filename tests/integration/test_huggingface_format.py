@@ -98,5 +98,5 @@ def test_the_package_is_named(monkeypatch):
     """Where the library is missing the error says which extra brings it."""
     monkeypatch.delitem(sys.modules, "holdfast.adapters.data_source.hf_rows", raising=False)
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigurationError, match=r'pip install "holdfast\[datasets\]"'):
+    with pytest.raises(ConfigurationError, match=r'pip install "holdfast-lm\[datasets\]"'):
         HuggingfaceDataSource("someone/corpus").units()

@@ -8,8 +8,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import ConcatPacking, place_rows
+from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, write

@@ -225,8 +225,8 @@ def test_generation_takes_the_adapters():
 @pytest.mark.parametrize(
     ("missing", "quantize", "extra"),
     [
-        ("peft", "none", r"holdfast\[lora\]"),
-        ("holdfast.adapters.shared.modeling.quantization", "4bit", r"holdfast\[bnb\]"),
+        ("peft", "none", r"holdfast-lm\[lora\]"),
+        ("holdfast.adapters.shared.modeling.quantization", "4bit", r"holdfast-lm\[bnb\]"),
     ],
 )
 def test_a_missing_package_is_named(missing, quantize, extra, monkeypatch):

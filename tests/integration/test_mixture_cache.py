@@ -16,7 +16,7 @@ from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap.operations.prepare_data import prepare_ahead
 from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.data_streams import cache_key
+from holdfast.bootstrap.wiring.dataset_registry import cache_key
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import ConfigurationError

@@ -5,8 +5,8 @@ import numpy as np
 import torch
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.domain.data.packing import SlidingPacking
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import SlidingPacking, place_rows
+from holdfast.domain.data.row_index import read_rows
 
 LENGTH, ROWS, STEPS, END = 64, 8, 60, 256
 CONFIG = {

@@ -304,13 +304,13 @@ def test_a_missing_package_is_named(monkeypatch, name):
     """Without its package a backend that was asked for is an error that names the extra; `auto` goes on and says so."""
     monkeypatch.delitem(sys.modules, f"holdfast.adapters.tokenizer.backends.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigurationError, match=r"holdfast\[fast\]"):
+    with pytest.raises(ConfigurationError, match=r"holdfast-lm\[fast\]"):
         ChosenEncoder(KINDS["gpt-2"], UINT16, backend=name).check([])
     said = []
     automatic = ChosenEncoder(KINDS["gpt-2"], UINT16, report=said.append, builders={name: FAST[name]})
     assert automatic.name == "huggingface"
     assert len(said) == 1
-    assert "holdfast[fast]" in said[0]
+    assert "holdfast-lm[fast]" in said[0]
 
 
 def test_auto_takes_the_fastest():

@@ -21,8 +21,8 @@ from holdfast.application.data.rejected_records import Rejections
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from holdfast.application.inbox import Inbox
 from holdfast.application.training.evaluator import Evaluator
-from holdfast.application.training.inbox import Inbox
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import Engine
 from holdfast.domain.data.holdout import Holdout

@@ -6,7 +6,7 @@ from loop import Loop
 from holdfast.adapters.resource_probe.memory import QUIET
 from holdfast.application.handlers.balance_resources import BalanceResources
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import AdjustResources
 from holdfast.domain.events import BatchSplit, CheckpointSaved, ContractWeakened, ResourcesAdjusted, StepCompleted
 from holdfast.domain.resources.balance_state import BalanceState, Change, Reading

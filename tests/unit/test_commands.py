@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.domain import commands
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import (

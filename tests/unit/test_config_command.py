@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import configs
+import holdfast.configs
 from holdfast.bootstrap.cli.main import main
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 
-SHIPPED = sorted(Path(configs.__file__).parent.glob("*.yaml"))
+SHIPPED = sorted(Path(holdfast.configs.__file__).resolve().parent.glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.bootstrap.cli.main import guarded
+from holdfast.bootstrap.process.exit_codes import guarded
 from holdfast.bootstrap.run_folder.post_mortem import write_before_training
 from holdfast.domain.errors import (
     ConfigurationError,

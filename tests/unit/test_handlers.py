@@ -14,7 +14,7 @@ from holdfast.application.handlers.log_events import Announce
 from holdfast.application.handlers.record_events import RecordEvents
 from holdfast.application.handlers.record_metrics import RecordMetrics
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnStop
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.domain import events
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason

@@ -8,7 +8,7 @@ from loop import Loop
 from holdfast.adapters.shared.tensor_state.file_parts import unpacked
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.application.handlers.drop_memory_copy import RelieveMemory
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
 from holdfast.domain.checkpoints.tiers import Tier

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SplitBatch
 from holdfast.domain.events import BatchSplit, MemoryExhausted, StepCompleted
 from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast.bootstrap.cli.main import main
-from holdfast.bootstrap.cli.option_form import as_settings
+from holdfast.configs.option_form import as_settings
 
 
 @pytest.mark.parametrize(

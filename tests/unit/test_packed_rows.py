@@ -9,8 +9,8 @@ from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.application.data.row_packer import PackedRows
 from holdfast.domain.data.holdout import Holdout
-from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
-from holdfast.domain.data.row_index import place_rows, read_rows
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key, place_rows
+from holdfast.domain.data.row_index import read_rows
 from holdfast.ports.token_source import Tokens
 
 SHARDS = st.lists(st.lists(st.integers(1, 30), max_size=6), max_size=5)

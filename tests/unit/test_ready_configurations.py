@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import configs
+import holdfast.configs
 from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
 from holdfast.bootstrap.wiring.build_model import deepspeed_values
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.training.memory_estimate import Engine, LayerShape, ModelShape, Training, estimate_memory
 
-FOLDER = Path(configs.__file__).parent
+FOLDER = Path(holdfast.configs.__file__).resolve().parent
 ROOT = FOLDER.parent
 READY = ("rtx4090", "a100x4", "gqa_1b", "gpt2_124m_6gb", "nemotron_h_8b", "h200")
 DEEPSPEED = {"rtx4090": "ds_prototype", "a100x4": "ds_production"}

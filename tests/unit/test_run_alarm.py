@@ -11,7 +11,7 @@ from loop import Loop
 
 from holdfast.adapters.shared.files.heartbeats import HeartbeatFiles
 from holdfast.application.handlers.watchdog import Watchdog
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.watch_run import RunAlarm, doing_of
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import Event, RunStalled
@@ -21,7 +21,7 @@ REPORT = ReportStall(61.0, "rank 1 tells nothing any more")
 GIVE_UP = """
 import sys
 from pathlib import Path
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.watch_run import RunAlarm
 from holdfast.domain.commands import ReportStall
 RunAlarm(Path(sys.argv[1]), 0, Inbox(), say=print, may_exit=True).give_up(ReportStall(61.0, "why"))

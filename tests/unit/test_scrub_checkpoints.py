@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import ReportDamage
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointSaved, RunFinished

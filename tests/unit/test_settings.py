@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-import configs
+import holdfast.configs
 from holdfast.configs.plain import leaves, to_plain
 from holdfast.configs.secret_masking import is_secret
 from holdfast.configs.settings import TrainSettings
 from holdfast.configs.settings_catalog import describe_settings, settings_by_name
 from holdfast.configs.settings_layers import load_settings
 
-FOLDER = Path(configs.__file__).parent
+FOLDER = Path(holdfast.configs.__file__).resolve().parent
 
 
 def settings(*overrides):
@@ -89,7 +89,8 @@ def test_no_setting_of_ours_is_taken_for_a_secret():
 
 def test_importing_the_settings_imports_no_framework():
     """`--help` must answer at once: neither torch nor transformers is loaded by the configuration."""
-    program = "import sys, holdfast.configs.settings_layers, holdfast.configs.rendering; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
+    modules = "holdfast.configs.settings_layers, holdfast.configs.rendering"
+    program = f"import sys, {modules}; print(sorted({{'torch', 'transformers'}} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=FOLDER.parent
     )

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Layout = Literal["whole", "sharded", "flat"]
 
 _NEEDS = {
-    "lion": 'optimizer.algorithm is lion, which needs another package: pip install "holdfast[lion]"',
-    "adamw_8bit": 'optimizer.algorithm is adamw_8bit, which needs another package: pip install "holdfast[bnb]"',
+    "lion": 'optimizer.algorithm is lion, which needs another package: pip install "holdfast-lm[lion]"',
+    "adamw_8bit": 'optimizer.algorithm is adamw_8bit, which needs another package: pip install "holdfast-lm[bnb]"',
 }
 _REFUSED = {
     ("muon", "flat"): "works on whole matrices, but DeepSpeed lays all parameters end to end: choose adamw or lion",

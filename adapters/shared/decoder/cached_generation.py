@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -11,7 +11,12 @@ from holdfast.domain.errors import ConfigurationError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from holdfast.adapters.shared.decoder.network import DecoderNetwork
+
+class CachedForward(Protocol):
+    """A network whose forward takes up keys and values of earlier tokens, and returns them with the new ones."""
+
+    def __call__(self, input_ids: Tensor, position_ids: Tensor, *, use_cache: bool, past_key_values: Any) -> Any:
+        """Return logits (rows, length, vocabulary) and what the next call gets as ``past_key_values``."""
 
 
 class Streamer(Protocol):
@@ -23,7 +28,7 @@ class Streamer(Protocol):
 
 @torch.no_grad()
 def generate(
-    network: DecoderNetwork,
+    network: CachedForward,
     input_ids: Tensor,
     *,
     max_new_tokens: int,

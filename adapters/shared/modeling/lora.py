@@ -116,7 +116,7 @@ def add_lora(
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        msg = 'model.lora needs another package: pip install "holdfast[lora]"'
+        msg = 'model.lora needs another package: pip install "holdfast-lm[lora]"'
         raise ConfigurationError(msg) from error
     network: Any = model.network
     linear = _linear_layers(network)
@@ -205,7 +205,7 @@ def _quantize(network: nn.Module, linear: Mapping[str, nn.Module]) -> None:
     try:
         from holdfast.adapters.shared.modeling.quantization import quantized
     except ImportError as error:
-        msg = 'model.lora.quantize is 4bit, which needs another package: pip install "holdfast[bnb]"'
+        msg = 'model.lora.quantize is 4bit, which needs another package: pip install "holdfast-lm[bnb]"'
         raise ConfigurationError(msg) from error
     plain = {name: module for name, module in linear.items() if type(module) is nn.Linear}
     if not plain:

@@ -129,7 +129,7 @@ class ChosenEncoder:
                 self._refuse(name, str(error))
         self._name, self._encoder = ("huggingface", self._reference) if encoder is None else (name, encoder)
         if self._is_auto:
-            better = f"; {self._missing[0]} is faster: pip install 'holdfast[fast]'" if self._missing else ""
+            better = f"; {self._missing[0]} is faster: pip install 'holdfast-lm[fast]'" if self._missing else ""
             self._report(f"the tokenizer's backend is {self._name}{better}")
         return self._encoder
 
@@ -151,7 +151,7 @@ class ChosenEncoder:
         if not self._is_auto:
             self._refusal = (
                 f"the tokenizer backend {name} cannot be imported ({error}): "
-                "pip install 'holdfast[fast]', or set tokenizer.backend to auto"
+                "pip install 'holdfast-lm[fast]', or set tokenizer.backend to auto"
             )
             raise ConfigurationError(self._refusal) from error
         self._missing.append(name)

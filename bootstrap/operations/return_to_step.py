@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
-from holdfast.application.training.inbox import Inbox
+from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.operations.named_checkpoint import refuse_other
-from holdfast.bootstrap.process.launch import is_restart
 from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import take_former_tokenizer
+from holdfast.bootstrap.wiring.process_group import is_restart
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, archive_of
 from holdfast.configs.rendering import dump_settings
 

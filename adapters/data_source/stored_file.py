@@ -1,0 +1,51 @@
+"""One file of a data source, wherever it is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fsspec.implementations.local import LocalFileSystem
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+    from holdfast.ports.data_source import Unit
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that a path led to.
+
+    ``unit`` is the whole file, ``path`` what its file system calls it, ``etag`` what that says of its version, if HTTP
+    knows it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is what the names
+    of all units of the path begin with: the folder, that of a glob, or the file itself.
+    """
+
+    unit: Unit
+    path: str
+    file_system: AbstractFileSystem
+    etag: str | None
+    is_chosen: bool
+    place: str
+
+    @property
+    def below(self) -> str:
+        """Return the path below ``place``, with its slash; nothing for the file itself."""
+        return self.unit.name.removeprefix(self.place)
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the file lies on this machine's disk."""
+        return isinstance(self.file_system, LocalFileSystem)
+
+    def is_unchanged(self) -> bool:
+        """Return whether a local file still is what was listed."""
+        return self.unit.etag == local_etag(self.path)
+
+
+def local_etag(path: str) -> str:
+    """Return the time and size of the file at ``path``, which another content changes."""
+    status = Path(path).stat()
+    return f"{status.st_mtime_ns}-{status.st_size}"

@@ -1,0 +1,37 @@
+"""``train --supervise``: the training in a process below this one, started again when it dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
+from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.process.supervisor import Supervisor
+from holdfast.bootstrap.wiring.process_group import is_launched
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def supervise(options: argparse.Namespace) -> int:
+    """Do what ``train`` does in a process below this one, and start it again when it dies; return its exit code."""
+    if is_launched():
+        msg = "--supervise starts the processes itself: leave torchrun away and set distributed.processes"
+        raise ConfigurationError(msg)
+    settings = load_settings(options.config, options.settings, os.environ).settings
+    folder, limits = settings.run.directory, settings.recovery.supervisor
+    begin_as_asked(options, settings, lambda line: print(line, flush=True))
+    supervisor = Supervisor(
+        [sys.executable, "-m", "holdfast", *again(options)],
+        folder,
+        RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
+        Silence(folder / "heartbeats", 3 * settings.recovery.watchdog.min_seconds),
+        grace_seconds=settings.recovery.grace_seconds,
+        say=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
+    )
+    return supervisor.run()

@@ -1,0 +1,30 @@
+"""The threads that a run computes with on a processor, for as long as it trains."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.shared.device.cpu_count import allowed_cpus, usable_cpus
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.domain.resources.spin_policy import SPIN_COUNT, Spinning
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.bootstrap.wiring.container import Container
+
+
+@contextmanager
+def threads_of_processor(container: Container) -> Iterator[None]:
+    """Within the block a run on a processor has the threads that it may use, and they get out of others' way."""
+    with ExitStack() as stack:
+        if container.chosen().get("optimizer.device") == "cpu":
+            recorded = ""
+            if usable_cpus() < allowed_cpus() and (stored := container.state_store().list()):
+                recorded = stored[-1].conditions.get("threads", "")
+            stack.enter_context(lazy("holdfast.adapters.shared.device.openmp:threads_of_run")(recorded))
+            if os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT) == SPIN_COUNT and "OMP_WAIT_POLICY" not in os.environ:
+                stack.enter_context(lazy("holdfast.adapters.shared.device.openmp:spinning_by_load")(Spinning()))
+        yield

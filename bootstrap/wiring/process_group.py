@@ -1,0 +1,37 @@
+"""The process group: the processes that a launcher started, or this one alone."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.wiring.lazy import lazy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.ports.process_group import ProcessGroup
+
+
+def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a launcher such as torchrun started this process as one of several."""
+    return int(environment.get("WORLD_SIZE") or 1) > 1
+
+
+def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process speaks for all that a launcher started."""
+    return not is_launched(environment) or int(environment.get("RANK") or 0) == 0
+
+
+def is_restart(environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a launcher gave this command before and gives it again."""
+    return any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
+def open_group(timeout_seconds: float) -> ProcessGroup:
+    """Return the group of the processes that a launcher started, or of this one alone."""
+    if is_launched():
+        group: ProcessGroup = lazy("holdfast.adapters.process_group.torch:TorchProcessGroup")(timeout_seconds)
+    else:
+        group = lazy("holdfast.adapters.process_group.single:SingleProcessGroup")()
+    return group

@@ -1,0 +1,38 @@
+"""Trains language models without losing the run.
+
+>>> from holdfast import TrainSettings, build
+>>> progress = build(TrainSettings()).run()
+
+The folders ``domain``, ``ports``, ``adapters``, ``application``, ``bootstrap`` and ``configs`` of the repository are
+packages of this one: ``holdfast.domain`` and so on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.bootstrap.run import Run, build
+    from holdfast.configs.settings import TrainSettings
+
+__all__ = ["Run", "TrainSettings", "__version__", "build"]
+
+_HOMES = {
+    "Run": "holdfast.bootstrap.run",
+    "build": "holdfast.bootstrap.run",
+    "TrainSettings": "holdfast.configs.settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of ``__all__`` when it is asked for: ``--help`` needs none of them."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("holdfast-lm")
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
