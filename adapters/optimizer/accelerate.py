@@ -11,15 +11,16 @@ from accelerate.utils import GradientAccumulationPlugin, InitProcessGroupKwargs
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
-from holdfast.adapters.optimizer.ddp import Replicated
-from holdfast.adapters.optimizer.engine import TorchWrapped, Wrapped, num_ranks
+from holdfast.adapters.optimizer.ddp import DdpEngine
+from holdfast.adapters.optimizer.engine import TorchEngine, TrainingEngine
 from holdfast.adapters.optimizer.float8 import use_float8
 from holdfast.adapters.optimizer.flops import describe
-from holdfast.adapters.optimizer.fsdp import Sharded, shard
-from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.optimizer.fsdp import FsdpEngine, shard
+from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.adapters.shared.device.device import within_memory
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+from holdfast.adapters.shared.network.ranks import world_size
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.optimizer import Optimizer, Trainable
 
@@ -43,7 +44,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         *,
         device: str,
         precision: str,
-        algorithm: Algorithm | None = None,
+        algorithm: OptimizerSpec | None = None,
         clip: float = 1.0,
         seed: int = 0,
         sequence_length: int = 0,
@@ -52,7 +53,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     ) -> None:
         self._device = device
         self._precision = precision
-        self._algorithm = algorithm or Algorithm()
+        self._spec = algorithm or OptimizerSpec()
         self._clip = clip
         self._seed = seed
         self._sequence_length = sequence_length
@@ -76,27 +77,27 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             emulate = self._precision == "fp8_emulated"
             use_float8(model, sequence_length=self._sequence_length, emulate=emulate)
         hardware = describe(model, self._device, self._precision, self._sequence_length)
-        wrapped = within_memory(self._device, self._wrap, model, accelerator)
-        return TorchTrainable(wrapped, hardware, seed=self._seed)
+        engine = within_memory(self._device, self._wrap, model, accelerator)
+        return TorchTrainable(engine, hardware, seed=self._seed)
 
-    def _wrap(self, model: CausalLanguageModel, accelerator: Accelerator) -> Wrapped:
+    def _wrap(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
         device = accelerator.device
-        if num_ranks() > 1 and (self._sharding == "fsdp2" or (self._sharding == "auto" and not _fits(model, device))):
+        if world_size() > 1 and (self._sharding == "fsdp2" or (self._sharding == "auto" and not _fits(model, device))):
             _refuse_quantized(model)
             shard(model, device, precision=self._precision, offload=self._offload)
             optimizer = self._optimizer(model, "sharded")
-            return Sharded(model, optimizer, device, clip=self._clip, precision=self._precision)
+            return FsdpEngine(model, optimizer, device, clip=self._clip, precision=self._precision)
         if self._offload:
             msg = "optimizer.offload rests the parts of a sharded model in host memory, and this one is not sharded: "
             raise ConfigurationError(msg + "set optimizer.sharding=fsdp2 on several processes, or offload to false")
         accelerator.prepare_model(model, evaluation_mode=True)  # on its device
         optimizer = self._optimizer(model, "whole")
-        if num_ranks() > 1:
-            return Replicated(model, optimizer, device, clip=self._clip, precision=self._precision)
-        return TorchWrapped(model, model, optimizer, device, clip=self._clip, precision=self._precision)
+        if world_size() > 1:
+            return DdpEngine(model, optimizer, device, clip=self._clip, precision=self._precision)
+        return TorchEngine(model, model, optimizer, device, clip=self._clip, precision=self._precision)
 
     def _optimizer(self, model: CausalLanguageModel, layout: Layout) -> torch.optim.Optimizer:
-        optimizer = self._algorithm.over(model.network, self._device, layout)
+        optimizer = self._spec.build(model.network, self._device, layout)
         allocate_state(optimizer)
         return optimizer
 

@@ -9,7 +9,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.engine import TorchWrapped, num_ranks
+from holdfast.adapters.optimizer.engine import TorchEngine
+from holdfast.adapters.shared.network.ranks import world_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Replicated(TorchWrapped):
+class DdpEngine(TorchEngine):
     """A model in torch's ``DistributedDataParallel``, whose averages over ranks are made sums again.
 
     An update that ends between the forward of its last part and the end of the backward leaves torch's exchange of
@@ -48,7 +49,7 @@ class Replicated(TorchWrapped):
     @override
     def backward(self, loss: Tensor, *, last: bool) -> None:
         with self._exchange(last):
-            super().backward(loss * num_ranks(), last=last)
+            super().backward(loss * world_size(), last=last)
         self._is_exchanging = False
 
     def _exchange(self, last: bool) -> AbstractContextManager[Any]:  # noqa: FBT001  as it is passed on

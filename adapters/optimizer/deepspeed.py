@@ -12,7 +12,7 @@ from typing_extensions import override
 from holdfast.adapters.optimizer.build_locks import announce_builds
 from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
 from holdfast.adapters.optimizer.flops import describe
-from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.domain.errors import ConfigurationError
@@ -40,14 +40,14 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
         precision: str,
         own: Mapping[str, Any],
         config: str | None = None,
-        algorithm: Algorithm | None = None,
+        algorithm: OptimizerSpec | None = None,
         seed: int = 0,
         sequence_length: int = 0,
     ) -> None:
         self._device = device
         self._precision = precision
-        self._algorithm = algorithm or Algorithm()
-        self._own = {**own, "bf16.enabled": precision == "bf16", "optimizer.algorithm": self._algorithm.name}
+        self._spec = algorithm or OptimizerSpec()
+        self._own = {**own, "bf16.enabled": precision == "bf16", "optimizer.algorithm": self._spec.name}
         self._config = config
         self._seed = seed
         self._sequence_length = sequence_length
@@ -61,14 +61,16 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
                 _make_world_of_one()
             accelerator = self._accelerator(config)
             hardware = describe(model, self._device, self._precision, self._sequence_length)
-            optimizer = self._algorithm.over(model.network, self._device, "flat")
+            optimizer = self._spec.build(model.network, self._device, "flat")
             groups = [dict(group) for group in optimizer.param_groups]
             engine, _ = accelerator.prepare(model, optimizer)
             unset_hf_deepspeed_config()  # else transformers would shard every model that is built from now on
         os.environ.setdefault("LOCAL_RANK", "0")  # stage 3 reads it in each step, alone too
-        from holdfast.adapters.optimizer.deepspeed_engine import Zero
+        from holdfast.adapters.optimizer.deepspeed_engine import DeepSpeedEngine
 
-        return TorchTrainable(Zero(engine, model, groups, names, accelerator.device), hardware, seed=self._seed)
+        return TorchTrainable(
+            DeepSpeedEngine(engine, model, groups, names, accelerator.device), hardware, seed=self._seed
+        )
 
     def _accelerator(self, config: Mapping[str, Any]) -> Accelerator:
         if self._device == "cpu":

@@ -9,9 +9,10 @@ import torch
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
-from holdfast.adapters.optimizer.engine import Wrapped, num_ranks, refuse_non_finite
+from holdfast.adapters.optimizer.engine import TrainingEngine, refuse_non_finite
 from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
-from holdfast.adapters.shared.tensor_state.local_shards import assign, is_first_rank, local_slice, shape_of
+from holdfast.adapters.shared.network.ranks import is_first_rank, world_size
+from holdfast.adapters.shared.tensor_state.local_shards import assign, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.optimizer_state import (
     describe_groups,
     optimizer_parts,
@@ -37,7 +38,7 @@ _COUNTER = "step"
 
 
 @final
-class Zero(Wrapped):
+class DeepSpeedEngine(TrainingEngine):
     """Drives ``engine`` by its own primitives; ``groups`` are the parameters as the optimizer was given them.
 
     DeepSpeed gathers the gradients of an update in buffers of its own and offers no way to empty them, so an update
@@ -58,7 +59,7 @@ class Zero(Wrapped):
         self._engine = engine
         self._groups = groups
         self._names = names
-        self.is_sharded = num_ranks() > 1
+        self.is_sharded = world_size() > 1
         self._has_gradients = self._is_spoilt = self._is_stale = False
         self._flat: torch.optim.Optimizer = engine.optimizer.optimizer  # over pieces of long vectors
         self._allocate()
@@ -74,7 +75,7 @@ class Zero(Wrapped):
     def backward(self, loss: Tensor, *, last: bool) -> None:
         self._has_gradients = True
         self._engine.set_gradient_accumulation_boundary(last)
-        self._engine.backward(loss * num_ranks())  # it averages over ranks
+        self._engine.backward(loss * world_size())  # it averages over ranks
 
     @override
     def step(self, learning_rate: float) -> Tensor:

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, final
 
 import torch
-from torch import distributed
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from typing_extensions import override
@@ -14,7 +13,7 @@ from typing_extensions import override
 from holdfast.adapters.optimizer.loss_scale import LossScale
 from holdfast.adapters.shared.device.device import computed_dtype, within_memory
 from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
-from holdfast.adapters.shared.tensor_state.local_shards import is_first_rank
+from holdfast.adapters.shared.network.ranks import is_first_rank
 from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, restore_optimizer
 from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StepTorn
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
 
 
-class Wrapped(ABC):
+class TrainingEngine(ABC):
     """A model and its optimizer, as ``TorchTrainable`` drives them; ``module`` is called for a part's summed loss.
 
     ``is_torn`` tells that an error cut a step in two, ``is_retry_safe`` that an abandoned update leaves no trace,
@@ -96,7 +95,7 @@ class Wrapped(ABC):
         """Continue from what ``capture`` wrote into ``folder``, read as ``Trainable`` says."""
 
 
-class TorchWrapped(Wrapped):
+class TorchEngine(TrainingEngine):
     """A model whose gradients and parameters a torch optimizer sees, on one device; ``clip`` bounds their norm.
 
     ``precision`` is a name of ``computed_dtype``; in fp16 the loss is scaled by ``LossScale``.
@@ -187,8 +186,3 @@ def refuse_non_finite(norm: Tensor) -> None:
     if not torch.isfinite(norm):
         msg = f"the gradient's norm is {norm.item()}: a lower optimizer.learning_rate may help"
         raise NonFiniteGradients(msg)
-
-
-def num_ranks() -> int:
-    """Return how many processes train together."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from holdfast.adapters.optimizer.engine import num_ranks
 from holdfast.adapters.shared.device.device import peak_flops
+from holdfast.adapters.shared.network.ranks import world_size
 from holdfast.ports.optimizer import Hardware
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def describe(model: CausalLanguageModel, device: str, precision: str, sequence_l
         precision=precision,
         num_parameters=sum(p.numel() for p in model.parameters()),
         flops_per_token=_flops_per_token(model, sequence_length),
-        peak_flops=None if peak is None else peak * num_ranks(),
+        peak_flops=None if peak is None else peak * world_size(),
     )
 
 

@@ -17,8 +17,9 @@ from torch.distributed.fsdp import (
 )
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.engine import TorchWrapped, num_ranks
+from holdfast.adapters.optimizer.engine import TorchEngine
 from holdfast.adapters.shared.device.device import computed_dtype
+from holdfast.adapters.shared.network.ranks import world_size
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -32,7 +33,7 @@ def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, o
     In bf16 and fp16 the layers compute in it and gradients are summed in fp32; the shards and what the optimizer keeps
     are fp32.
     """
-    mesh = init_device_mesh(device.type, (num_ranks(),))
+    mesh = init_device_mesh(device.type, (world_size(),))
     lower = None if precision == "fp32" else computed_dtype(precision)
     mixed = MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=torch.float32 if lower else None)
     where = CPUOffloadPolicy() if offload else OffloadPolicy()
@@ -45,7 +46,7 @@ def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, o
 
 
 @final
-class Sharded(TorchWrapped):
+class FsdpEngine(TorchEngine):
     """A model that ``shard`` has sharded, with an optimizer made behind that.
 
     The gradients of each part are summed over ranks at once: held back until the last one they would take as much

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Algorithm:
+class OptimizerSpec:
     """An algorithm by name (adamw, muon, lion, adamw_8bit) and what ``build_optimizer`` wants to know for it."""
 
     name: str = "adamw"
@@ -24,8 +24,8 @@ class Algorithm:
     epsilon: float = 1e-8
     decay_embeddings: bool = True
 
-    def over(self, network: Module, device: str, layout: Layout) -> Optimizer:
-        """Return the algorithm over the parameters of ``network``, which lie on ``device`` in this ``layout``."""
+    def build(self, network: Module, device: str, layout: Layout) -> Optimizer:
+        """Return the optimizer of the parameters of ``network``, which lie on ``device`` in this ``layout``."""
         return build_optimizer(
             self.name,
             network,

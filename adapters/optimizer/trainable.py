@@ -1,4 +1,4 @@
-"""What the loop drives, whatever a model is wrapped in."""
+"""Drives any training engine as the loop expects a trainable."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 from torch import distributed
 from typing_extensions import override
 
-from holdfast.adapters.optimizer.engine import num_ranks
 from holdfast.adapters.shared.device.device import memory_bytes, memory_retries, within_memory
+from holdfast.adapters.shared.network.ranks import rank, world_size
 from holdfast.domain.errors import NonFiniteGradients, StateError
 from holdfast.ports.optimizer import Trainable, Update
 from holdfast.ports.state_store import open_plainly
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from holdfast.adapters.optimizer.engine import Wrapped
+    from holdfast.adapters.optimizer.engine import TrainingEngine
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Hardware
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 @final
 class TorchTrainable(Trainable):
-    """Trains ``wrapped``; the random state of a step follows from ``seed``, the step's number and the rank."""
+    """Trains ``engine``; the random state of a step follows from ``seed``, the step's number and the rank."""
 
-    def __init__(self, wrapped: Wrapped, hardware: Hardware, *, seed: int) -> None:
-        self._wrapped = wrapped
+    def __init__(self, engine: TrainingEngine, hardware: Hardware, *, seed: int) -> None:
+        self._engine = engine
         self._hardware = hardware
         self._seed = seed
 
@@ -47,30 +47,30 @@ class TorchTrainable(Trainable):
     @property
     @override
     def is_retry_safe(self) -> bool:
-        return self._wrapped.is_retry_safe
+        return self._engine.is_retry_safe
 
     @property
     @override
     def memory_retries(self) -> int:
-        return memory_retries(self._wrapped.device.type)
+        return memory_retries(self._engine.device.type)
 
     @property
     @override
     def is_sharded(self) -> bool:
-        return self._wrapped.is_sharded
+        return self._engine.is_sharded
 
     @property
     @override
     def num_positions(self) -> int | None:
-        return self._wrapped.model.num_positions
+        return self._engine.model.num_positions
 
     @override
     def memory_bytes(self) -> int:
-        return memory_bytes(self._wrapped.device.type)
+        return memory_bytes(self._engine.device.type)
 
     @override
     def update(self, *, step: int, learning_rate: float) -> Update:
-        place = [distributed.get_rank()] if num_ranks() > 1 else []
+        place = [rank()] if world_size() > 1 else []
         entropy = np.random.SeedSequence([self._seed % 2**64, step, *place]).generate_state(1, np.uint64)
         seed = int(entropy[0])
         torch.manual_seed(seed)
@@ -78,20 +78,20 @@ class TorchTrainable(Trainable):
 
     @override
     def evaluate(self, batch: Batch) -> Tensor:
-        self._wrapped.module.eval()
+        self._engine.module.eval()
         try:
             with torch.no_grad():
-                return within_memory(self._wrapped.device.type, self._summed_loss, batch)
+                return within_memory(self._engine.device.type, self._summed_loss, batch)
         finally:
-            self._wrapped.rest()
-            self._wrapped.module.train()
+            self._engine.rest()
+            self._engine.module.train()
 
     @override
     def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
-        if num_ranks() == 1:
+        if world_size() == 1:
             return losses
         total = torch.stack([torch.as_tensor(loss, dtype=torch.float64, device="cpu") for loss in losses]).sum()
-        total = total.to(self._wrapped.device)
+        total = total.to(self._engine.device)
         distributed.all_reduce(total)
         return [total]
 
@@ -105,24 +105,24 @@ class TorchTrainable(Trainable):
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
     ) -> None:
-        self._wrapped.ready()
+        self._engine.ready()
         try:
-            self._wrapped.model.generate(prompt, sampling, end_of_text=end_of_text, tell=tell)
+            self._engine.model.generate(prompt, sampling, end_of_text=end_of_text, tell=tell)
         finally:
-            self._wrapped.rest()
+            self._engine.rest()
 
     @override
     def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
-        if self._wrapped.is_torn:
+        if self._engine.is_torn:
             msg = "an error cut an optimizer step in two, so the parameters in memory are of no one step: not saved"
             raise StateError(msg)
-        return self._wrapped.capture(copy=copy)
+        return self._engine.capture(copy=copy)
 
     @override
     def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
-        self._wrapped.restore(folder, weights_only=weights_only, open_file=open_file)
+        self._engine.restore(folder, weights_only=weights_only, open_file=open_file)
         if not weights_only:
-            self._wrapped.is_torn = False
+            self._engine.is_torn = False
 
     def _summed_loss(self, batch: Batch, *, last: bool = True) -> Tensor:
         inputs = {
@@ -130,35 +130,35 @@ class TorchTrainable(Trainable):
             "position_ids": self._on_device(batch.position_ids),
             "loss_mask": self._on_device(batch.loss_mask),
         }
-        self._wrapped.ready()
-        return self._wrapped.summed_loss(inputs, last=last)
+        self._engine.ready()
+        return self._engine.summed_loss(inputs, last=last)
 
     def _on_device(self, array: NDArray[Any]) -> Tensor:
-        tensor, device = torch.from_numpy(array), self._wrapped.device
+        tensor, device = torch.from_numpy(array), self._engine.device
         # from pinned memory the copy runs beside the host; torch keeps such memory for the next one
         return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
     def accumulate(self, part: Batch, weight: float, *, last: bool) -> SupportsFloat:
         """Add the gradient of ``part``, as ``Update`` promises."""
-        return within_memory(self._wrapped.device.type, self._backward, part, weight, last)
+        return within_memory(self._engine.device.type, self._backward, part, weight, last)
 
     def _backward(self, part: Batch, weight: float, last: bool) -> SupportsFloat:  # noqa: FBT001  of within_memory
         loss = self._summed_loss(part, last=last)
-        self._wrapped.backward(loss * weight, last=last)
+        self._engine.backward(loss * weight, last=last)
         # in host memory a tensor of one number, kept, would keep the allocator from reusing the room it lies in
         return loss.item() if loss.device.type == "cpu" else loss.detach()
 
     def apply(self, learning_rate: float) -> Tensor:
         """Take the step."""
-        return self._wrapped.step(learning_rate)
+        return self._engine.step(learning_rate)
 
     def retry(self) -> bool:
         """Return whether gradients that were refused, and are dropped, may be finite if they are computed again."""
-        return self._wrapped.retry()
+        return self._engine.retry()
 
     def discard(self) -> None:
         """Drop what was not applied."""
-        self._wrapped.discard()
+        self._engine.discard()
 
 
 @final

@@ -50,7 +50,7 @@ def optimizers(
 ) -> providers.Selector[Any]:
     """Return the choice of optimizers."""
     algorithm = providers.Singleton(
-        lazy("holdfast.adapters.optimizer.optimizer_spec:Algorithm"),
+        lazy("holdfast.adapters.optimizer.optimizer_spec:OptimizerSpec"),
         settings.provided.optimizer.algorithm,
         weight_decay=settings.provided.optimizer.weight_decay,
         betas=settings.provided.optimizer.betas,

@@ -9,7 +9,7 @@ from test_optimizer import TestAccelerateOptimizer as OnOneDevice
 from torch import distributed
 
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.ports.optimizer import Optimizer
 from holdfast.ports.state_store import JoinedPart, StatePart
 from holdfast.ports.testing.optimizer import OptimizerContract
@@ -17,7 +17,7 @@ from holdfast.ports.testing.optimizer_cases import files_of
 from holdfast.ports.testing.snapshots import BytesPart
 
 KIND, _, PRECISION = os.environ["HOLDFAST_TEST_ENGINE"].partition(" in ")
-CALM = Algorithm(epsilon=1e-2)  # keeps Adam from blowing up the rounding of gradients near zero
+CALM = OptimizerSpec(epsilon=1e-2)  # keeps Adam from blowing up the rounding of gradients near zero
 
 
 class SharedCapture:

@@ -8,7 +8,7 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
-from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.ports.testing.optimizer import OptimizerContract
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE
 
@@ -76,7 +76,9 @@ class TestAccelerateOptimizer(OptimizerContract):
 
     def make_optimizer(self, *, seed=0):
         # a large epsilon keeps Adam from blowing up the rounding of gradients near zero
-        return AccelerateOptimizer(device="cpu", precision=self.precision, algorithm=Algorithm(epsilon=1e-2), seed=seed)
+        return AccelerateOptimizer(
+            device="cpu", precision=self.precision, algorithm=OptimizerSpec(epsilon=1e-2), seed=seed
+        )
 
     def make_model(self, **changes):
         factory = HuggingfaceModelFactory(config=TINY | changes)

@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.adapters.optimizer.optimizer_spec import Algorithm
+from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.adapters.shared.tensor_state.file_parts import write_parts
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import read_rows
@@ -74,7 +74,7 @@ def test_offload_without_parts_is_refused():
 
 def test_matrices_decay_and_norms_do_not(tmp_path):
     """Without gradients a step shrinks matrices by rate times decay and leaves one-dimensional weights alone."""
-    trainable = prepare(algorithm=Algorithm(weight_decay=0.5))
+    trainable = prepare(algorithm=OptimizerSpec(weight_decay=0.5))
     before = state_of(trainable, tmp_path / "before")[0]
     with trainable.update(step=1, learning_rate=0.1) as update:
         update.accumulate(without_targets(packed_batch()), weight=1.0, last=True)

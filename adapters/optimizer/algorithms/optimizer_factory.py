@@ -60,7 +60,7 @@ def build_optimizer(
         options_of=lambda role: _options(algorithm, role),
     )
     try:
-        return _over(groups, algorithm, betas, epsilon, fused=device in ("cpu", "cuda"))
+        return _create(groups, algorithm, betas, epsilon, fused=device in ("cpu", "cuda"))
     except ImportError as error:
         raise ConfigurationError(_NEEDS.get(algorithm, str(error))) from error
 
@@ -87,7 +87,7 @@ def _options(algorithm: str, role: Role) -> dict[str, Any]:
     return {"algorithm": algorithm}
 
 
-def _over(
+def _create(
     groups: list[dict[str, Any]], algorithm: str, betas: tuple[float, float], epsilon: float, *, fused: bool
 ) -> Optimizer:
     match algorithm:

@@ -19,17 +19,10 @@ from holdfast.adapters.shared.modeling.losses import (
     rows_at_once,
 )
 from holdfast.adapters.shared.modeling.token_generation import new_tokens
+from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
 from holdfast.adapters.shared.tensor_state.consolidation import JoinedTensors, rank_file
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
-from holdfast.adapters.shared.tensor_state.local_shards import (
-    assign,
-    host_slices,
-    host_tensors,
-    is_first_rank,
-    local_slice,
-    rank_and_size,
-    shape_of,
-)
+from holdfast.adapters.shared.tensor_state.local_shards import assign, host_slices, host_tensors, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.adapters.shared.tensor_state.sharded_tensors import slices_part
 from holdfast.domain.errors import ConfigurationError, StateError
@@ -139,11 +132,10 @@ class CausalLanguageModel(nn.Module):
 
     def capture_slices(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
         """Return this rank's slices of the weights; on the first rank also what makes ``capture`` of them."""
-        rank, num_ranks = rank_and_size()
-        part = slices_part(rank_file("weights", rank, num_ranks), host_slices(self._own_slices(), copy=copy))
-        if rank > 0:
+        slices = [rank_file("weights", each, world_size()) for each in range(world_size())]
+        part = slices_part(slices[rank()], host_slices(self._own_slices(), copy=copy))
+        if not is_first_rank():
             return (part,)
-        slices = [rank_file("weights", each, num_ranks) for each in range(num_ranks)]
         joined = [JoinedTensors(name, slices, self._convert, more) for name, more in self._files().items()]
         return (part, *joined, *self._descriptions())
 

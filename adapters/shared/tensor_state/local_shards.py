@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import distributed
 from torch.distributed.tensor import DTensor, Shard
+
+from holdfast.adapters.shared.network.ranks import is_first_rank
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,18 +61,6 @@ def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, 
 def host_tensors(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Tensor]:
     """Return the tensors of which ``slices`` are all, as ``host_slices`` do; nothing but on the first rank."""
     return {name: piece.values.view(piece.shape) for name, piece in host_slices(slices, copy=copy).items()}
-
-
-def is_first_rank() -> bool:
-    """Return whether this process writes what all ranks share."""
-    return rank_and_size()[0] == 0
-
-
-def rank_and_size() -> tuple[int, int]:
-    """Return which of how many processes that train together this one is."""
-    if not distributed.is_initialized():
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
 
 
 def shape_of(tensor: Tensor) -> torch.Size:

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
 from holdfast.adapters.shared.tensor_state.consolidation import LayoutPart, rank_file
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart, read_whole
-from holdfast.adapters.shared.tensor_state.local_shards import (
-    assign,
-    host_slices,
-    host_tensors,
-    is_first_rank,
-    local_slice,
-    rank_and_size,
-    shape_of,
-)
+from holdfast.adapters.shared.tensor_state.local_shards import assign, host_slices, host_tensors, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.adapters.shared.tensor_state.sharded_tensors import Layout, SlicedTensors, TensorFile, slices_part
 from holdfast.domain.errors import NonFiniteState, StateError
@@ -60,10 +53,9 @@ def optimizer_parts(
     """
     if not sharded:
         return (TensorsPart(OPTIMIZER_FILE, host_tensors(state, copy=copy)),) if is_first_rank() else ()
-    rank, num_ranks = rank_and_size()
-    part = slices_part(rank_file("optimizer", rank, num_ranks), host_slices(state, copy=copy))
-    files = [rank_file("optimizer", each, num_ranks) for each in range(num_ranks)]
-    return (part, LayoutPart(OPTIMIZER_LAYOUT, files)) if rank == 0 else (part,)
+    files = [rank_file("optimizer", each, world_size()) for each in range(world_size())]
+    part = slices_part(files[rank()], host_slices(state, copy=copy))
+    return (part, LayoutPart(OPTIMIZER_LAYOUT, files)) if is_first_rank() else (part,)
 
 
 def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, str]) -> StatePart:
