@@ -1,0 +1,32 @@
+"""A run folder outlives the program that began it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from earlier_commit import RUN, compare, has_commit, weights
+
+COMMIT = "1a00ec1"
+SHORT = [
+    "run.budget.steps=300",
+    "data.sequence_length=64",
+    "tokenizer.vocabulary_size=512",
+    "model.config.hidden_size=48",
+    "model.config.intermediate_size=96",
+    "model.config.num_hidden_layers=2",
+    "evaluation.max_tokens=4096",
+    "sample.max_new_tokens=1",
+]
+"""The default run, except that its model and its text are smaller and it ends sooner."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not has_commit(COMMIT), reason=f"this clone has no commit {COMMIT}, or there is no git")
+def test_a_run_of_an_earlier_commit_continues_bit_for_bit(tmp_path):
+    """Killed under an earlier commit and continued by this one, the run ends with that commit's own weights."""
+    whole, continued = compare(COMMIT, SHORT, tmp_path)
+    events = [json.loads(line) for line in (continued / RUN / "events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "RunStarted"] == [0, 100]
+    assert weights(continued) == weights(whole)
