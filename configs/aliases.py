@@ -1,4 +1,4 @@
-"""Names that other documents give to settings: the training configurations of LlamaHome and of Vorox."""
+"""Other names of settings: former names of our own, and those of the training configurations of LlamaHome and Vorox."""
 
 from __future__ import annotations
 
@@ -29,6 +29,18 @@ ALIASES: Mapping[Path, Path] = MappingProxyType(
 )
 """``training.`` may stand before those of LlamaHome, and before the settings of ``resources``, named the same there."""
 
+RENAMED: Mapping[Path, Path] = MappingProxyType(
+    {
+        ("data", "memory"): ("data", "stream_buffer_bytes"),
+        ("recovery", "health", "z"): ("recovery", "health", "spike_zscore"),
+        ("recovery", "health", "rise"): ("recovery", "health", "spike_min_rise"),
+        ("recovery", "health", "patience"): ("recovery", "health", "spike_steps"),
+        ("resources", "manage"): ("resources", "auto_tune"),
+        ("state_store", "archive", "keep_read_hours"): ("state_store", "archive", "restored_copy_hours"),
+    }
+)
+"""Former names of settings, each in the same section as today's; run folders of earlier versions hold them."""
+
 _VALUES: Mapping[Path, Mapping[object, Any]] = MappingProxyType(
     {
         ("data", "workers"): {"auto": None},
@@ -48,8 +60,12 @@ _WITHOUT_COUNTERPART: Mapping[Path, str] = MappingProxyType(
 _SHUFFLED: Path = ("data", "settings", "shuffle_buffer")
 
 
-def renamed(layer: Tree, problems: list[str]) -> Tree:
-    """Return ``layer`` with this package's names; adds to ``problems`` what has no counterpart or two names."""
+def renamed(layer: Tree, problems: list[str], notes: list[str]) -> Tree:
+    """Return ``layer`` with the current names of this package.
+
+    Adds to ``problems`` each setting that has no counterpart or is set under two names, and to ``notes`` one sentence
+    for each former name, however many layers use it.
+    """
     foreign = [path for path, leaf in leaves_of(layer) if _is_foreign(path, leaf, problems)]
     layer = _without(layer, foreign)
     targets = {path: _target(path) for path, _ in leaves_of(layer)}
@@ -64,8 +80,33 @@ def renamed(layer: Tree, problems: list[str]) -> Tree:
             problems.append(one_line(f"{dotted(path)} ({leaf.origin}) is {other}: leave one out"))
             continue
         taken.add(target)
+        if _bare(path) in RENAMED and (note := _note(path, target)) not in notes:
+            notes.append(note)
         own = merge(own, plant_at(target, _value(target, leaf.value), f"{leaf.origin}, as {dotted(path)}"))
     return own
+
+
+def current_name(name: str) -> str:
+    """Return the current dotted name of a setting whose name may be a former one."""
+    path = tuple(name.split("."))
+    return ".".join(RENAMED.get(path, path))
+
+
+def with_current_names(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings as ``run.json`` holds them, with current names in place of former ones."""
+    return _with_current_names(plain, ())
+
+
+def _with_current_names(values: Mapping[str, Any], above: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        path = (*above, key)
+        found[RENAMED.get(path, path)[-1]] = _with_current_names(value, path) if isinstance(value, dict) else value
+    return found
+
+
+def _note(path: Path, target: Path) -> str:
+    return f"{dotted(path)} is now called {dotted(target)}; the old name still works"
 
 
 def _is_foreign(path: Path, leaf: Leaf, problems: list[str]) -> bool:
@@ -83,9 +124,16 @@ def _value(target: Path, value: Any) -> Any:
     return next((ours for theirs, ours in known.items() if theirs is value or (value == "auto" == theirs)), value)
 
 
-def _target(path: Path) -> Path:
+def _bare(path: Path) -> Path:
+    """Return ``path`` without the ``training.`` of LlamaHome."""
     is_prefixed = path[0] == "training" and path[1:2] in (("pipeline",), ("resources",), ("optimization",))
-    bare = path[1:] if is_prefixed else path
+    return path[1:] if is_prefixed else path
+
+
+def _target(path: Path) -> Path:
+    bare = _bare(path)
+    if bare in RENAMED:
+        return RENAMED[bare]
     return ALIASES.get(bare, path if bare[0] in ("pipeline", "optimization") else bare)
 
 

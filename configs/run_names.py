@@ -31,6 +31,8 @@ _FREE = (
 # where files lie is no part of what they are, but what a person tells them apart by
 _FREE_OF_SOURCES = re.compile(r"data\.sources\..*\.(retry\..*|path)")
 _PATH_OF_SOURCE = re.compile(r"data\.sources\..*\.path")
+# a renamed setting counts under its former name, so that a run's folder keeps the name that it has
+_FORMER = {"data.stream_buffer_bytes": "data.memory"}
 _KINDS = ("data", "tokenizer", "model", "optimizer")
 _GLOB = re.compile(r"[*?\[\]{}]")
 _LONGEST_WORD = 40
@@ -79,7 +81,8 @@ def _name_of(settings: TrainSettings) -> str:
     identity = _identity(settings)
     if identity == _identity(TrainSettings()):
         return QUICKSTART
-    digest = blake2b(json.dumps(identity, sort_keys=True).encode("utf-8", "replace"), digest_size=4).hexdigest()
+    named = {_FORMER.get(key, key): value for key, value in identity.items()}
+    digest = blake2b(json.dumps(named, sort_keys=True).encode("utf-8", "replace"), digest_size=4).hexdigest()
     return f"{_word(settings)}-{digest}"
 
 

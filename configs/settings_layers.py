@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from holdfast.configs.aliases import renamed
+from holdfast.configs.aliases import renamed, with_current_names
 from holdfast.configs.environment_variables import variables_of
 from holdfast.configs.error_messages import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
 from holdfast.configs.inference import infer_kinds
@@ -48,7 +48,8 @@ class Resolved:
     """Settings, and where each value came from.
 
     ``origins`` maps every dotted name to ``default``, the path of a file, ``environment HOLDFAST_...`` or
-    ``command line``. ``notes`` are sentences on what a layer set and a higher one replaced as a whole.
+    ``command line``. ``notes`` are sentences on former names of settings, and on sections
+    that a higher layer replaced as a whole.
     """
 
     settings: TrainSettings
@@ -66,8 +67,8 @@ def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ
     if problems:  # what a file would have said decides what else is wrong
         refuse_all(problems)
     layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
-    known = [renamed(layer, problems) for layer in layers]
     tree, notes = Tree(), list[str]()
+    known = [renamed(layer, problems, notes) for layer in layers]
     for layer in known:
         higher = infer_kinds(layer, tree)
         notes += filter(None, [replaced_config(tree, higher)])
@@ -90,7 +91,7 @@ def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
     """Return the settings that ``dump_settings`` gave; ``ConfigurationError`` names ``origin``."""
     if not isinstance(plain, dict):
         refuse(f"{origin}: it must hold sections such as 'run', not a {type(plain).__name__}")
-    return _resolve(plant(plain, origin)).settings
+    return _resolve(plant(with_current_names(plain), origin)).settings
 
 
 def _resolve(tree: Tree, problems: Sequence[str] = ()) -> Resolved:

@@ -40,9 +40,10 @@ _SMALL = (
 DESCRIPTION = (
     "The default run on a CPU, without evaluations, on 120 pieces of the Python library. "
     f"Each run has a quiet time, a disturbed one and another quiet one: {', '.join(map(str, _WHOLE))} steps; "
-    "rounds of a run with `resources.manage=true` and one with false, the first of which changes. Except on the slow "
-    f"disk, the two take turns of {_TURN} steps, each in a process of its own that is stopped meanwhile. The slow disk "
-    "gives each reader a quarter of the bytes a second that training takes, however many read; the stream's windows "
+    "rounds of a run with `resources.auto_tune=true` and one with false, the first of which changes. Except on the "
+    f"slow disk, the two take turns of {_TURN} steps, each in a process of its own that is stopped meanwhile. The "
+    "slow disk gives each reader a quarter of the bytes a second that training takes, however many read; the "
+    "stream's windows "
     "are as small as they can be. All processes have the command line's settings of the heap. The hog is a process "
     "that really takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. "
     "Nobody waits for memory there, so rows at once stay as they are, and the goal is that nothing is lost. A slow "

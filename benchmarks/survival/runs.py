@@ -129,7 +129,7 @@ def on_a_slow_disk(plan: Plan, *, is_managed: bool, rate: float) -> Record:
     """Train while the disk is slow for the disturbed steps: a stream, with Holdfast's other defaults."""
     disk = SlowDisk(texts())
     events = {plan.quiet: lambda: disk.slow_down(rate), plan.quiet + plan.disturbed: disk.recover}
-    more = ("data.mode=stream", "data.shuffle_tokens=4096", f"resources.manage={str(is_managed).lower()}")
+    more = ("data.mode=stream", "data.shuffle_tokens=4096", f"resources.auto_tune={str(is_managed).lower()}")
     return train(plan, *more, events=events, data_source=disk, resource_probe=MemoryResourceProbe())
 
 
@@ -158,11 +158,11 @@ def beside_a_hog(plan: Plan, *, is_managed: bool, pause: Callable[[int], object]
             plan.quiet + plan.disturbed // 2: lambda: fill(0.97),
             plan.quiet + plan.disturbed: lambda: fill(0.0),
         }
-        manage = f"resources.manage={str(is_managed).lower()}"
+        manage = f"resources.auto_tune={str(is_managed).lower()}"
         return train(plan, manage, events=events, pause=pause, resource_probe=machine, data_source=SlowDisk(texts()))
 
 
 def on_a_quiet_machine(plan: Plan, *, is_managed: bool, pause: Callable[[int], object] = lambda _: None) -> Record:
     """Train with all defaults, checkpoints included, while nothing happens."""
-    manage = f"resources.manage={str(is_managed).lower()}"
+    manage = f"resources.auto_tune={str(is_managed).lower()}"
     return train(plan, manage, "state_store.every=20", pause=pause, data_source=SlowDisk(texts()))

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_alike, regular
 from holdfast.bootstrap.run_folder.run_lock import take_lock
+from holdfast.configs.aliases import with_current_names
 from holdfast.configs.run_names import is_below, is_identity, source_of_path
 from holdfast.domain.errors import ConfigurationError, StateError
 
@@ -157,7 +158,10 @@ def replace_record(path: Path, text: str) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return ``run.json`` of the run folder ``path``; raises ``StateError`` if there is none that can be read."""
+    """Return ``run.json`` of the run folder ``path``, with the current names of renamed settings.
+
+    Raises ``StateError`` if there is none that can be read.
+    """
     try:
         record = json.loads(read_alike(path / RECORD))
         if record["schema"] > _SCHEMA:
@@ -173,7 +177,7 @@ def read_record(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         msg = f"{path / RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
         raise StateError(msg) from error
-    return dict(record)
+    return {**record, "settings": with_current_names(record["settings"])}
 
 
 def _check_members(record: Mapping[str, Any]) -> None:

@@ -174,7 +174,7 @@ def applying(settings: TrainSettings) -> Sequence[str]:
 
 def spike_steps(health: HealthSettings) -> int:
     """Return how many steps it takes to tell a spike, to go back and to go on."""
-    return health.window // 2 + 3 * health.patience
+    return health.window // 2 + 3 * health.spike_steps
 
 
 def without_sense(name: str, settings: TrainSettings) -> str | None:
@@ -198,8 +198,8 @@ def disturbed(run: ShortRun, name: str, health: HealthSettings) -> ShortRun:
     """
     if name != "spike":
         return replace(run, faults=[Planned(name, 2 * run.every)])
-    step = health.window // 2 + health.patience
-    return replace(run, faults=[Planned(name, step, health.patience)], steps=max(run.steps, spike_steps(health)))
+    step = health.window // 2 + health.spike_steps
+    return replace(run, faults=[Planned(name, step, health.spike_steps)], steps=max(run.steps, spike_steps(health)))
 
 
 @contextmanager

@@ -114,7 +114,7 @@ class Soak:
         if budget is not None and budget < steps:
             msg = f"run.budget.steps is {budget}, and {self.count} faults take {steps} steps: try fewer --faults"
             raise ConfigurationError(msg)
-        spikes = [Planned("spike", health.window + health.patience, health.patience)] if health.spike else []
+        spikes = [Planned("spike", health.window + health.spike_steps, health.spike_steps)] if health.spike else []
         faults = draw(names, self.count, steps, spikes=spikes, seed=self.seed)
         return replace(self.proof.short_run(folder), steps=steps, every=_STEPS_PER_FAULT, faults=faults)
 

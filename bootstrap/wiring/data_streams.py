@@ -222,7 +222,7 @@ def streamed_batches(
 ) -> BatchStream:
     """Return batches of sources' documents that are not held out, read as they are needed."""
     lanes = choose_lanes(min(len(reader.source.units()) for reader in readers))
-    shuffled = min(data.shuffle_tokens, data.memory // _BYTES_PER_TOKEN)  # however many lanes share them
+    shuffled = min(data.shuffle_tokens, data.stream_buffer_bytes // _BYTES_PER_TOKEN)  # however many lanes share them
     overlap = packing.length // packing.stride if isinstance(packing, SlidingPacking) else 1  # rows repeat tokens
     window = max(packing.length, shuffled // (lanes * len(readers) * max(1, overlap)))
     plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs)

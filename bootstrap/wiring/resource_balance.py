@@ -39,7 +39,7 @@ _LONGEST = 4  # times the steps between two checkpoints that the settings ask fo
 def resource_reactions(container: Container) -> list[tuple[type[Event], Callable[[Any], object]]]:
     """Return what watches the machine and turns the knobs of the run of ``container``, if the settings want it."""
     settings = container.settings().resources
-    if not settings.manage:
+    if not settings.auto_tune:
         return []
     sampler = ResourceSampler(container.resource_probe(), seconds=_SECONDS_BETWEEN_SAMPLES)
     balance = BalanceResources(

@@ -69,7 +69,7 @@ def build_disk_store(
         archive,
         lease,
         Retention(kept.keep, kept.keep_every, kept.keep_best, kept.keep_hours),
-        moves=Moves(disk, archive, budget=budget, hours=kept.keep_read_hours, tell=inbox.post),
+        moves=Moves(disk, archive, budget=budget, hours=kept.restored_copy_hours, tell=inbox.post),
         tell=inbox.post,
         patience=kept.patience_seconds,
         phase_of=phase_of,

@@ -103,9 +103,9 @@ def _go_back(container: Container) -> list[Reaction]:
     returns = Returns(settings.state_store.every, health.max_rollbacks)
     handlers: list[Callable[[Any], object]] = [RollBackOnDrops(health.nonfinite_limit, returns, inbox)]
     if health.spike:
-        policy = SpikePolicy(health.window, health.z, health.rise, health.patience)
+        policy = SpikePolicy(health.window, health.spike_zscore, health.spike_min_rise, health.spike_steps)
         handlers.append(RollBackOnSpike(policy, returns, inbox))
-    most_bad = max(health.nonfinite_limit, health.patience)
+    most_bad = max(health.nonfinite_limit, health.spike_steps)
     keep = KeepWayBack(most_bad, settings.state_store.every, container.state_store())
     return [(CheckpointStarted, keep), *((kind, answer) for kind in (RunStarted, StepCompleted) for answer in handlers)]
 

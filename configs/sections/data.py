@@ -113,7 +113,7 @@ class FeedSettings(Section):
         "windows; auto caches what fits.",
     )
     cache: CacheSettings = Field(default_factory=CacheSettings, description="Where tokens are kept.")
-    memory: Positive = Field(
+    stream_buffer_bytes: Positive = Field(
         default=1 << 30, description="Bytes that the windows of a streamed source may take together."
     )
     holdout: Annotated[Number, Field(ge=0, lt=1)] = Field(

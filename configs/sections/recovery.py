@@ -46,9 +46,11 @@ class HealthSettings(Section):
     )
     spike: Flag = Field(default=True, description="Whether the run goes back behind a spike of the loss.")
     window: Positive = Field(default=64, le=100, description="Losses from which one of a spike stands out.")
-    z: Number = Field(default=8.0, gt=0, description="Robust standard deviations by which it does, above the median.")
-    rise: Number = Field(default=0.3, gt=0, description="Share of the median by which it does at least.")
-    patience: Positive = Field(default=3, le=20, description="Losses in a row that make a spike.")
+    spike_zscore: Number = Field(
+        default=8.0, gt=0, description="Robust standard deviations by which it does, above the median."
+    )
+    spike_min_rise: Number = Field(default=0.3, gt=0, description="Share of the median by which it does at least.")
+    spike_steps: Positive = Field(default=3, le=20, description="Losses in a row that make a spike.")
     max_rollbacks: Natural = Field(default=8, description="Returns after which the next one ends the run.")
 
 

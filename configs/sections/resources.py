@@ -12,7 +12,7 @@ from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Sect
 class ResourceSettings(Section):
     """What of the machine may be used, and whether that follows what the machine has to give."""
 
-    manage: Flag = Field(
+    auto_tune: Flag = Field(
         default=True,
         description="Whether batches ahead, reading threads, rows at once and the rhythm of checkpoints follow what "
         "the machine has to give.",

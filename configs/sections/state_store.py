@@ -89,7 +89,7 @@ class ArchiveSettings(Section):
     keep_every: EverySteps = 0
     keep_hours: EveryHours = 0.0
     keep_best: Best = 0
-    keep_read_hours: Annotated[Number, Field(ge=0)] = Field(
+    restored_copy_hours: Annotated[Number, Field(ge=0)] = Field(
         default=24.0,
         description="Hours that a copy which was brought back to the disk stays there at least, while the run goes on.",
     )

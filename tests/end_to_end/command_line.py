@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = Path(__file__).resolve().parent / "plugins"
-SAME_RHYTHM = "resources.manage=false"
+SAME_RHYTHM = "resources.auto_tune=false"
 """For a test that counts checkpoints: a disk that is slow for a second would have the run make them rarer."""
 _TRIED: set[frozenset[str]] = set()
 _OF_A_MODEL = ("data.kind=", "data.transforms=", "tokenizer.kind=", "model.", "sample.prompt=", "run.dir=")

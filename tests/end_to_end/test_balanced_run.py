@@ -90,7 +90,7 @@ def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
     """On a quiet machine, and where the settings say so, nothing is adjusted."""
     monkeypatch.setattr("holdfast.application.handlers.balance_resources._READING_SECONDS", 0.0)
     monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
-    run, probe = run_of(home, f"resources.manage={manage}", memory=memory)
+    run, probe = run_of(home, f"resources.auto_tune={manage}", memory=memory)
     for kind in (RunStarted, StepCompleted):  # a run that waits for data is not left alone
         run.subscribe(kind, once(lambda: run._container.feed().supply.batches_ready))
     run.subscribe(StepCompleted, once(lambda: probe.count > 1 or manage == "false"))

@@ -270,7 +270,7 @@ def test_an_outside_state_store_is_told_how_much_to_keep(home, monkeypatch):
     )
     vault = home / "vault"
     store = ["state_store.kind=vault", "state_store.every=1", "state_store.keep=2", SAME_RHYTHM]
-    store += ["recovery.health.patience=1", "recovery.health.nonfinite_limit=1"]  # going back needs no more than two
+    store += ["recovery.health.spike_steps=1", "recovery.health.nonfinite_limit=1"]  # going back needs no more than two
     build(settings_of(home, *store, f"state_store.options.folder={vault}")).run()
     assert sorted(path.name for path in (vault / "checkpoints").iterdir()) == ["checkpoint-3", "checkpoint-4"]
 

@@ -159,7 +159,7 @@ def test_a_spike_comes_where_losses_are_known():
     health = HealthSettings()
     run = disturbed(ShortRun((), (), "folder", steps=6, every=2), "spike", health)
     (fault,) = run.faults
-    assert fault.length == health.patience
+    assert fault.length == health.spike_steps
     assert health.window // 2 < fault.step < run.steps - fault.length
     assert disturbed(ShortRun((), (), "folder", steps=6, every=2), "kill", health).faults == [Planned("kill", 4)]
 

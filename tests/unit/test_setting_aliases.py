@@ -1,11 +1,14 @@
-"""Settings under the names of LlamaHome's training configuration."""
+"""Settings under former names, and under those of other training configurations."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from holdfast.configs.aliases import ALIASES
-from holdfast.configs.settings_layers import load_settings
+from holdfast.configs.aliases import ALIASES, RENAMED, current_name, with_current_names
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings_catalog import settings_by_name
+from holdfast.configs.settings_layers import load_settings, restore_settings
 from holdfast.domain.errors import ConfigurationError
 
 LLAMAHOME = Path(__file__).parents[1] / "llamahome.yaml"
@@ -119,3 +122,54 @@ def test_other_names_of_that_document_stay_unknown(name):
     """What has no counterpart here is refused under the name that was written."""
     with pytest.raises(ConfigurationError, match=name.split(".")[0]):
         load_settings([], [f"{name}=2"], {})
+
+
+RENAMED_FILE = """\
+data:
+  memory: 1GiB
+recovery:
+  health: {z: 7.5, rise: 0.25, patience: 4}
+resources:
+  manage: false
+state_store:
+  archive: {url: /tmp/a, keep_read_hours: 2}
+"""
+
+
+def test_every_former_name_is_read_with_one_line_of_notice(tmp_path):
+    """A file with all former names sets what their new names set, and each is reported once however often it stands."""
+    file = tmp_path / "old.yaml"
+    file.write_text(RENAMED_FILE)
+    found = load_settings([file], ["resources.manage=false"], {"HOLDFAST_DATA__MEMORY": "1GiB"})
+    health = found.settings.recovery.health
+    assert (health.spike_zscore, health.spike_min_rise, health.spike_steps) == (7.5, 0.25, 4)
+    assert (found.settings.resources.auto_tune, found.settings.data.stream_buffer_bytes) == (False, 1 << 30)
+    assert found.settings.state_store.archive.restored_copy_hours == 2
+    assert sorted(found.notes) == [
+        f"{'.'.join(old)} is now called {'.'.join(new)}; the old name still works"
+        for old, new in sorted(RENAMED.items())
+    ]
+    assert found.origins["resources.auto_tune"] == "command line, as resources.manage"
+    assert {current_name(".".join(old)) for old in RENAMED} <= settings_by_name().keys()
+
+
+def test_a_record_under_former_names_is_read():
+    """Settings in a ``run.json`` of an earlier version are those of today, and a section that is null stays so."""
+    settings = load_settings([], ["resources.auto_tune=false", "recovery.health.spike_steps=5"], {}).settings
+    plain = dump_settings(settings)
+    former = json.loads(json.dumps(plain))
+    for old, new in RENAMED.items():
+        section = former
+        for key in old[:-1]:
+            section = section[key] if section else None
+        if section:
+            section[old[-1]] = section.pop(new[-1])
+    assert former != plain
+    assert with_current_names(former) == plain
+    assert restore_settings(former) == settings
+
+
+def test_a_renamed_setting_keeps_the_name_of_its_run(tmp_path, monkeypatch):
+    """The folder of a run whose settings name it is the one that an earlier version gave it."""
+    monkeypatch.chdir(tmp_path)
+    assert load_settings([], ["data.stream_buffer_bytes=1000000"], {}).settings.run.name == "llama-9e30764a"

@@ -162,7 +162,14 @@ def test_a_part_of_a_mixture_is_named_as_it_was_written():
     [("1GiB", 1 << 30), ("20GB", 20 * 10**9), ("20M", 20_000_000), ("2e7", 20_000_000), ("1_000", 1000)],
 )
 @pytest.mark.parametrize(
-    "name", ["data.memory", "data.cache.budget", "run.budget.tokens", "data.shuffle_tokens", "evaluation.max_tokens"]
+    "name",
+    [
+        "data.stream_buffer_bytes",
+        "data.cache.budget",
+        "run.budget.tokens",
+        "data.shuffle_tokens",
+        "evaluation.max_tokens",
+    ],
 )
 def test_a_size_means_the_same_in_every_setting(name, text, value, tmp_path):
     """Units, exponents and underscores are read alike for bytes and for counts, on the command line and in files."""

@@ -51,7 +51,7 @@ def windows_of(units, sources, *settings):
         (8, 1, ("data.shuffle_tokens=6400",), 6400),
         (32, 1, ("data.shuffle_tokens=6400",), 6400),
         (8, 3, ("data.shuffle_tokens=6400",), 6400),
-        (8, 1, ("data.shuffle_tokens=6400", f"data.memory={MEMORY}"), 3200),
+        (8, 1, ("data.shuffle_tokens=6400", f"data.stream_buffer_bytes={MEMORY}"), 3200),
         (8, 1, ("data.shuffle_tokens=6400", *SLIDING), 6400),
     ],
 )
