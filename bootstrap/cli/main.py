@@ -12,14 +12,42 @@ from typing import TYPE_CHECKING, NoReturn
 from typing_extensions import override
 
 from holdfast.bootstrap.cli.arguments import takes_settings
-from holdfast.bootstrap.cli.run_arguments import add_run_commands
-from holdfast.bootstrap.cli.state_arguments import add_state_commands
+from holdfast.bootstrap.cli.audit_command import add_audit
+from holdfast.bootstrap.cli.config_command import add_config
+from holdfast.bootstrap.cli.drill_command import add_drill
+from holdfast.bootstrap.cli.erase_command import add_erase
+from holdfast.bootstrap.cli.evaluate_command import add_evaluate
+from holdfast.bootstrap.cli.explain_command import add_explain
+from holdfast.bootstrap.cli.export_command import add_export
+from holdfast.bootstrap.cli.generate_command import add_generate
+from holdfast.bootstrap.cli.inspect_command import add_inspect
+from holdfast.bootstrap.cli.pin_command import add_pin
+from holdfast.bootstrap.cli.prepare_command import add_prepare
+from holdfast.bootstrap.cli.train_command import add_train
+from holdfast.bootstrap.cli.verify_resume_command import add_verify_resume
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, end_with, guarded
 from holdfast.bootstrap.process.program import called_as
 from holdfast.configs.option_form import as_settings, hint_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+_COMMANDS = (
+    add_train,
+    add_prepare,
+    add_config,
+    add_generate,
+    add_evaluate,
+    add_export,
+    add_inspect,
+    add_explain,
+    add_pin,
+    add_erase,
+    add_audit,
+    add_verify_resume,
+    add_drill,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +101,6 @@ def _parser() -> tuple[argparse.ArgumentParser, set[str]]:
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_run_commands(commands)
-    add_state_commands(commands)
+    for add in _COMMANDS:
+        add(commands)
     return parser, {name for name, command in commands.choices.items() if takes_settings(command)}

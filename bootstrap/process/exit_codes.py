@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 EXIT_CODES = """\
 exit codes:
   0 finished   1 failed   2 configuration   3 data   4 state (checkpoints, run folder)
-  75           only a new process can go on: the same command goes on
+  75           a new process is needed: run the same command again
   129 / 130 / 138 / 143
-                    stopped by SIGHUP (terminal closed) / SIGINT / SIGUSR1 / SIGTERM with a checkpoint saved: the same
-                    command goes on
+                    stopped by SIGHUP (terminal closed) / SIGINT / SIGUSR1 / SIGTERM, with a checkpoint saved: the same
+                    command continues
 """
 
 _PARTING_SECONDS = 2.0

@@ -104,3 +104,22 @@ def test_the_command_line_explains_itself():
     outcome = _python("-m", "application", "--help")
     assert outcome.returncode == 0, outcome.stderr
     assert "train" in outcome.stdout
+
+
+def test_help_waits_for_no_library():
+    """The help of the command line imports only this package, its type hints and the standard library."""
+    lines = """
+import sys
+before = {name.split(".")[0] for name in sys.modules}
+from holdfast.bootstrap.cli.main import main
+try:
+    main(["train", "--help"])
+except SystemExit:
+    imported = {name.split(".")[0] for name in sys.modules} - before - {*sys.stdlib_module_names}
+    print(*sorted(imported), file=sys.stderr)
+"""
+    outcome = _python("-c", lines)
+    assert "--from-step" in outcome.stdout
+    assert outcome.stderr.split() == ["holdfast", "typing_extensions"], (
+        "imported for --help: import it in the function that needs it"
+    )

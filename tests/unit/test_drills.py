@@ -209,7 +209,7 @@ def test_s3_refuses_as_often_as_was_planned(tmp_path, monkeypatch):
 def test_options_that_a_drill_has_no_use_for_are_refused(arguments, idle, capsys):
     """A number that would do nothing ends the command with code 2 and its name."""
     assert main(["drill", *arguments.split()]) == 2
-    assert f"{idle} has no use in `drill {arguments.split()[0]}`" in capsys.readouterr().err
+    assert f"{idle} does not apply to `drill {arguments.split()[0]}`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("drill", DRILLS)

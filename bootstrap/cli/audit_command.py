@@ -1,0 +1,37 @@
+"""The command ``audit``: verifies the hash chain of a run's audit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.cli.arguments import add_command
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.bootstrap.cli.arguments import Commands
+
+_HELP = """\
+Each line of audit.jsonl contains the hash of the line before, so a line that was changed, removed or moved is detected
+and reported. Exit code 0: the chain is intact; 4: it is not.
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/default --holding blake3:5f0c...   # fails if lines were cut off after this entry
+"""
+
+
+def add_audit(commands: Commands) -> None:
+    """Add ``audit`` to ``commands``."""
+    parser = add_command(commands, "audit", "verify the audit log of a run's checkpoints", _HELP, audit)
+    parser.add_argument("path", type=Path, metavar="PATH", help="a run folder, or an audit.jsonl")
+    parser.add_argument("--holding", metavar="HASH", help="the last hash of the log, as stored elsewhere")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def audit(options: argparse.Namespace) -> int:
+    """Verify the audit log of a run; return the exit code."""
+    from holdfast.bootstrap.run_folder.run_audit import audit_run
+
+    return audit_run(options.path, as_json=options.json, holding=options.holding)

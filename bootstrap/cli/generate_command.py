@@ -1,0 +1,73 @@
+"""The command ``generate``: continues a text with a trained model."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, choice_of, whole
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.bootstrap.cli.arguments import Commands
+
+_HELP = """\
+Uses the newest valid checkpoint unless --step, --best or the folder of a checkpoint selects another.
+The text is printed as it is generated. If the model has too few positions, fewer tokens are generated, and a line on
+standard error says so.
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/default --best --prompt 'def main' --temperature 0
+  %(prog)s runs/default/checkpoints/checkpoint-300
+"""
+
+
+def add_generate(commands: Commands) -> None:
+    """Add ``generate`` to ``commands``."""
+    parser = add_command(commands, "generate", "continue a text with a trained model", _HELP, generate)
+    add_checkpoint(parser)
+    add_trust(parser)
+    parser.add_argument("--prompt", default="", help="text to continue; without it the model starts a document")
+    parser.add_argument("--max-new-tokens", type=whole(1), default=128, metavar="N", help="default: 128")
+    text = "0 always takes the most likely token; default: 0.8"
+    parser.add_argument("--temperature", type=_temperature, default=0.8, metavar="T", help=text)
+    text = "sample from the K most likely tokens, 0 from all; default: 50"
+    parser.add_argument("--top-k", type=whole(0), default=50, metavar="K", help=text)
+    text = "seed of the sampling: another seed gives another text; default: 0"
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="S", help=text)
+
+
+def generate(options: argparse.Namespace) -> int:
+    """Print a continuation of the prompt; return the exit code."""
+    from holdfast.bootstrap.operations.named_checkpoint import place_of
+    from holdfast.bootstrap.operations.trained_model import open_trained
+    from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.library_environment import set_library_defaults
+    from holdfast.bootstrap.process.log_settings import configure_logging
+    from holdfast.bootstrap.run_folder.run_audit import record_use
+    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.domain.training.text_generation import Sampling
+
+    configure_logging()
+    set_library_defaults()
+    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
+    choice = choice_of(options)
+    with phases_shown() as show:
+        trained = open_trained(options.run, choice=choice, trusted=stated_trust(options), show=show)
+    record_use(place_of(options.run, choice).path, "TextGenerated", {"location": trained.location})
+    trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
+    print()
+    return 0
+
+
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0.0 <= number < float("inf"):
+        raise ValueError
+    return number
+
+
+_temperature.__name__ = "temperature"  # argparse prints it

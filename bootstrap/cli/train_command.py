@@ -1,0 +1,117 @@
+"""The command ``train``: its options, and the run that they start."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.cli.arguments import add_command, add_settings, whole
+from holdfast.bootstrap.process.exit_codes import EXIT_CODES
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.bootstrap.cli.arguments import Commands
+    from holdfast.bootstrap.run import Run
+
+_HELP = """\
+Without any setting it trains a small Llama on this machine's Python standard library for about two minutes.
+The same command continues an unfinished run from its newest valid checkpoint.
+
+examples:
+  python -m application train
+  python -m application train data.kind=files data.path='text/**/*.jsonl.gz'
+  python -m application train --config configs/quickstart.yaml optimizer.learning_rate=1e-3
+  python -m application train run.name=gpt2 model.path=./gpt2
+  python -m application train --supervise run.name=long run.budget.steps=100000
+  python -m application train --from-step 300 optimizer.learning_rate=1e-4   # again from there, with another rate
+
+settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value in the environment, key.path=value.
+`python -m application config` shows each value and where it came from, `config --describe` what each is for.
+
+"""
+
+
+def add_train(commands: Commands) -> None:
+    """Add ``train`` to ``commands``."""
+    parser = add_command(commands, "train", "train a model, or continue training it", _HELP + EXIT_CODES, train)
+    add_settings(parser)
+    begin = parser.add_mutually_exclusive_group()
+    text = "move an existing run folder aside (it is never deleted) and start a new run"
+    begin.add_argument("--fresh", action="store_true", help=text)
+    text = "roll back to the checkpoint of step N; later checkpoints are moved to superseded/"
+    begin.add_argument("--from-step", type=whole(1, 10**18 - 1), metavar="N", help=text)
+    text = "train in a child process, and restart it if it dies"
+    parser.add_argument("--supervise", action="store_true", help=text)
+    text = "continue a run although its data have changed since it began"
+    parser.add_argument("--accept-changed-data", action="store_true", help=text)
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train, or continue training, and print a summary; return the exit code."""
+    if options.supervise:  # this process stays small: it is there for as long as the run is
+        from holdfast.bootstrap.cli.supervise import supervise
+
+        return supervise(options)
+    from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
+    from holdfast.bootstrap.process.launch import launch_through_shortages, processes_to_start
+    from holdfast.bootstrap.process.library_environment import set_library_defaults
+    from holdfast.bootstrap.process.log_settings import configure_logging
+    from holdfast.bootstrap.process.printing import fitting
+    from holdfast.bootstrap.run import build
+    from holdfast.bootstrap.wiring.first_micro_batch import FILE as SIZES
+    from holdfast.bootstrap.wiring.process_group import is_first_rank
+    from holdfast.configs.settings_layers import load_settings
+
+    configure_logging()
+    set_library_defaults()
+    if not is_first_rank():
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  only the first rank prints
+    resolved = load_settings(options.config, options.settings, os.environ)
+    settings = resolved.settings
+    run, say = build(settings, accept_changed_data=options.accept_changed_data), partial(print, flush=True)
+    begin = partial(begin_as_asked, options, settings, say)
+    if (num_processes := processes_to_start(settings)) > 1:
+        begin()
+        say(f"training in {num_processes} processes on this machine")
+        grace, sizes = settings.recovery.grace_seconds, run.directory / SIZES
+        return launch_through_shortages(again(options), num_processes, sizes, say, grace_seconds=grace)
+    for note in resolved.notes:
+        say(fitting(note))
+    run.begin_with = begin
+    return _train_here(run)
+
+
+def _train_here(run: Run) -> int:
+    """Train in this process; return the exit code."""
+    from holdfast.bootstrap.cli.summary import Report
+    from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
+    from holdfast.bootstrap.process.printing import fitting, short
+    from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
+    from holdfast.bootstrap.wiring.process_group import is_first_rank
+
+    run.may_exit = True
+    report = Report(run)
+    try:
+        acknowledge, grace = write_at_once if is_first_rank() else _say_nothing, run.settings.recovery.grace_seconds
+        hearing = stopping_on_signals(run.request_stop, acknowledge=acknowledge, will_save=run.will_save)
+        with hearing, ending_with_launcher(run.request_stop, grace):
+            progress = run.run()
+            if run.stopped_by is None or run.stopped_by.signal is None:
+                report.show(progress)
+                return 0
+    except StoppedAtOnce as stop:
+        text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
+        print(fitting(text, sys.stderr), file=sys.stderr)
+        return 128 + stop.number
+    where = run.newest_checkpoint()
+    saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
+    print(fitting(f"stopped {saved}; the same command continues"))
+    return 128 + run.stopped_by.signal
+
+
+def _say_nothing(_: str) -> None:
+    """Print nothing: the first rank speaks for all."""
