@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.resources.knobs import Knob
@@ -24,7 +24,9 @@ class SaveReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An order to the loop."""
+    """An order to the loop; ``is_stale_after_rollback`` if it concerns steps that a roll-back takes back."""
+
+    is_stale_after_rollback: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,16 @@ class AdjustResources(Command):
 class SaveCheckpoint(Command):
     """Make the last complete step durable."""
 
+    is_stale_after_rollback: ClassVar[bool] = True
+
     reason: SaveReason = SaveReason.PERIODIC
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate(Command):
     """Measure the loss on the held-out documents."""
+
+    is_stale_after_rollback: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ class RollBack(Command):
     Without such a checkpoint the run ends too, unless the return is ``optional``. One of step ``rather`` or before, if
     that is given and there is one, is taken in place of a later one.
     """
+
+    is_stale_after_rollback: ClassVar[bool] = True
 
     step: int
     reason: str

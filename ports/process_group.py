@@ -16,8 +16,7 @@ class ProcessGroup(ABC):
 
     - ``rank`` lies in ``[0, size)`` and differs in each process.
     - ``agree`` returns the same commands in the same order on every rank: all that any rank gave, by rank, each
-      once. An adapter may return them at the next call instead, to spare the device a wait; then the last call of a
-      run brings what is left. Size 1 is the identity.
+      once. Size 1 is the identity.
     - ``gather`` returns every rank's text, by rank. ``sum`` returns the numbers' sums over all ranks, the same bits on
       each; whole numbers up to 2**53 are exact.
     - ``barrier`` returns once every rank has called it.

@@ -6,18 +6,19 @@ import math
 import time
 from typing import TYPE_CHECKING, SupportsFloat, final
 
-from holdfast.domain.errors import NonFiniteGradients
+from holdfast.domain.errors import NonFiniteGradients, StepTorn
 from holdfast.domain.training.step_outcome import StepOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.domain.data.batch import Batch
+    from holdfast.domain.errors import OutOfMemory
     from holdfast.ports.optimizer import Trainable, Update
 
 
 class StepGivenUp(Exception):
-    """The step was left between two micro-batches, and nothing has changed."""
+    """The step was abandoned between two micro-batches, and nothing has changed."""
 
 
 @final
@@ -32,10 +33,13 @@ class Engine:
         self._trainable = trainable
         self.micro_batch = micro_batch
 
-    @property
-    def is_retry_safe(self) -> bool:
-        """Return whether a step that fell short of memory can be tried again in this process."""
-        return self._trainable.is_retry_safe
+    def retry_obstacle(self, error: OutOfMemory | StepTorn, *, num_ranks: int) -> str | None:
+        """Return why this process cannot repeat a step that ran out of memory, None if it can."""
+        if isinstance(error, StepTorn):
+            return "parameters and optimizer are of no one step"
+        if num_ranks > 1:
+            return "the other ranks wait in its middle"
+        return None if self._trainable.is_retry_safe else "its gradients cannot be dropped"
 
     def step(
         self,
@@ -43,20 +47,20 @@ class Engine:
         *,
         step: int,
         learning_rate: float,
-        totals: tuple[int, int] | None = None,
-        is_given_up: Callable[[], bool] = lambda: False,
-        on_applied: Callable[[float, str | None], object] = lambda *_: None,
+        num_targets: int,
+        num_tokens: int,
+        is_given_up: Callable[[], bool],
+        on_applied: Callable[[float, str | None], object],
     ) -> StepOutcome:
-        """Train on ``batch`` as the step numbered ``step``; raises ``OutOfMemory`` with nothing changed.
+        """Train on ``batch`` as the step numbered ``step``; return its figures.
 
-        ``totals`` are the targets and tokens of all ranks' batches; None where there is one rank. ``is_given_up`` is
-        asked before each micro-batch but the first; then ``StepGivenUp`` is raised, where a step can be left.
-        ``on_applied`` is called once parameters are those behind the step, whatever fails after that, with the mean
-        loss and, if that or a gradient is no number, why they were left as they were.
+        ``num_targets`` and ``num_tokens`` are sums over all ranks. ``is_given_up`` is asked between micro-batches.
+        ``on_applied`` gets the mean loss, and None or the reason why the update was dropped, as soon as the parameters
+        are those after the step. Raises ``OutOfMemory``, or ``StepGivenUp`` if asked to, with nothing changed, and
+        ``StepTorn`` where memory ran out during the update.
         """
         started = time.perf_counter()
         parts = list(batch.split(self.micro_batch))
-        num_targets, num_tokens = totals or (batch.num_targets, batch.num_tokens)
         weight = 1.0 / max(1, num_targets)
         with self._trainable.update(step=step, learning_rate=learning_rate) as update:
             losses: list[SupportsFloat] = []
@@ -79,7 +83,7 @@ class Engine:
         )
 
     def _applied(self, update: Update, loss: float) -> tuple[SupportsFloat, str | None]:
-        """Take the step; return the gradient's norm, or why there is none and nothing has changed."""
+        """Apply the update; return the gradient's norm, and None or the reason why the update was dropped."""
         if not math.isfinite(loss) and self._trainable.is_retry_safe:
             return math.nan, f"the loss is {loss}"
         try:

@@ -213,8 +213,7 @@ def close_right_after_the_last_round(group: ProcessGroup) -> int:
 
 
 def _agreed(group: ProcessGroup, rounds: Sequence[Sequence[Command]]) -> list[Any]:
-    # The round without commands at the end is for groups that return commands one call later.
-    return [to_json(command) for commands in [*rounds, []] for command in group.agree(commands)]
+    return [to_json(command) for commands in rounds for command in group.agree(commands)]
 
 
 def _error_of(collective: Callable[[], object]) -> list[Any]:

@@ -65,7 +65,15 @@ def train(engine, accumulation, *, per_rank=False):
         batch = batch_of(step)
         mine = list(batch.split(ROWS // size))[rank]
         num_targets = mine.num_targets * size if per_rank else batch.num_targets
-        outcome = loop.step(mine, step=step, learning_rate=1e-3, totals=(num_targets, batch.num_tokens))
+        outcome = loop.step(
+            mine,
+            step=step,
+            learning_rate=1e-3,
+            num_targets=num_targets,
+            num_tokens=batch.num_tokens,
+            is_given_up=lambda: False,
+            on_applied=lambda *_: None,
+        )
         losses.append(sum(map(float, outcome.losses)) / batch.num_targets)
     return losses
 

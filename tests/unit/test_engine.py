@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop import FaultyTrainable
+from loop import FaultyTrainable, nothing
 
 from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
@@ -20,6 +20,19 @@ def engine_of(micro_batch):
     return Engine(trainable, micro_batch=micro_batch), trainable
 
 
+def step(engine, batch, *, learning_rate=1.0):
+    """Take the first step of a run of one rank, to its end."""
+    return engine.step(
+        batch,
+        step=1,
+        learning_rate=learning_rate,
+        num_targets=batch.num_targets,
+        num_tokens=batch.num_tokens,
+        is_given_up=lambda: False,
+        on_applied=nothing,
+    )
+
+
 def outcome_of(losses, **changes):
     figures = {"num_targets": 4, "num_tokens": 5, "grad_norm": 1.0, "learning_rate": 0.1}
     return StepOutcome(losses, **(figures | changes), micro_batch=2, step_seconds=0.1)
@@ -31,7 +44,7 @@ def test_the_micro_batch_changes_no_result(micro_batch, seed):
     """A step in parts of any size has the loss, the gradient and the weights of the step in one."""
     batch = packed_batch(seed=seed)
     (whole, one), (parts, many) = engine_of(batch.num_rows), engine_of(micro_batch)
-    expected, got = (engine.step(batch, step=1, learning_rate=1.0) for engine in (whole, parts))
+    expected, got = (step(engine, batch) for engine in (whole, parts))
     assert got.loss == pytest.approx(expected.loss, rel=1e-12)
     assert got.grad_norm == pytest.approx(expected.grad_norm, rel=1e-12)
     np.testing.assert_allclose(many.inner.model.logits, one.inner.model.logits, rtol=0, atol=1e-12)
@@ -42,7 +55,7 @@ def test_the_outcome_tells_what_was_done():
     batch = packed_batch()
     engine, trainable = engine_of(micro_batch=100)
     expected = trainable.evaluate(batch) / batch.num_targets
-    outcome = engine.step(batch, step=1, learning_rate=0.25)
+    outcome = step(engine, batch, learning_rate=0.25)
     assert outcome.loss == pytest.approx(expected, rel=1e-12)
     assert (outcome.num_tokens, outcome.num_targets) == (batch.num_tokens, batch.num_targets)
     assert (outcome.learning_rate, outcome.micro_batch) == (0.25, batch.num_rows)
@@ -56,23 +69,23 @@ def test_a_step_that_fails_in_its_middle_changes_nothing(error):
     (engine, failing), (undisturbed, calm) = engine_of(2), engine_of(2)
     parts = []
 
-    def fail_at_the_third(step, part):
+    def fail_at_the_third(_, part):
         parts.append(part)
         if len(parts) == 3:
             raise error
 
     failing.before_part = fail_at_the_third
     with pytest.raises(error):
-        engine.step(batch, step=1, learning_rate=1.0)
+        step(engine, batch)
     assert files_of(failing.capture()) == files_of(calm.capture())
     for each in (engine, undisturbed):
-        each.step(batch, step=1, learning_rate=1.0)
+        step(each, batch)
     assert files_of(failing.capture()) == files_of(calm.capture())
 
 
 def test_a_batch_without_targets_is_a_step_without_loss():
     """Rows of single tokens divide by nothing."""
-    outcome = engine_of(2)[0].step(without_targets(packed_batch()), step=1, learning_rate=1.0)
+    outcome = step(engine_of(2)[0], without_targets(packed_batch()))
     assert (outcome.loss, outcome.grad_norm) == (0.0, 0.0)
 
 

@@ -1,0 +1,216 @@
+"""The executor of commands between two steps, and the state of the run that they change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.commands import (
+    AcknowledgeArchive,
+    AcknowledgeMove,
+    AcknowledgeSave,
+    AdjustResources,
+    DropCopy,
+    Evaluate,
+    ReportDamage,
+    ReportStall,
+    RollBack,
+    SaveCheckpoint,
+    SplitBatch,
+    StopRun,
+)
+from holdfast.domain.errors import TrainingError
+from holdfast.domain.events import (
+    ArchiveFailed,
+    BatchSplit,
+    CheckpointArchived,
+    CheckpointMoved,
+    CheckpointRejected,
+    EvaluationCompleted,
+    ResourcesAdjusted,
+    RollBackSkipped,
+    RolledBack,
+    RunStalled,
+    StopRequested,
+)
+from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.training.progress import Progress
+
+if TYPE_CHECKING:
+    from holdfast.application.checkpointing.checkpointer import Checkpoints
+    from holdfast.application.data.feed import Feed
+    from holdfast.application.inbox import Inbox
+    from holdfast.application.training.evaluator import Evaluator
+    from holdfast.application.training.step_engine import Engine
+    from holdfast.domain.commands import Command
+    from holdfast.domain.events import Event
+    from holdfast.ports.event_bus import EventBus
+    from holdfast.ports.process_group import ProcessGroup
+
+_REMEDY = "look at the data that were read there, lower optimizer.learning_rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The mean loss of the held-out documents at ``step``, in nats a token."""
+
+    step: int
+    loss: float
+
+
+@dataclass(slots=True)
+class RunState:
+    """The part of a run that changes: ``progress`` is always that of the parameters, so any save is of its step.
+
+    ``measurement`` is the last evaluation of these parameters' history, ``stopped_by`` the command that ends the run.
+    """
+
+    progress: Progress = field(default_factory=Progress)
+    measurement: Measurement | None = None
+    stopped_by: StopRun | None = None
+
+
+@final
+class CommandExecutor:
+    """Executes each command between steps, on every rank in the same order, and publishes its result.
+
+    The error of a command propagates, and ends the run.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        feed: Feed,
+        engine: Engine,
+        evaluator: Evaluator,
+        checkpoints: Checkpoints,
+        bus: EventBus,
+        inbox: Inbox,
+        group: ProcessGroup,
+    ) -> None:
+        self._state = state
+        self._feed = feed
+        self._engine = engine
+        self._evaluator = evaluator
+        self._checkpoints = checkpoints
+        self._bus = bus
+        self._inbox = inbox
+        self._group = group
+
+    def execute_all(self) -> None:
+        """Execute the commands of all ranks until no handler answers with another.
+
+        Commands that concern steps which an earlier command of the same round took back are skipped.
+        """
+        while commands := self._group.agree(self._inbox.drain()):
+            step = self._state.progress.step
+            for command in commands:
+                if self._state.progress.step == step or not command.is_stale_after_rollback:
+                    self._execute(command)
+
+    def roll_back(self, command: RollBack) -> bool:
+        """Execute ``command``; return whether the run continues from an earlier state.
+
+        Raises ``TrainingError`` if the run has rolled back as often as it may, or if there is no checkpoint that old
+        and the command is not optional.
+        """
+        left = self._state.progress
+        if left.step < command.step:
+            return False  # another command has taken those steps back already
+        restored = self._restore(command)
+        if restored is None:
+            self._bus.publish(RollBackSkipped(left, command.reason))
+            return False
+        self._state.progress, self._state.measurement = restored, None  # before anything else can fail
+        cursor = self._feed.follow(restored.cursor, skip=command.skip)
+        self._state.progress = replace(restored, cursor=cursor)
+        self._bus.publish(RolledBack(self._state.progress, left.step, command.reason))
+        return True
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case SplitBatch(rows):
+                self._split_batch(rows)
+            case AdjustResources():
+                self._adjust_resources(command)
+            case Evaluate():
+                self._evaluate()
+            case SaveCheckpoint():
+                self._save(command)
+            case AcknowledgeSave():
+                self._checkpoints.acknowledge(command)
+            case DropCopy():
+                self._checkpoints.relieve_memory()
+            case RollBack():
+                self.roll_back(command)
+            case StopRun(reason, signal):
+                self._state.stopped_by = command
+                self._bus.publish(StopRequested(self._state.progress, reason, signal))
+            case AcknowledgeArchive() | AcknowledgeMove() | ReportDamage() | ReportStall():
+                self._bus.publish(_reported(command, self._state.progress))
+            case _:
+                raise TypeError(command)
+
+    def _split_batch(self, rows: int) -> None:
+        self._engine.micro_batch = rows
+        self._bus.publish(BatchSplit(self._state.progress, rows))
+        self._checkpoints.weaken(self._state.progress, [f"a batch is now summed in parts of {rows} rows"])
+
+    def _adjust_resources(self, command: AdjustResources) -> None:
+        """Turn the knob, if it is one of the loop's; handlers of ``ResourcesAdjusted`` turn the others."""
+        match command.knob:
+            case Knob.MICRO_BATCH:
+                self._split_batch(command.after)
+            case Knob.PREFETCH:
+                self._feed.prefetch = command.after
+            case Knob.THREADS:
+                self._feed.threads = command.after
+        progress = self._state.progress
+        self._bus.publish(ResourcesAdjusted(progress, command.knob, command.before, command.after, command.reason))
+
+    def _evaluate(self) -> None:
+        evaluation = self._evaluator.run(should_stop=lambda: self._inbox.stop_requested)
+        if evaluation is not None:
+            self._state.measurement = Measurement(self._state.progress.step, evaluation.loss)
+            self._bus.publish(EvaluationCompleted(self._state.progress, evaluation))
+
+    def _save(self, command: SaveCheckpoint) -> None:
+        progress, measured = self._state.progress, self._state.measurement
+        loss = measured.loss if measured is not None and measured.step == progress.step else None
+        self._checkpoints.save(progress, command.reason, evaluation_loss=loss)
+
+    def _restore(self, command: RollBack) -> Progress | None:
+        """Restore the state that ``command`` names; return the progress from which the run continues.
+
+        None, with nothing changed, if there is no checkpoint that old and the command is optional.
+        """
+        left = self._state.progress
+        num_returns = len(left.health.returns)
+        if command.limit is not None and num_returns >= command.limit:
+            msg = f"{command.reason}, after {num_returns} returns to earlier checkpoints, which is the limit: {_REMEDY}"
+            msg += ", or allow more with recovery.health.max_rollbacks"
+            raise TrainingError(msg)
+        restored = None if command.rather is None else self._checkpoints.roll_back(command.rather)
+        restored = restored or self._checkpoints.roll_back(command.step)
+        if restored is None and not command.optional:
+            step = command.step
+            msg = f"{command.reason}, and there is no checkpoint of step {step} or before to go back to: {_REMEDY}, "
+            msg += "or save more often with state_store.every"
+            raise TrainingError(msg)
+        return restored if restored is None or command.skip is None else left.back_at(restored)
+
+
+def _reported(command: AcknowledgeArchive | AcknowledgeMove | ReportDamage | ReportStall, progress: Progress) -> Event:
+    """Return the event that a thread reported with ``command``: only the loop publishes."""
+    match command:
+        case AcknowledgeArchive(step, location, seconds, None):
+            return CheckpointArchived(step, location, seconds)
+        case AcknowledgeArchive(step, problem=problem):
+            return ArchiveFailed(step, str(problem))
+        case AcknowledgeMove(step, source, target, reason):
+            return CheckpointMoved(step, source, target, reason)
+        case ReportDamage(name, reason, location):
+            return CheckpointRejected(name, reason, location)
+        case ReportStall(seconds, reason):
+            return RunStalled(progress, seconds, reason)
