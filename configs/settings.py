@@ -32,22 +32,24 @@ class EvaluationSettings(Section):
     """How often, and on how much held-out text, the model is measured."""
 
     every: Natural = Field(
-        default=100, description="Steps between two evaluations; 0 leaves that at the end of the budget, and at_start."
+        default=100,
+        description="Steps between two evaluations; 0 evaluates only at the end of the budget, and before the first "
+        "step if at_start is set.",
     )
     at_start: Flag = Field(default=True, description="Whether to evaluate before the first step of a new run.")
-    max_tokens: Positive = Field(default=65536, description="Held-out tokens that an evaluation reads at most.")
-    batch_size: Positive = Field(default=16, description="Sequences that are evaluated at once.")
+    max_tokens: Positive = Field(default=65536, description="Maximum number of held-out tokens in an evaluation.")
+    batch_size: Positive = Field(default=16, description="Sequences per forward pass of an evaluation.")
 
 
 class SampleSettings(Section):
     """The text that the model writes at the end of a run."""
 
     prompt: str = Field(default="def ", description="Text that the sample continues.")
-    max_new_tokens: Positive = Field(default=96, description="Tokens to write at most.")
+    max_new_tokens: Positive = Field(default=96, description="Maximum number of new tokens.")
     temperature: Number = Field(
-        default=0.8, ge=0, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+        default=0.8, ge=0, description="Divisor of the logits before sampling; 0 always takes the likeliest token."
     )
-    top_k: Natural = Field(default=50, description="Likeliest tokens among which one is drawn; 0 means all.")
+    top_k: Natural = Field(default=50, description="Number of likeliest tokens to sample from; 0 means all.")
 
 
 class TrainSettings(BaseSettings):
@@ -61,41 +63,39 @@ class TrainSettings(BaseSettings):
         frozen=True, extra="forbid", env_prefix="HOLDFAST_", env_nested_delimiter="__", validate_default=False
     )
 
-    run: RunSettings = Field(default_factory=RunSettings, description="The run itself.")
+    run: RunSettings = Field(default_factory=RunSettings, description="Name, folder, seed and length of the run.")
     data: DataSettings = Field(
-        default_factory=PythonLibraryDataSettings, description="Where documents come from and how they are packed."
+        default_factory=PythonLibraryDataSettings, description="The documents and how they are packed into rows."
     )
-    tokenizer: TokenizerSettings = Field(default_factory=TrainTokenizerSettings, description="How text becomes tokens.")
-    model: ModelSettings = Field(default_factory=HuggingFaceModelSettings, description="What is trained.")
+    tokenizer: TokenizerSettings = Field(default_factory=TrainTokenizerSettings, description="The tokenizer.")
+    model: ModelSettings = Field(default_factory=HuggingFaceModelSettings, description="The model to train.")
     optimizer: OptimizerSettings = Field(
-        default_factory=AccelerateOptimizerSettings, description="How the model learns."
+        default_factory=AccelerateOptimizerSettings, description="The optimizer, its batch and its learning rate."
     )
     state_store: StateStoreSettings = Field(
-        default_factory=DiskStateStoreSettings, description="Where checkpoints are kept."
+        default_factory=DiskStateStoreSettings, description="The store of checkpoints."
     )
-    evaluation: EvaluationSettings = Field(default_factory=EvaluationSettings, description="How the model is measured.")
+    evaluation: EvaluationSettings = Field(
+        default_factory=EvaluationSettings, description="Evaluation on held-out text."
+    )
     recovery: RecoverySettings = Field(
-        default_factory=RecoverySettings, description="What the run does about signals and failures."
+        default_factory=RecoverySettings, description="Reaction to signals and failures."
     )
     monitors: tuple[MonitorSettings, ...] = Field(
         default=(ConsoleMonitorSettings(), JsonlMonitorSettings()),
-        description="Where figures go: a list of kinds, replaced as a whole.",
+        description="Destinations of the metrics: a list of kinds, replaced as a whole.",
     )
     handlers: tuple[HandlerSettings, ...] = Field(
         default=(), description="Event handlers from other packages: a list of kinds, replaced as a whole."
     )
-    event_bus: EventBusSettings = Field(
-        default_factory=BlinkerEventBusSettings, description="How facts reach their handlers."
-    )
+    event_bus: EventBusSettings = Field(default_factory=BlinkerEventBusSettings, description="The event bus.")
     distributed: DistributedSettings = Field(
-        default_factory=AutoDistributedSettings, description="Which processes train together."
+        default_factory=AutoDistributedSettings, description="The processes that train together."
     )
-    resources: ResourceSettings = Field(
-        default_factory=ResourceSettings, description="How much of its machine the run uses."
-    )
-    profile: ProfileSettings = Field(default_factory=ProfileSettings, description="A close look at some steps.")
+    resources: ResourceSettings = Field(default_factory=ResourceSettings, description="Use of the machine's resources.")
+    profile: ProfileSettings = Field(default_factory=ProfileSettings, description="Profiling of some steps.")
     sample: SampleSettings = Field(
-        default_factory=SampleSettings, description="The text that the model writes at the end of a run."
+        default_factory=SampleSettings, description="Text that the model generates at the end of a run."
     )
 
     @field_validator("monitors")

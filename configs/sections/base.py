@@ -65,11 +65,13 @@ class KeySettings(Section):
     """Keys that are held elsewhere."""
 
     key_from: KeyPlace = Field(
-        description="Where the key is: env:NAME, a variable with base64 of 32 bytes, file:PATH, a file of them, or "
-        "KIND:PLACE for an outside key provider."
+        description="Where the key is: env:NAME for a variable with the base64 of 32 bytes, file:PATH for a file with "
+        "the same content, or KIND:PLACE for an outside key provider."
     )
     old_keys_from: list[KeyPlace] = Field(
-        default_factory=list, description="Where keys are, of the same kind, that older files were written with."
+        default_factory=list,
+        description="Where earlier keys are, for files that were written with them; the kind of place is that of "
+        "key_from.",
     )
 
 
@@ -77,7 +79,7 @@ class PluginSettings(Section):
     """A section whose kind is not built in: an outside adapter gets ``options`` as they are."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
-    options: dict[str, Any] = Field(default_factory=dict, description="What the outside adapter is to be given.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")
 
 
 def nearest_kind(kind: str, built_in: tuple[str, ...]) -> str | None:

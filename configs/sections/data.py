@@ -33,14 +33,17 @@ class PackingSettings(Section):
 
     kind: Literal["concat", "best_fit", "sliding"] = Field(
         default="concat",
-        description="concat cuts the stream of documents into rows; best_fit puts whole documents together; sliding "
+        description="concat cuts the stream of documents into rows; best_fit packs whole documents together; sliding "
         "takes overlapping windows of each document.",
     )
     overflow: Literal["split", "truncate", "drop"] = Field(
-        default="split", description="What becomes of a document longer than a row; sliding takes no other than split."
+        default="split",
+        description="How to treat a document that is longer than a row: split, truncate or drop it; sliding supports "
+        "split only.",
     )
     stride: Positive | None = Field(
-        default=None, description="Tokens from one sliding window to the next; null means half a row."
+        default=None,
+        description="Tokens from the start of one sliding window to the start of the next; null means half a row.",
     )
 
     @field_validator("overflow")
@@ -68,23 +71,25 @@ class CacheSettings(Section):
 
     dir: Folder | None = Field(
         default=None,
-        description="Folder of the token cache; null means run.cache_dir/tokens, or encrypted-tokens in its place.",
+        description="Folder of the token cache; null means run.cache_dir/tokens, or run.cache_dir/encrypted-tokens "
+        "with encryption.",
     )
     budget: Positive | None = Field(
         default=None,
-        description="Bytes that the cache may take; tokens of data that this run does not need make room first; null "
-        "means nine tenths of the free disk.",
+        description="Maximum bytes of the token cache; tokens that this run does not need are evicted first; null "
+        "means nine tenths of the free disk space.",
     )
     eviction: Text = Field(
         default="next_use",
-        description="Order in which tokens make room, others' before the run's own: lru begins with what was read "
-        "longest ago; next_use too, but of the run's own with what it needs last; any other is an outside policy.",
+        description="Eviction policy of the token cache; the data of other runs always go first. lru evicts the least "
+        "recently used tokens; next_use does too, but among the run's own evicts those that it needs "
+        "last; any other name is an outside policy.",
     )
     eviction_options: dict[str, Any] | None = Field(
-        default=None, description="What an outside eviction policy is to be given; null gives it nothing."
+        default=None, description="Arguments of an outside eviction policy; null passes none."
     )
     encryption: KeySettings | None = Field(
-        default=None, description="How the tokens are encrypted; null leaves them as they are."
+        default=None, description="Encryption of the cached tokens; null stores them unencrypted."
     )
 
 
@@ -103,8 +108,8 @@ class FeedSettings(Section):
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     sequence_length: Annotated[Positive, Field(ge=8)] | Literal["auto"] = Field(
         default=512,
-        description="Tokens in a row of a batch, at least 8; auto means as many as nine in ten documents need, up to "
-        "the model's positions and 4096, decided when the run begins.",
+        description="Tokens in a row of a batch, at least 8. auto chooses, when the run begins, the length that nine "
+        "in ten documents fit in, up to the model's positions and at most 4096.",
     )
     packing: PackingSettings = Field(default_factory=PackingSettings, description="How documents become rows.")
     mode: Literal["auto", "cache", "stream"] = Field(
@@ -112,36 +117,40 @@ class FeedSettings(Section):
         description="cache tokenizes once to disk and shuffles all rows; stream reads as it trains and shuffles in "
         "windows; auto caches what fits.",
     )
-    cache: CacheSettings = Field(default_factory=CacheSettings, description="Where tokens are kept.")
+    cache: CacheSettings = Field(default_factory=CacheSettings, description="The token cache.")
     stream_buffer_bytes: Positive = Field(
-        default=1 << 30, description="Bytes that the windows of a streamed source may take together."
+        default=1 << 30, description="Maximum bytes of all shuffle windows of a streamed source together."
     )
     holdout: Annotated[Number, Field(ge=0, lt=1)] = Field(
-        default=0.02, description="Share of the documents kept for evaluation, from 0 to below 1."
+        default=0.02, description="Fraction of the documents held out for evaluation, from 0 to below 1."
     )
     folds: Annotated[Positive, Field(ge=2)] | None = Field(
-        default=None, description="Parts of the documents for cross-validation; null holds out by data.holdout."
+        default=None,
+        description="Number of folds for cross-validation; null holds out the fraction data.holdout instead.",
     )
-    fold: Natural = Field(default=0, description="Which of data.folds is held out, from 0.")
+    fold: Natural = Field(default=0, description="Index of the fold that is held out, from 0 to below data.folds.")
     shuffle_tokens: Positive = Field(
         default=8388608,
-        description="Tokens of a stream that are packed and shuffled at a time, in all its lanes together.",
+        description="Tokens of a stream that are packed and shuffled at a time, over all lanes together.",
     )
-    prefetch: Natural = Field(default=4, description="Batches prepared ahead of the one in training; 0 prepares none.")
+    prefetch: Natural = Field(
+        default=4, description="Batches prepared ahead of the one in training; 0 disables prefetching."
+    )
     workers: Positive | None = Field(
         default=None,
-        description="Threads that read and tokenize; null means one a processor core, and at least four where data "
-        "from far away are not fetched ahead: tables, and streams of more than 24 lanes.",
+        description="Threads that read and tokenize. null means one per processor core, and at least four for remote "
+        "data that cannot be prefetched: tables, and streams of more than 24 lanes.",
     )
     epochs: Positive | None = Field(
-        default=None, description="Passes over the data after which the run ends; null repeats for ever."
+        default=None, description="Passes over the data after which the run ends; null repeats the data without end."
     )
     on_error: Literal["stop", "skip"] = Field(
         default="stop",
-        description="Whether a record that cannot be used ends the run, or is left out and written to rejected.jsonl.",
+        description="How to treat an unusable record: stop ends the run, skip leaves the record out and writes it to "
+        "rejected.jsonl.",
     )
     transforms: tuple[TransformSettings, ...] = Field(
-        default=(), description="What is done to each text before it is tokenized: a list of kinds, in order."
+        default=(), description="Transforms of each text before tokenization: a list of kinds, applied in order."
     )
 
     @property
@@ -178,14 +187,14 @@ class HuggingFaceDataSettings(HuggingFaceSource, FeedSettings):
 class TokensDataSettings(FeedSettings):
     """Files that hold tokens already, each document with its end-of-text."""
 
-    kind: Literal["tokens"] = Field(default="tokens", description="Documents that are tokens already.")
+    kind: Literal["tokens"] = Field(default="tokens", description="Documents that are tokenized already.")
     path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)] = Field(
         description=".npy, .bin, Parquet or Arrow files, a folder or glob of them, or a token cache of Holdfast."
     )
     dtype: Literal["auto", "uint16", "uint32", "int32", "int64"] = Field(
-        default="auto", description="Type of the ids in .bin files; auto goes by what stands beside them."
+        default="auto", description="Integer type of the ids in .bin files; auto reads it from the files beside them."
     )
-    column: Text = Field(default="input_ids", description="Column of Parquet and Arrow files that holds the ids.")
+    column: Text = Field(default="input_ids", description="Column of Parquet and Arrow files that holds the token ids.")
 
     @field_validator("mode")
     @classmethod
@@ -209,10 +218,10 @@ class MixtureDataSettings(FeedSettings):
 
     kind: Literal["mixture"] = Field(default="mixture", description="Several sources at once, by weight.")
     sources: Annotated[dict[Text, MixtureSource], Field(min_length=1)] = Field(
-        description="The sources by names of your choice, each with its kind, its settings and its weight."
+        description="The sources, under names of your choice, each with its kind, its settings and its weight."
     )
     stages: tuple[StageSettings, ...] = Field(
-        default=(), description="Other weights from some point of the run on: a list, in order."
+        default=(), description="Later stages of the run with other weights: a list, in order."
     )
 
     @model_validator(mode="after")
@@ -236,7 +245,7 @@ class MixtureDataSettings(FeedSettings):
 class PluginDataSettings(FeedSettings):
     """A data source that is not built in."""
 
-    options: dict[str, Any] = Field(default_factory=dict, description="What the outside adapter is to be given.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")
 
 
 DataSettings = Annotated[

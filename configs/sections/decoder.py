@@ -26,103 +26,117 @@ class RopeScalingSettings(Section):
     """How rotary positions reach further than those that weights were trained on."""
 
     kind: Literal["linear", "llama3"] = Field(
-        description="linear slows all rotations down; llama3 only those that turn little within the original positions."
+        description="linear slows all rotations down; llama3 slows only those that turn little within the original "
+        "positions."
     )
-    factor: Annotated[Number, Field(ge=1)] = Field(description="How many times slower, at least 1.")
+    factor: Annotated[Number, Field(ge=1)] = Field(description="Factor by which rotations are slowed, at least 1.")
     low_freq_factor: AboveZero = Field(
         default=1.0,
-        description="For llama3: turns within the original positions below which a rotation is slowed fully.",
+        description="For llama3: a rotation with fewer turns than this within the original positions is slowed fully.",
     )
     high_freq_factor: AboveZero = Field(
-        default=4.0, description="For llama3: turns within the original positions above which a rotation is kept."
+        default=4.0,
+        description="For llama3: a rotation with more turns than this within the original positions is left unchanged.",
     )
     original_max_position_embeddings: Positive = Field(
-        default=8192, description="For llama3: positions that the weights were trained on."
+        default=8192, description="For llama3: number of positions that the weights were trained on."
     )
 
 
 class DropoutSettings(Section):
     """What training drops, as shares from 0 to below 1."""
 
-    embedding: Share = Field(default=0.0, description="Share of the embeddings' numbers that is dropped.")
-    attention: Share = Field(default=0.0, description="Share of attention's weights that is dropped.")
-    residual: Share = Field(default=0.0, description="Share of what attention and MLP add that is dropped.")
+    embedding: Share = Field(default=0.0, description="Dropout probability of the embeddings.")
+    attention: Share = Field(default=0.0, description="Dropout probability of the attention weights.")
+    residual: Share = Field(default=0.0, description="Dropout probability of the outputs of attention and MLP.")
 
 
 class DecoderModelSettings(Section):
     """A decoder of our own: Llama-like, GPT-2-like, or what lies between; the defaults are a small Llama."""
 
-    kind: Literal["decoder"] = Field(default="decoder", description="A decoder of our own.")
+    kind: Literal["decoder"] = Field(default="decoder", description="The decoder of this package.")
     path: Text | None = Field(
         default=None,
-        description="A folder whose Llama, Starcoder2, GPT-2 or own weights are continued; the shape is theirs.",
+        description="Folder with weights of Llama, Starcoder2, GPT-2 or this decoder to start from; the shape is read "
+        "from it.",
     )
     vocab_size: Positive | None = Field(
-        default=None, description="Ids that the model embeds; null means as many as the tokenizer has."
+        default=None,
+        description="Number of token ids that the model embeds; null means the size of the tokenizer's vocabulary.",
     )
-    hidden_size: Positive = Field(default=192, description="Numbers that a token is between layers.")
-    intermediate_size: Positive = Field(default=512, description="Numbers that a token is inside the MLP.")
-    num_hidden_layers: Positive = Field(default=4, description="Layers.")
-    num_attention_heads: Positive = Field(default=6, description="Query heads of attention.")
+    hidden_size: Positive = Field(default=192, description="Width of the hidden state between layers.")
+    intermediate_size: Positive = Field(default=512, description="Width of the MLP's inner layer.")
+    num_hidden_layers: Positive = Field(default=4, description="Number of layers.")
+    num_attention_heads: Positive = Field(default=6, description="Number of query heads.")
     num_key_value_heads: Positive | None = Field(
-        default=2, description="Key and value heads, which divide the query heads; null means as many."
+        default=2,
+        description="Number of key and value heads, a divisor of num_attention_heads; null means num_attention_heads.",
     )
     head_dim: Positive | None = Field(
-        default=None, description="Numbers of a head; null means hidden_size / num_attention_heads."
+        default=None, description="Width of a head; null means hidden_size / num_attention_heads."
     )
-    max_position_embeddings: Positive = Field(default=2048, description="Positions: the longest row there may be.")
+    max_position_embeddings: Positive = Field(
+        default=2048, description="Number of positions: the longest row that the model can read."
+    )
     positions: Literal["rope", "learned"] = Field(
-        default="rope", description="rope turns queries and keys, learned adds a vector to each token."
+        default="rope",
+        description="Position encoding: rope rotates queries and keys; learned adds a trained vector per position.",
     )
     rope_theta: Annotated[Number, Field(gt=1)] = Field(
         default=10_000.0, description="Base of the rotations' wavelengths, above 1."
     )
     rope_scaling: RopeScalingSettings | None = Field(
-        default=None, description="How rotations are slowed down to reach further; null means they are not."
+        default=None, description="Scaling of the rotations for longer contexts; null means none."
     )
     norm: Literal["rmsnorm", "layernorm"] = Field(
-        default="rmsnorm", description="rmsnorm has a scale, layernorm a scale and a shift."
+        default="rmsnorm", description="Normalization: rmsnorm has a scale, layernorm a scale and a shift."
     )
-    norm_epsilon: AboveZero = Field(default=1e-6, description="Added to the mean square in norms, above 0.")
+    norm_epsilon: AboveZero = Field(
+        default=1e-6, description="Epsilon added to the mean square (rmsnorm) or variance (layernorm), above 0."
+    )
     activation: Literal["silu", "gelu", "gelu_tanh", "relu"] = Field(
-        default="silu", description="Function inside the MLP."
+        default="silu", description="Activation function of the MLP."
     )
-    gated: Flag = Field(
-        default=True, description="Whether the MLP has a third matrix that gates; with silu that is SwiGLU."
-    )
-    attention_bias: Flag = Field(default=False, description="Whether attention's matrices have biases.")
+    gated: Flag = Field(default=True, description="Whether the MLP has a gate matrix; with silu that is SwiGLU.")
+    attention_bias: Flag = Field(default=False, description="Whether the projections of attention have biases.")
     mlp_bias: Flag = Field(default=False, description="Whether the MLP's matrices have biases.")
-    tie_word_embeddings: Flag = Field(default=True, description="Whether the embedding also predicts the next token.")
+    tie_word_embeddings: Flag = Field(
+        default=True, description="Whether the output layer shares its weights with the embedding."
+    )
     dropout: DropoutSettings | None = Field(
-        default=None, description="What training drops; null means what path's config says, and else nothing."
+        default=None,
+        description="Dropout during training; null means that of the config at path, or none without path.",
     )
     initialisation: Literal["auto", "llama", "gpt2"] = Field(
         default="auto",
-        description="llama draws all matrices alike, gpt2 those that end a residual branch smaller; auto means gpt2 "
-        "with learned positions and else llama.",
+        description="Initialization: llama draws all matrices alike, gpt2 scales down those that end a residual "
+        "branch; auto means gpt2 with learned positions, and llama otherwise.",
     )
     initializer_range: AboveZero = Field(
-        default=0.02, description="Standard deviation of new matrices and embeddings, above 0."
+        default=0.02, description="Standard deviation of newly initialized matrices and embeddings, above 0."
     )
     attention: Literal["auto", "sdpa", "varlen"] = Field(
         default="auto",
-        description="Implementation of attention: torch's with a mask, or its kernel for packed documents.",
+        description="Implementation of attention: sdpa is that of torch with a mask, varlen its kernel for packed "
+        "documents; auto chooses.",
     )
 
     loss: Text = Field(
         default="auto",
-        description="chunked never holds all logits, plain does, liger needs that package; any other is an outside "
-        "loss; auto means chunked.",
+        description="Implementation of the loss: chunked never holds all logits at once, plain does, liger needs that "
+        "package; any other name is an outside loss; auto means chunked.",
     )
     gradient_checkpointing: GradientCheckpointing = Field(
         default="none",
-        description="Layers that are computed again in the backward to save memory: none, full, every:N, or as few "
-        "as keep a micro-batch's activations within budget:SIZE, such as budget:6GiB.",
+        description="Layers whose activations are recomputed in the backward pass to save memory: none, full, "
+        "every:N, or budget:SIZE, such as budget:6GiB, for as few layers as keep the activations of a "
+        "micro-batch within that size.",
     )
     compile: Compile = Field(
         default="auto",
-        description="Mode of torch.compile for the layers in training: none, default, reduce-overhead, max-autotune; "
-        "auto means default where a long run on a CPU or one GPU repays the warm-up.",
+        description="Mode of torch.compile for the layers during training: none, default, reduce-overhead or "
+        "max-autotune; auto means default for a run on a CPU or one GPU that is long enough to repay the "
+        "warm-up.",
     )
     lora: LoraSettings | None = Field(
         default=None, description="Adapters that train in place of the model's own weights; null trains all of them."

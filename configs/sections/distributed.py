@@ -12,12 +12,14 @@ from holdfast.configs.sections.base import PLUGIN, PluginSettings, Positive, Sec
 class SingleSettings(Section):
     """One process."""
 
-    kind: Literal["single"] = Field(default="single", description="This process alone.")
+    kind: Literal["single"] = Field(default="single", description="This process only.")
 
 
 class _SeveralSettings(Section):
     timeout_seconds: Positive = Field(
-        default=1800, description="Seconds after which a silent process is given up; more than a save or evaluation."
+        default=1800,
+        description="Seconds of silence after which a process is considered lost; must exceed the time of a save or "
+        "an evaluation.",
     )
 
 
@@ -25,19 +27,23 @@ class AutoDistributedSettings(_SeveralSettings):
     """The processes that a launcher started, or that this command starts itself."""
 
     kind: Literal["auto"] = Field(
-        default="auto", description="The processes that a launcher such as torchrun started; without one, processes."
+        default="auto",
+        description="The processes that a launcher such as torchrun started; without a launcher, as many as processes "
+        "says.",
     )
     processes: Positive | Literal["auto"] = Field(
         default="auto",
-        description="How many processes this command starts on this machine, where no launcher did; auto starts one "
-        "for each GPU.",
+        description="Number of processes that this command starts on this machine if no launcher did; auto starts one "
+        "per GPU.",
     )
 
 
 class TorchDistributedSettings(_SeveralSettings):
     """The processes that torchrun started."""
 
-    kind: Literal["torch"] = Field(default="torch", description="The processes that torchrun started, and no others.")
+    kind: Literal["torch"] = Field(
+        default="torch", description="The processes that torchrun started; this command starts none itself."
+    )
 
 
 DistributedSettings = Annotated[

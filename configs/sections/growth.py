@@ -14,7 +14,7 @@ class GrowingFilesSource(FilesSource):
 
     grow: bool = Field(
         default=False,
-        description="Whether a run takes up files that were added since it began, from its next epoch on.",
+        description="Whether the run includes files that were added after its start, from its next epoch on.",
     )
 
     @model_validator(mode="after")

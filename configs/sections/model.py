@@ -30,7 +30,9 @@ SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
 class HuggingFaceModelSettings(Section):
     """A causal language model of Hugging Face: existing weights, an existing shape, or a shape written out here."""
 
-    kind: Literal["huggingface"] = Field(default="huggingface", description="A causal language model of Hugging Face.")
+    kind: Literal["huggingface"] = Field(
+        default="huggingface", description="A causal language model of Hugging Face Transformers."
+    )
     path: Text | None = Field(
         default=None, description="A model folder or a name on the hub; null builds the model from config."
     )
@@ -38,41 +40,45 @@ class HuggingFaceModelSettings(Section):
         default=None, description="Branch, tag or commit on the hub; null means the default branch."
     )
     pretrained: Flag | None = Field(
-        default=None, description="Whether the weights at path are loaded, or only its config; null means true."
+        default=None, description="Whether to load the weights at path; false takes its config only; null means true."
     )
     config: dict[str, Any] | None = Field(
         default=None,
-        description="Hugging Face config to build from scratch: model_type and its fields, on top of a small Llama's "
-        "if model_type is llama or left out; null if path is given.",
+        description="Hugging Face config of a model to build from scratch: model_type and its fields. For model_type "
+        "llama, the default, fields left out are those of a small Llama. null if path is given.",
     )
     trust_remote_code: Text | None = Field(
         default=None,
-        description="The value of model.path again, if code that comes with that model may be run; null runs none.",
+        description="The value of model.path once more, to allow running the code that comes with that model; null "
+        "allows none.",
     )
     trust_pickle: Text | None = Field(
         default=None,
-        description="The value of model.path again, if weights in that folder that are a pickle may be opened, for "
-        "their tensors only; null opens none.",
+        description="The value of model.path once more, to allow opening pickled weights in that folder, for their "
+        "tensors only; null allows none.",
     )
     attention: Text = Field(
         default="auto",
         description="Implementation of attention: sdpa, eager, varlen, flex_attention, flash_attention_2, "
-        "flash_attention_3, or one that another package offers; auto takes the best for device and precision.",
+        "flash_attention_3, or one from another package; auto chooses the best for device and precision.",
     )
     loss: Text = Field(
         default="auto",
-        description="chunked never holds all logits, plain does, liger needs that package; any other is an outside "
-        "loss; auto means chunked where it gives the same.",
+        description="Implementation of the loss: chunked never holds all logits at once, plain does, liger needs that "
+        "package; any other name is an outside loss; auto means chunked if it gives the same result for "
+        "the model.",
     )
     gradient_checkpointing: GradientCheckpointing = Field(
         default="none",
-        description="Layers that are computed again in the backward to save memory: none, full, every:N, or as few "
-        "as keep a micro-batch's activations within budget:SIZE, such as budget:6GiB.",
+        description="Layers whose activations are recomputed in the backward pass to save memory: none, full, "
+        "every:N, or budget:SIZE, such as budget:6GiB, for as few layers as keep the activations of a "
+        "micro-batch within that size.",
     )
     compile: Compile = Field(
         default="auto",
-        description="Mode of torch.compile for the layers in training: none, default, reduce-overhead, max-autotune; "
-        "auto means default where a long run on a CPU or one GPU repays the warm-up.",
+        description="Mode of torch.compile for the layers during training: none, default, reduce-overhead or "
+        "max-autotune; auto means default for a run on a CPU or one GPU that is long enough to repay the "
+        "warm-up.",
     )
     lora: LoraSettings | None = Field(
         default=None, description="Adapters that train in place of the model's own weights; null trains all of them."

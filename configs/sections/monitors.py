@@ -18,14 +18,14 @@ class ConsoleMonitorSettings(Section):
 class JsonlMonitorSettings(Section):
     """Figures as JSON lines in the run's folder."""
 
-    kind: Literal["jsonl"] = Field(default="jsonl", description="A file of JSON lines in the folder of the run.")
+    kind: Literal["jsonl"] = Field(default="jsonl", description="A file of JSON lines in the run folder.")
 
 
 class TensorboardMonitorSettings(Section):
     """Figures as TensorBoard events in the run's folder."""
 
     kind: Literal["tensorboard"] = Field(
-        default="tensorboard", description="TensorBoard event files in the folder of the run."
+        default="tensorboard", description="TensorBoard event files in the run folder."
     )
 
 

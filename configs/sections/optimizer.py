@@ -24,18 +24,20 @@ class StepSettings(Section):
     schedule: ScheduleSettings = Field(default_factory=ScheduleSettings, description="The learning rate over the run.")
     batch_size: Positive | Literal["auto"] | None = Field(
         default=8,
-        description="Sequences in an optimizer step, over all processes; auto means as many as the Step Law says for "
-        "the run's budget, decided when it begins; null where batch_tokens says it.",
+        description="Sequences in an optimizer step, over all processes; auto chooses the number by the Step Law for "
+        "the run's budget when the run begins; null if batch_tokens is set.",
     )
     batch_tokens: Positive | None = Field(
         default=None,
         validate_default=True,
-        description="Tokens in an optimizer step, in place of batch_size: as many whole rows of data.sequence_length.",
+        description="Tokens in an optimizer step, instead of batch_size; converted to whole rows of "
+        "data.sequence_length.",
     )
     micro_batch: Positive | Literal["auto"] | None = Field(
         default="auto",
-        description="Sequences that go through the model at once on each process; auto means as many as fitted before "
-        "or as there is memory for; null as many as fitted before, or all that are its.",
+        description="Sequences per forward pass on each process. auto uses the size that fitted in an earlier run, or "
+        "finds the largest that fits in memory; null uses the size that fitted in an earlier run, or the "
+        "process's whole share of the batch.",
     )
 
     @model_validator(mode="before")
@@ -93,30 +95,30 @@ class TorchOptimizerSettings(StepSettings):
 
     algorithm: Literal["adamw", "muon", "lion", "adamw_8bit"] = Field(
         default="adamw",
-        description="What makes updates of gradients: AdamW; Muon for hidden matrices and AdamW for the rest; Lion; "
-        "AdamW whose state takes 8 bits a number.",
+        description="Optimization algorithm: adamw; muon for hidden matrices, with AdamW for the other parameters; "
+        "lion; or adamw_8bit, AdamW with a state of 8 bits per number.",
     )
     weight_decay: Annotated[Number, Field(ge=0)] = Field(
-        default=0.1, description="Decoupled weight decay, as a share of the learning rate; norms and biases have none."
+        default=0.1, description="Decoupled weight decay coefficient; norms and biases are not decayed."
     )
-    decay_embeddings: Flag = Field(default=True, description="Whether weight decay shrinks the embeddings too.")
+    decay_embeddings: Flag = Field(default=True, description="Whether weight decay applies to the embeddings too.")
     betas: tuple[Share, Share] = Field(
         default=(0.9, 0.95),
-        description="Decay of the running means of the gradient and of its square, from 0 to below 1.",
+        description="Decay rates of the running means of the gradient and of its square, from 0 to below 1.",
     )
     epsilon: Annotated[Number, Field(gt=0)] = Field(
-        default=EPSILON, description="Added to the denominator of the update, above 0; Lion has none."
+        default=EPSILON, description="Epsilon added to the denominator of the update, above 0; not used by lion."
     )
     clip: Annotated[Number, Field(gt=0)] = Field(
-        default=1.0, description="Norm to which a larger gradient is scaled down, above 0."
+        default=1.0, description="Maximum norm of the gradient, above 0; a larger gradient is scaled down to it."
     )
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = Field(
         default="auto",
-        description="Number format of the computation: fp32, bf16, fp16 with a scaled loss, or fp8 for large layers "
-        "and bf16 for the rest; auto takes bf16 where the device is fast at it.",
+        description="Number format of the computation: fp32, bf16, fp16 with loss scaling, or fp8 for large layers "
+        "with bf16 for the others; auto means bf16 if the device is fast at it.",
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field(
-        default="auto", description="Device to train on; auto takes an accelerator if there is one."
+        default="auto", description="Device to train on; auto uses an accelerator if there is one."
     )
 
     @field_validator("epsilon")
@@ -136,12 +138,10 @@ class AccelerateOptimizerSettings(TorchOptimizerSettings):
     )
     sharding: Literal["auto", "ddp", "fsdp2"] = Field(
         default="auto",
-        description="What each of several processes holds: ddp the whole model, fsdp2 a part of it; auto means ddp, "
-        "or fsdp2 where the whole model does not fit on a GPU.",
+        description="Distribution of the model over several processes: with ddp each holds the whole model, with "
+        "fsdp2 a shard of it; auto means ddp, or fsdp2 if the whole model does not fit on one GPU.",
     )
-    offload: Flag = Field(
-        default=False, description="Whether the parts that fsdp2 makes lie in host memory between uses."
-    )
+    offload: Flag = Field(default=False, description="Whether the shards of fsdp2 stay in host memory between uses.")
 
 
 class DeepspeedOptimizerSettings(TorchOptimizerSettings):
@@ -150,18 +150,19 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
     kind: Literal["deepspeed"] = Field(default="deepspeed", description="deepspeed trains under DeepSpeed's ZeRO.")
     stage: Literal[1, 2, 3] | None = Field(
         default=None,
-        description="What is sharded over processes: 1 what the optimizer keeps, 2 gradients too, 3 parameters too; "
-        "null means what config says, or 2.",
+        description="ZeRO stage: 1 shards the optimizer state over processes, 2 the gradients too, 3 the parameters "
+        "too; null means the stage in config, or 2.",
     )
     offload: Literal["none", "cpu", "nvme"] | None = Field(
-        default=None, description="Where what the optimizer keeps lies; null means what config says, or none."
+        default=None, description="Device that holds the optimizer state; null means that of config, or none."
     )
     offload_parameters: Literal["none", "cpu", "nvme"] | None = Field(
-        default=None, description="Where parameters of stage 3 lie; null means what config says, or none."
+        default=None, description="Device that holds the parameters of stage 3; null means that of config, or none."
     )
     config: Text | None = Field(
         default=None,
-        description="A DeepSpeed JSON file, as it is: what the run sets otherwise is refused, a scheduler unused.",
+        description="A DeepSpeed JSON file, used unchanged; values that contradict the run's settings are refused, "
+        "and a scheduler is ignored.",
     )
 
     @field_validator("precision")
@@ -176,7 +177,7 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
 class PluginOptimizerSettings(StepSettings):
     """An optimizer that is not built in."""
 
-    options: dict[str, Any] = Field(default_factory=dict, description="What the outside adapter is to be given.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")
 
 
 OptimizerSettings = Annotated[

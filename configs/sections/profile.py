@@ -16,7 +16,7 @@ class ProfileSettings(Section):
 
     steps: str | None = Field(
         default=None,
-        description="Steps to profile, such as 10:20: from step 10 on, up to but not with step 20; null means none.",
+        description="Steps to profile, such as 10:20 for steps 10 to 19; null means none.",
     )
     dir: Folder | None = Field(default=None, description="Folder of the profile; null means profile in the run folder.")
 

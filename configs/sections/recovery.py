@@ -10,28 +10,31 @@ from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Sect
 class SupervisorSettings(Section):
     """When `train --supervise` starts a dead run again."""
 
-    max_restarts: Natural = Field(default=100, description="Restarts after a crash, at most.")
+    max_restarts: Natural = Field(default=100, description="Maximum number of restarts after crashes.")
     crash_loop: Positive = Field(
-        default=5, description="Deaths in a row without a new checkpoint after which the run is given up."
+        default=5, description="Consecutive crashes without a new checkpoint after which the supervisor gives up."
     )
     first_pause_seconds: Number = Field(
-        default=1.0, ge=0, description="Pause before a restart; it doubles while there is no new checkpoint."
+        default=1.0, ge=0, description="Seconds before a restart; doubles with each crash without a new checkpoint."
     )
-    longest_pause_seconds: Number = Field(default=60.0, ge=0, description="The longest of these pauses.")
+    longest_pause_seconds: Number = Field(default=60.0, ge=0, description="Maximum seconds before a restart.")
 
 
 class WatchdogSettings(Section):
     """When a run that shows no sign of life is taken to hang."""
 
-    enabled: Flag = Field(default=True, description="Whether a thread of each process watches over its training.")
+    enabled: Flag = Field(default=True, description="Whether a thread in each process detects that training hangs.")
     min_seconds: Number = Field(
-        default=60.0, gt=0, description="Seconds that a step may take at least, and then once more before the end."
+        default=60.0,
+        gt=0,
+        description="Minimum step timeout in seconds, and the further seconds until a process that hangs is ended.",
     )
-    factor: Number = Field(default=20.0, ge=1, description="How many times the usual seconds a step may take.")
+    factor: Number = Field(default=20.0, ge=1, description="Step timeout as a multiple of the usual step time.")
     slow_seconds: Number = Field(
         default=1800.0,
         gt=0,
-        description="Seconds for anything else: the first step, data, compiling, evaluation, a checkpoint.",
+        description="Timeout in seconds of all other work: the first step, waiting for data, compiling, evaluation, a "
+        "checkpoint.",
     )
 
 
@@ -41,17 +44,25 @@ class HealthSettings(Section):
     nonfinite_limit: Positive = Field(
         default=3,
         le=100,
-        description="Updates in a row with a loss or gradient that is no number, each of which is dropped, after which "
-        "the run goes back.",
+        description="Consecutive updates with a loss or gradient that is NaN or infinite after which the run rolls "
+        "back; each such update is dropped.",
     )
-    spike: Flag = Field(default=True, description="Whether the run goes back behind a spike of the loss.")
-    window: Positive = Field(default=64, le=100, description="Losses from which one of a spike stands out.")
+    spike: Flag = Field(default=True, description="Whether the run rolls back after a spike of the loss.")
+    window: Positive = Field(
+        default=64, le=100, description="Number of recent losses that form the baseline of spike detection."
+    )
     spike_zscore: Number = Field(
-        default=8.0, gt=0, description="Robust standard deviations by which it does, above the median."
+        default=8.0, gt=0, description="Spike threshold: robust standard deviations above the median of the baseline."
     )
-    spike_min_rise: Number = Field(default=0.3, gt=0, description="Share of the median by which it does at least.")
-    spike_steps: Positive = Field(default=3, le=20, description="Losses in a row that make a spike.")
-    max_rollbacks: Natural = Field(default=8, description="Returns after which the next one ends the run.")
+    spike_min_rise: Number = Field(
+        default=0.3,
+        gt=0,
+        description="Minimum rise of a spike above the median of the baseline, as a fraction of the median.",
+    )
+    spike_steps: Positive = Field(
+        default=3, le=20, description="Consecutive losses above both thresholds that make a spike."
+    )
+    max_rollbacks: Natural = Field(default=8, description="Maximum number of roll-backs; the next one ends the run.")
 
 
 class RecoverySettings(Section):
@@ -60,18 +71,18 @@ class RecoverySettings(Section):
     grace_seconds: Number = Field(
         default=30.0,
         gt=0,
-        description="Seconds between a signal and the end by force: what does not fit into half of them gives way to "
-        "the last save.",
+        description="Seconds between a signal and the forced end of the process. Work that does not finish within the "
+        "first half is abandoned in favor of the last checkpoint.",
     )
     post_mortems: Natural = Field(
-        default=5, description="Failures of which the run folder keeps what is known, the newest ones; 0 keeps none."
+        default=5, description="Number of the newest failures whose post-mortems stay in the run folder; 0 writes none."
     )
     supervisor: SupervisorSettings = Field(
-        default_factory=SupervisorSettings, description="When `train --supervise` starts a dead run again."
+        default_factory=SupervisorSettings, description="When `train --supervise` restarts a run that died."
     )
     health: HealthSettings = Field(
-        default_factory=HealthSettings, description="When the run goes back to an older checkpoint."
+        default_factory=HealthSettings, description="When the run rolls back to an older checkpoint."
     )
     watchdog: WatchdogSettings = Field(
-        default_factory=WatchdogSettings, description="When a run that shows no sign of life is taken to hang."
+        default_factory=WatchdogSettings, description="When a run without progress counts as hung."
     )

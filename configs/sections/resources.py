@@ -14,27 +14,28 @@ class ResourceSettings(Section):
 
     auto_tune: Flag = Field(
         default=True,
-        description="Whether batches ahead, reading threads, rows at once and the rhythm of checkpoints follow what "
-        "the machine has to give.",
+        description="Whether to adjust prefetching, reader threads, micro-batch size and checkpoint frequency to the "
+        "free resources of the machine during the run.",
     )
     max_memory: Annotated[Number, Field(gt=0.1, le=1)] = Field(
-        default=0.85, description="Share of the host's memory from which on a run uses less; 1 never does."
+        default=0.85,
+        description="Fraction of host memory in use above which the run reduces its own use; 1 disables this.",
     )
     io_queue_size: Positive = Field(
-        default=32, description="Batches that are prepared ahead at most where training waits for data."
+        default=32, description="Maximum number of batches prepared ahead when training waits for data."
     )
     policy: Text = Field(
-        default="balance", description="What decides: balance, or a policy that another package offers."
+        default="balance", description="Policy that makes the adjustments: balance, or one from another package."
     )
     policy_options: dict[str, Any] | None = Field(
-        default=None, description="What an outside policy is to be given; null gives it nothing."
+        default=None, description="Arguments of an outside policy; null passes none."
     )
     gpu_memory_fraction: Annotated[Number, Field(gt=0, le=1)] = Field(
         default=0.9,
-        description="Share of the GPU, or of what of the host's memory is free, that optimizer.micro_batch=auto fills.",
+        description="Fraction of GPU memory (on a CPU: of free host memory) that optimizer.micro_batch=auto may use.",
     )
     grow_after: Natural = Field(
         default=200,
-        description="Steps without a shortage of memory after which a larger micro-batch is tried again, twice as many "
-        "each time that it did not fit; 0 means never; of several processes none tries.",
+        description="Steps without an out-of-memory error before a larger micro-batch is tried again; doubles after "
+        "each failure. 0 disables it; runs of several processes never try.",
     )

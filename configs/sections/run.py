@@ -17,9 +17,9 @@ class BudgetSettings(Section):
 
     steps: Positive | None = Field(
         default=None,
-        description="Optimizer steps to train for; null sets no such limit; 350 if neither limit is given.",
+        description="Optimizer steps to train for; null sets no limit; 350 if neither limit is given.",
     )
-    tokens: Positive | None = Field(default=None, description="Tokens to train on; null sets no such limit.")
+    tokens: Positive | None = Field(default=None, description="Tokens to train on; null sets no limit.")
 
     @model_validator(mode="after")
     def _has_an_end(self) -> Self:
@@ -35,23 +35,25 @@ class RunSettings(Section):
     name: str = Field(
         default="default",
         max_length=128,
-        description="Name of the run: letters, digits and . _ - only. Without one, without run.dir and without an "
-        "archive, the data or the model and a hash of what a resume may not change name it; the quickstart is default.",
+        description="Name of the run: letters, digits and . _ - only. If neither it nor run.dir nor an archive is "
+        "set, the name is made of the data or the model and a hash of the settings that a resume must not "
+        "change; the quickstart is called default.",
     )
     dir: Folder | None = Field(default=None, description="Folder of the run; null means runs/<name>.")
     seed: Seed = Field(
-        default=1234, description="Seed of the weights, of the order of the data and of dropout, from 0 to 4294967295."
+        default=1234,
+        description="Seed of the initial weights, the order of the data and dropout, from 0 to 4294967295.",
     )
     budget: BudgetSettings = Field(
         default_factory=lambda: BudgetSettings(steps=350),
-        description="How long to train.",
+        description="Length of the training.",
     )
     deterministic: Flag = Field(
-        default=True, description="Whether to take operations that give the same bits each time, where torch has them."
+        default=True, description="Whether to use deterministic operations of torch where they exist."
     )
     cache_dir: Folder | None = Field(
         default=None,
-        description="Folder of tokenizers and tokens; null means $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast.",
+        description="Folder of cached tokenizers and tokens; null means $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast.",
     )
 
     @field_validator("name")

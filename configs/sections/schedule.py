@@ -28,30 +28,31 @@ class ScheduleSettings(Section):
 
     kind: Annotated[Text, AfterValidator(_known)] = Field(
         default="cosine",
-        description="What follows warm-up: cosine and linear decay at once; constant stays at the peak; wsd stays "
-        "there until the last stretch of the run, in which it decays; any other is an outside schedule.",
+        description="Shape after the warm-up: cosine and linear decay at once; constant stays at the peak; wsd stays "
+        "at the peak and decays in the last part of the run; any other name is an outside schedule.",
     )
     options: dict[str, Any] | None = Field(
-        default=None, description="What an outside schedule is to be given; null gives it nothing."
+        default=None, description="Arguments of an outside schedule; null passes none."
     )
     warmup_steps: Natural | None = Field(
         default=20,
-        description="Steps over which the learning rate rises to its peak; null where warmup_tokens says it.",
+        description="Steps over which the learning rate rises to its peak; null if warmup_tokens is set.",
     )
     warmup_tokens: Positive | None = Field(
-        default=None, description="Tokens over which the learning rate rises to its peak, in place of warmup_steps."
+        default=None, description="Tokens over which the learning rate rises to its peak, instead of warmup_steps."
     )
     decay_steps: Positive | None = Field(
         default=None,
-        description="Steps over which it decays: of cosine and linear from the end of warm-up, of wsd up to the end of "
-        "the run; null means until the end of the run, and of wsd its last tenth.",
+        description="Steps over which the learning rate decays: for cosine and linear after the warm-up, for wsd at "
+        "the end of the run. null means the rest of the run for cosine and linear, and its last tenth for "
+        "wsd.",
     )
     decay_tokens: Positive | None = Field(
-        default=None, description="Tokens over which it decays, in place of decay_steps."
+        default=None, description="Tokens over which the learning rate decays, instead of decay_steps."
     )
-    decay_shape: Shape = Field(default=SHAPE, description="Form of the decay of wsd; 1-sqrt falls faster at first.")
+    decay_shape: Shape = Field(default=SHAPE, description="Shape of the decay of wsd; 1-sqrt falls faster at first.")
     floor: Annotated[Number, Field(ge=0, le=1)] = Field(
-        default=FLOOR, description="Learning rate at the end of the decay, as a share of its peak, from 0 to 1."
+        default=FLOOR, description="Learning rate at the end of the decay, as a fraction of the peak, from 0 to 1."
     )
 
     @model_validator(mode="before")

@@ -28,7 +28,8 @@ class RecordSource(Section):
     text_field: Text = Field(default="text", description="Field or column of a record that holds the text.")
     filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
         default_factory=dict,
-        description="Fields and the value, or list of values, that a record must have in them; others are left out.",
+        description="Fields with the value, or list of values, that a record must have in them; records without a "
+        "match are left out.",
     )
 
 
@@ -36,27 +37,27 @@ class RetrySettings(Section):
     """How long a place on the network may fail before the run does, or the rest of the file is left out."""
 
     deadline_seconds: Annotated[Number, Field(gt=0)] = Field(
-        default=120.0, description="Seconds in which a request that fails for a passing reason is made again."
+        default=120.0, description="Seconds for which a request is retried after transient errors."
     )
     stall_seconds: Annotated[Number, Field(gt=0)] = Field(
-        default=30.0, description="Seconds of silence after which a request is given up and made again."
+        default=30.0, description="Seconds without a byte after which a request is abandoned and retried."
     )
 
 
 class FilesSource(RecordSource):
     """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
 
-    kind: Literal["files"] = Field(default="files", description="Files of one's own.")
+    kind: Literal["files"] = Field(default="files", description="Files of your own.")
     path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)] = Field(
         description="Folder, file or fsspec glob, or a list of them."
     )
     format: Literal["auto", "txt", "jsonl", "csv", "tsv", "parquet", "arrow"] = Field(
-        default="auto", description="Format of the files; auto goes by the suffix."
+        default="auto", description="Format of the files; auto decides by the suffix."
     )
     compression: Literal["auto", "none", "gz", "zst"] = Field(
-        default="auto", description="How txt, jsonl and csv files are packed; auto goes by the suffix."
+        default="auto", description="Compression of txt, jsonl and csv files; auto decides by the suffix."
     )
-    retry: RetrySettings = Field(default_factory=RetrySettings, description="How long a place on the network may fail.")
+    retry: RetrySettings = Field(default_factory=RetrySettings, description="Retries of network requests.")
 
 
 class HuggingFaceSource(RecordSource):
@@ -74,8 +75,8 @@ class HuggingFaceSource(RecordSource):
 class _Weighted(Section):
     weight: Natural = Field(
         default=1,
-        description="Share of the samples that come from the source, against the other weights; with 0 in every stage "
-        "it is not read.",
+        description="Relative share of the samples that come from this source; a source whose weight is 0 in every "
+        "stage is not read.",
     )
 
 
@@ -101,6 +102,8 @@ class StageSettings(Section):
     """From where on a mixture has other weights."""
 
     after_tokens: Positive = Field(
-        description="Tokens after which the stage begins, rounded up to whole blocks of 1,024 rows."
+        description="Tokens after which the stage begins, rounded up to blocks of 1,024 rows."
     )
-    weights: dict[Text, Natural] = Field(description="The weight of each source by name; without one it rests.")
+    weights: dict[Text, Natural] = Field(
+        description="Weight of each source by name; a source that is left out is not read in this stage."
+    )

@@ -31,18 +31,18 @@ def _size(value: object) -> object:
 
 
 Size = Annotated[str, Field(strict=True), BeforeValidator(_size)]
-Newest = Annotated[Positive, Field(description="Newest checkpoints that are kept, at least 1.")]
+Newest = Annotated[Positive, Field(description="Number of the newest checkpoints to keep, at least 1.")]
 EverySteps = Annotated[
     Natural,
-    Field(description="Steps of which checkpoints at each multiple are kept for ever; 0 keeps none for that."),
+    Field(description="Keep every checkpoint whose step is a multiple of this for ever; 0 disables it."),
 ]
 EveryHours = Annotated[
     Number,
-    Field(ge=0, description="Hours of which the first checkpoint of each is kept for ever; 0 keeps none for that."),
+    Field(ge=0, description="Keep the first checkpoint of every window of this many hours for ever; 0 disables it."),
 ]
 Best = Annotated[
     Natural,
-    Field(description="Checkpoints with the lowest evaluation loss that are kept too; 0 keeps none for that."),
+    Field(description="Number of checkpoints with the lowest evaluation loss to keep as well; 0 disables it."),
 ]
 
 
@@ -51,7 +51,7 @@ class EncryptionSettings(KeySettings):
 
     scratch: Folder = Field(
         default=Path("/dev/shm"),  # noqa: S108  memory, not a disk
-        description="A file system in memory, into which checkpoints are decrypted to be read.",
+        description="A folder in memory into which checkpoints are decrypted for reading.",
     )
 
 
@@ -60,20 +60,21 @@ class RetentionSettings(Section):
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     every: Natural = Field(
-        default=100, description="Steps between two checkpoints; 0 saves only when the run ends or is asked to."
+        default=100, description="Steps between two checkpoints; 0 saves only at the end of the run and on request."
     )
     background: Flag = Field(
         default=True,
-        description="Whether training goes on while a captured checkpoint is hashed and written; where host memory is "
-        "nearly full it waits all the same.",
+        description="Whether training continues while a captured checkpoint is hashed and written; it waits "
+        "nevertheless if host memory is nearly full.",
     )
     memory_tier: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="Whether the last captured state stays in host memory, from where a roll-back takes it: auto keeps "
-        "it while there is room, and never with several processes.",
+        description="Whether the last captured state stays in host memory for fast roll-backs; auto keeps it while "
+        "there is enough memory, and never with several processes.",
     )
     scrub_every: Natural = Field(
-        default=10, description="Saves after each of which an older checkpoint is verified beside training; 0 never."
+        default=10,
+        description="Number of saves after which an older checkpoint is verified in the background; 0 disables it.",
     )
     keep: Newest = 3
     keep_every: EverySteps = 0
@@ -84,38 +85,44 @@ class RetentionSettings(Section):
 class ArchiveSettings(Section):
     """Copies of checkpoints at a place that outlives the machine, made beside training."""
 
-    url: Text = Field(description="Place such as s3://bucket/runs, where each run has a folder of its name.")
+    url: Text = Field(description="Location such as s3://bucket/runs, in which each run has a folder of its name.")
     keep: Newest = 3
     keep_every: EverySteps = 0
     keep_hours: EveryHours = 0.0
     keep_best: Best = 0
     restored_copy_hours: Annotated[Number, Field(ge=0)] = Field(
         default=24.0,
-        description="Hours that a copy which was brought back to the disk stays there at least, while the run goes on.",
+        description="Minimum hours for which a checkpoint fetched from the archive stays on the disk while the run "
+        "continues.",
     )
     patience_seconds: Annotated[Number, Field(gt=0)] = Field(
-        default=60.0, description="Seconds that the end of a run waits for the last copy; the next start makes it then."
+        default=60.0,
+        description="Seconds for which the end of a run waits for the last copy; a copy that is not finished is made "
+        "at the next start.",
     )
 
 
 class DiskStateStoreSettings(RetentionSettings):
     """Checkpoints in the run's folder."""
 
-    kind: Literal["disk"] = Field(default="disk", description="The folder of the run.")
+    kind: Literal["disk"] = Field(default="disk", description="The run folder.")
     encryption: EncryptionSettings | None = Field(
-        default=None, description="How checkpoints are encrypted; null leaves them as they are."
+        default=None, description="Encryption of checkpoints; null stores them unencrypted."
     )
-    archive: ArchiveSettings | None = Field(default=None, description="Where copies go; null makes none.")
+    archive: ArchiveSettings | None = Field(
+        default=None, description="Archive for copies of checkpoints; null makes no copies."
+    )
     disk_budget: Size | None = Field(
         default=None,
-        description="What checkpoints may take of the disk, such as 20GiB: the oldest that are archived make room; "
-        "null sets no such limit.",
+        description="Maximum size of all checkpoints on the disk, such as 20GiB; the oldest that are in the archive "
+        "are removed first; null sets no limit.",
     )
     audit: Flag = Field(
-        default=True, description="Whether audit.jsonl tells, in a chain of hashes, what became of each checkpoint."
+        default=True, description="Whether audit.jsonl records, in a chain of hashes, what happened to each checkpoint."
     )
     roles: tuple[Literal["read", "write", "delete", "key"], ...] = Field(
-        default=("read", "write", "delete", "key"), description="What this process may do with checkpoints."
+        default=("read", "write", "delete", "key"),
+        description="Operations that this process may perform on checkpoints.",
     )
 
     @model_validator(mode="after")
@@ -129,13 +136,15 @@ class DiskStateStoreSettings(RetentionSettings):
 class MemoryStateStoreSettings(RetentionSettings):
     """Checkpoints that die with the process."""
 
-    kind: Literal["memory"] = Field(default="memory", description="This process: nothing is kept after it ends.")
+    kind: Literal["memory"] = Field(
+        default="memory", description="The memory of this process; nothing remains after its end."
+    )
 
 
 class PluginStateStoreSettings(RetentionSettings):
     """A state store that is not built in."""
 
-    options: dict[str, Any] = Field(default_factory=dict, description="What the outside adapter is to be given.")
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")
 
 
 StateStoreSettings = Annotated[

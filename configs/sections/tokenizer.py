@@ -10,7 +10,7 @@ from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Positiv
 
 _ALLOW_OTHER = Field(
     default=False,
-    description="Whether a new run may use a tokenizer that is another than the one of the weights at model.path.",
+    description="Whether a new run may use a different tokenizer than the weights at model.path were trained with.",
 )
 
 
@@ -20,7 +20,8 @@ class BackendSettings(Section):
     allow_other: Flag = _ALLOW_OTHER
     backend: Literal["auto", "huggingface", "tiktoken", "gigatoken"] = Field(
         default="auto",
-        description="Library that encodes, always with the same ids; auto takes the fastest one that is installed.",
+        description="Library that encodes text; the ids are the same with each; auto uses the fastest one that is "
+        "installed.",
     )
 
 
@@ -32,7 +33,7 @@ class TrainTokenizerSettings(BackendSettings):
         default=4096, description="Tokens in the vocabulary, at least 257: the 256 bytes and end-of-text."
     )
     max_bytes: Positive = Field(
-        default=16 * 1024 * 1024, description="Bytes of text that the tokenizer is trained on at most."
+        default=16 * 1024 * 1024, description="Maximum bytes of text that the tokenizer is trained on."
     )
 
 
