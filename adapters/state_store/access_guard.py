@@ -21,20 +21,20 @@ def _nobody(_event: str, _details: Mapping[str, object]) -> None:
 
 
 @final
-class Door:
+class AccessGuard:
     """Lets through what ``roles`` allow, and tells ``record`` of each deletion before it and of each refusal."""
 
     def __init__(self, roles: Collection[Role] = tuple(Role), record: Record = _nobody) -> None:
         self._roles = roles
         self._record = record
 
-    def may(self, role: Role) -> bool:
+    def allows(self, role: Role) -> bool:
         """Return whether ``role`` is among the roles."""
         return role in self._roles
 
     def require(self, role: Role, what: str) -> None:
         """Raise ``ConfigurationError`` if ``what``, which begins a sentence, needs a role that is not there."""
-        if self.may(role):
+        if self.allows(role):
             return
         try:
             self._record("AccessRefused", {"role": str(role), "to": what})
@@ -46,6 +46,6 @@ class Door:
         )
         raise ConfigurationError(msg)
 
-    def deletes(self, name: str, reason: str) -> None:
+    def record_deletion(self, name: str, reason: str) -> None:
         """Tell that the checkpoint ``name`` is about to be deleted; raises what ``record`` does, and then it stays."""
         self._record("CheckpointDeleted", {"name": name, "reason": reason, "role": str(Role.DELETE)})

@@ -17,7 +17,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
 )
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.state_store.checkpoint_verification import check_hash
-from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 from holdfast.adapters.state_store.hashing import Hashed
 from holdfast.adapters.state_store.manifest import StoredFile
 from holdfast.domain.errors import StateError
@@ -36,7 +36,7 @@ _CHUNK = 1 << 20
 
 
 @final
-class Seal:
+class FileCipher:
     """Encrypts the files of one checkpoint; each can be read only under its own name, in its own checkpoint."""
 
     def __init__(self, save_id: str, key: bytes, wrapped: WrappedKey) -> None:
@@ -61,7 +61,7 @@ class Seal:
 
 
 @final
-class Opened:
+class DecryptedCopy:
     """A folder below ``scratch`` that only this user may read, gone with this object; ``files`` are what lies there."""
 
     def __init__(self, scratch: Path) -> None:
@@ -71,8 +71,8 @@ class Opened:
 
 
 @final
-class Sealing:
-    """Makes seals by the keys of ``provider``, and opens sealed checkpoints into ``scratch``.
+class CheckpointEncryption:
+    """Makes ciphers with keys wrapped by ``provider``, and decrypts checkpoints into ``scratch``.
 
     ``scratch`` is to be a file system in memory, so that no plaintext comes to rest on a disk.
     """
@@ -81,26 +81,26 @@ class Sealing:
         self._provider = provider
         self._scratch = scratch
 
-    def new(self, save_id: str) -> Seal:
-        """Return the seal of a new checkpoint."""
+    def new(self, save_id: str) -> FileCipher:
+        """Return the cipher of a new checkpoint."""
         key = new_key()
-        return Seal(save_id, key, self._provider.wrap(key, _context(save_id)))
+        return FileCipher(save_id, key, self._provider.wrap(key, _context(save_id)))
 
-    def join(self, save_id: str, wrapped: WrappedKey) -> Seal:
-        """Return the seal that ``new`` made in another process."""
-        return Seal(save_id, self._provider.unwrap(wrapped, _context(save_id)), wrapped)
+    def join(self, save_id: str, wrapped: WrappedKey) -> FileCipher:
+        """Return the cipher that ``new`` made in another process."""
+        return FileCipher(save_id, self._provider.unwrap(wrapped, _context(save_id)), wrapped)
 
-    def open(self, files: FileOperations, folder: Path, manifest: Manifest) -> Opened:
+    def open(self, files: FileOperations, folder: Path, manifest: Manifest) -> DecryptedCopy:
         """Return the decrypted files of the checkpoint ``folder``, whose names and sizes are known to be right.
 
-        Each byte is verified as it is read, and once more if it is not as saved. Raises ``Defect`` for damage, and
-        ``StateError`` for another key and where there is no room.
+        Each byte is verified as it is read, and once more if it is not as saved. Raises ``CorruptCheckpoint`` for
+        damage, and ``StateError`` for another key and where there is no room.
         """
         assert manifest.wrapped_key is not None
-        seal = self.join(manifest.save_id, manifest.wrapped_key)
+        cipher = self.join(manifest.save_id, manifest.wrapped_key)
         try:
-            opened = Opened(self._scratch)
-            opened.files += [_decrypt(files, folder, stored, seal, opened.folder) for stored in manifest.files]
+            opened = DecryptedCopy(self._scratch)
+            opened.files += [_decrypt(files, folder, stored, cipher, opened.folder) for stored in manifest.files]
         except OSError as error:
             msg = (
                 f"{folder} cannot be decrypted into {self._scratch}, {explain(error)}, or name another place in memory "
@@ -110,14 +110,14 @@ class Sealing:
         return opened
 
 
-def _decrypt(files: FileOperations, folder: Path, stored: StoredFile, seal: Seal, into: Path) -> StoredFile:
+def _decrypt(files: FileOperations, folder: Path, stored: StoredFile, cipher: FileCipher, into: Path) -> StoredFile:
     """Decrypt a file of ``folder`` into the folder ``into``; return what lies there then."""
     path = into / stored.path
     path.parent.mkdir(parents=True, exist_ok=True)
     refused: AuthenticationError | None = None
     for _ in range(2):
         encrypted = Hashed(_read(files, folder / stored.path))
-        plain = Hashed(seal.decrypt(stored.path, encrypted))
+        plain = Hashed(cipher.decrypt(stored.path, encrypted))
         try:
             files.write_chunks(path, plain)
         except AuthenticationError as error:
@@ -129,7 +129,7 @@ def _decrypt(files: FileOperations, folder: Path, stored: StoredFile, seal: Seal
     check_hash(files, folder, stored, 1)
     if refused is not None:
         raise refused
-    raise Defect(Flaw.WRONG_HASH, f"{stored.path!r} gives other bytes each time that it is read")
+    raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, f"{stored.path!r} gives other bytes each time that it is read")
 
 
 def _context(save_id: str) -> bytes:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.state_store.checkpoint_erasure import erased_in, time_of_erasure
 from holdfast.adapters.state_store.checkpoint_verification import check_files, read_committed, read_manifest
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
 from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
 from holdfast.domain.errors import StateError
@@ -135,12 +135,12 @@ class Inspector:
             # outside a store, as a copy or in quarantine, a checkpoint may have any name
             read = read_manifest if folder.parent.name == "checkpoints" else read_committed
             manifest = read(self._files, folder)
-            for path, defect in check_files(self._files, folder, manifest, hashing=self._hashing):
-                if defect is None:
+            for path, corruption in check_files(self._files, folder, manifest, hashing=self._hashing):
+                if corruption is None:
                     sound.add(path)
                 else:
-                    problems.append(_problem(defect, path))
-        except (Defect, OSError, StateError) as error:
+                    problems.append(_problem(corruption, path))
+        except (CorruptCheckpoint, OSError, StateError) as error:
             problems.append(_problem(error))
         if not is_there(folder):
             return None
@@ -154,8 +154,8 @@ def is_checkpoint(folder: Path) -> bool:
     return _CHECKPOINT.match(folder.name) is not None and not is_there(folder / "checkpoints")
 
 
-def _problem(error: Defect | OSError | StateError, path: str | None = None) -> Problem:
-    if isinstance(error, Defect):
+def _problem(error: CorruptCheckpoint | OSError | StateError, path: str | None = None) -> Problem:
+    if isinstance(error, CorruptCheckpoint):
         return Problem(error.flaw.value, str(error).removeprefix(f"{error.flaw}: "), path)
     if isinstance(error, StateError):
         return Problem(OTHER_SCHEMA, str(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest, require_sound
-from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 from holdfast.adapters.state_store.verified_read import verify_while_read
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import NonFiniteState, StateError
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.state_store.access_guard import Door
-    from holdfast.adapters.state_store.checkpoint_encryption import Opened, Sealing
+    from holdfast.adapters.state_store.access_guard import AccessGuard
+    from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption, DecryptedCopy
     from holdfast.adapters.state_store.manifest import Manifest, StoredFile
     from holdfast.ports.state_store import OpenFile
 
 
 @final
 class CheckpointReader:
-    """Reads the checkpoint in a folder, decrypted by ``sealing`` if it is encrypted; what ``door`` does not let is not.
+    """Reads the checkpoint in a folder, decrypted with ``encryption`` if need be, as far as ``guard`` allows.
 
-    Both methods raise ``Defect`` if it is not what was saved, ``OSError`` for a disk that cannot be read, and
-    ``StateError`` for one that nobody can judge.
+    Both methods raise ``CorruptCheckpoint`` if it is not what was saved, ``OSError`` for a disk that cannot be read,
+    and ``StateError`` for one that nobody can judge.
     """
 
-    def __init__(self, files: FileOperations, door: Door, sealing: Sealing | None) -> None:
+    def __init__(self, files: FileOperations, guard: AccessGuard, encryption: CheckpointEncryption | None) -> None:
         self._files = files
-        self._door = door
-        self._sealing = sealing
+        self._door = guard
+        self._encryption = encryption
 
     def load(self, folder: Path) -> Loaded:
         """Return the checkpoint, each byte of it verified."""
@@ -57,15 +57,15 @@ class CheckpointReader:
         _hand_over(self._files, opened.folder, opened.files, into)
         return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
 
-    def _decrypted(self, folder: Path, manifest: Manifest) -> Opened:
+    def _decrypted(self, folder: Path, manifest: Manifest) -> DecryptedCopy:
         assert manifest.wrapped_key is not None
         self._door.require(Role.KEY, f"opening {folder}, which is encrypted,")
         require_sound(self._files, folder, manifest, hashing=False)
-        if self._sealing is None:
+        if self._encryption is None:
             key = manifest.wrapped_key.key_id
             msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"
             raise StateError(msg)
-        return self._sealing.open(self._files, folder, manifest)
+        return self._encryption.open(self._files, folder, manifest)
 
 
 def _hand_over(
@@ -74,4 +74,4 @@ def _hand_over(
     try:
         verify_while_read(files, folder, stored, into)
     except NonFiniteState as error:
-        raise Defect(Flaw.NOT_FINITE, str(error)) from error
+        raise CorruptCheckpoint(CorruptionKind.NOT_FINITE, str(error)) from error

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 from holdfast.adapters.state_store.hashing import hash_file, read_tree
 from holdfast.adapters.state_store.manifest import (
     COMMIT,
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 def read_manifest(files: FileOperations, folder: Path) -> Manifest:
     """Return the manifest of a committed folder that is named after its step, the other files unread.
 
-    Raises ``Defect`` for a folder that is not committed, ``StateError`` for one of another version, ``OSError`` for a
-    disk that cannot be read.
+    Raises ``CorruptCheckpoint`` for a folder that is not committed, ``StateError`` for one of another version,
+    ``OSError`` for a disk that cannot be read.
     """
     manifest = read_committed(files, folder)
     if folder.name != folder_name(manifest.progress.step):
-        raise Defect(Flaw.WRONG_NAME, f"{MANIFEST} is that of step {manifest.progress.step}")
+        raise CorruptCheckpoint(CorruptionKind.WRONG_NAME, f"{MANIFEST} is that of step {manifest.progress.step}")
     return manifest
 
 
@@ -45,18 +45,18 @@ def read_committed(files: FileOperations, folder: Path) -> Manifest:
     """Return the manifest of a committed folder of any name; raises as ``read_manifest``."""
     try:
         return _read_committed(files, folder)
-    except Defect as defect:
-        if defect.flaw is not Flaw.BAD_COMMIT:
+    except CorruptCheckpoint as corruption:
+        if corruption.flaw is not CorruptionKind.BAD_COMMIT:
             raise
     return _read_committed(files, folder)  # it may have been read wrong
 
 
 def _read_committed(files: FileOperations, folder: Path) -> Manifest:
     if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise Defect(Flaw.NOT_A_FOLDER, f"{folder.name} is not a folder")
+        raise CorruptCheckpoint(CorruptionKind.NOT_A_FOLDER, f"{folder.name} is not a folder")
     data = _read(files, folder / MANIFEST, LARGEST_MANIFEST)
     if _read(files, folder / COMMIT, len(commit_of(b""))) != commit_of(data):
-        raise Defect(Flaw.BAD_COMMIT, f"{COMMIT} is not the hash of {MANIFEST}")
+        raise CorruptCheckpoint(CorruptionKind.BAD_COMMIT, f"{COMMIT} is not the hash of {MANIFEST}")
     try:
         return Manifest.from_bytes(data)
     except OtherSchemaError as error:
@@ -75,13 +75,13 @@ def verify(files: FileOperations, folder: Path) -> Manifest:
 
 
 def require_sound(files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True) -> None:
-    """Raise ``Defect`` unless ``folder`` holds the files that its manifest lists, and no others.
+    """Raise ``CorruptCheckpoint`` unless ``folder`` holds the files that its manifest lists, and no others.
 
     Without ``hashing`` names and sizes are compared, and no file is opened.
     """
-    for _, defect in check_files(files, folder, manifest, hashing=hashing):
-        if defect is not None:
-            raise defect
+    for _, corruption in check_files(files, folder, manifest, hashing=hashing):
+        if corruption is not None:
+            raise corruption
 
 
 def complete(files: FileOperations, folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
@@ -89,7 +89,7 @@ def complete(files: FileOperations, folders: Iterable[Path]) -> Iterator[tuple[P
     for folder in folders:
         try:
             yield folder, read_manifest(files, folder)
-        except Defect:
+        except CorruptCheckpoint:
             continue
         except FileNotFoundError:
             if is_there(folder):
@@ -100,55 +100,56 @@ def next_generation(files: FileOperations, folders: Iterable[Path]) -> int:
     """Return the number of the save after those in ``folders``; an old one that cannot be read stops no save."""
     generation = 0
     for folder in folders:
-        with contextlib.suppress(Defect, OSError, StateError):
+        with contextlib.suppress(CorruptCheckpoint, OSError, StateError):
             generation = max(generation, read_manifest(files, folder).generation)
     return generation + 1
 
 
 def check_files(
     files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True
-) -> Iterator[tuple[str, Defect | None]]:
+) -> Iterator[tuple[str, CorruptCheckpoint | None]]:
     """Yield each file that is listed or found, once, with its defect or None, those that need no hash first.
 
     Only files that a walk through the folder found are opened, so no listed path leads out of it. The walk raises
-    ``Defect`` for a link or a device. Without ``hashing`` names and sizes are compared, and no file is opened.
+    ``CorruptCheckpoint`` for a link or a device. Without ``hashing`` names and sizes are compared, and no file is
+    opened.
     """
     found = read_tree(folder).files
     listed = {file.path for file in manifest.files}
     for path in sorted(listed - found.keys()):
-        yield path, Defect(Flaw.MISSING_FILE, f"{path!r} is missing")
+        yield path, CorruptCheckpoint(CorruptionKind.MISSING_FILE, f"{path!r} is missing")
     for path in sorted(found.keys() - listed - {MANIFEST, COMMIT}):
-        yield path, Defect(Flaw.EXTRA_FILE, f"{path!r} does not belong to it")
+        yield path, CorruptCheckpoint(CorruptionKind.EXTRA_FILE, f"{path!r} does not belong to it")
     present = [file for file in manifest.files if file.path in found]
     for file in present:
         if found[file.path] != file.size:
             reason = f"{file.path!r} has {found[file.path]} bytes instead of {file.size}"
-            yield file.path, Defect(Flaw.WRONG_SIZE, reason)
+            yield file.path, CorruptCheckpoint(CorruptionKind.WRONG_SIZE, reason)
     for file in present:
         if found[file.path] == file.size:
             try:
                 if hashing:
                     check_hash(files, folder, file)
-            except Defect as defect:
-                yield file.path, defect
+            except CorruptCheckpoint as corruption:
+                yield file.path, corruption
             else:
                 yield file.path, None
 
 
 def check_hash(files: FileOperations, folder: Path, file: StoredFile, tries: int = 2) -> None:
-    """Raise ``Defect`` unless ``file`` has the hash that its bytes had; so many ``tries`` may read them wrong."""
+    """Raise ``CorruptCheckpoint`` unless one of ``tries`` reads of ``file`` gives the hash that was saved."""
     if not any(hash_file(files, folder / file.path) == file.hash for _ in range(tries)):
-        raise Defect(Flaw.WRONG_HASH, f"{file.path!r} does not have the bytes that were saved")
+        raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, f"{file.path!r} does not have the bytes that were saved")
 
 
 def _read(files: FileOperations, path: Path, largest: int) -> bytes:
     try:
         is_regular = stat.S_ISREG(path.lstat().st_mode)
     except FileNotFoundError as error:
-        raise Defect(Flaw.INCOMPLETE, f"{path.name} is missing") from error
+        raise CorruptCheckpoint(CorruptionKind.INCOMPLETE, f"{path.name} is missing") from error
     if not is_regular:
-        raise Defect(Flaw.IRREGULAR_FILE, f"{path.name} is not a file")
+        raise CorruptCheckpoint(CorruptionKind.IRREGULAR_FILE, f"{path.name} is not a file")
     with files.open_file(path) as file:
         if os.fstat(file.fileno()).st_size > largest:
-            raise Defect(Flaw.BAD_MANIFEST, f"{path.name} has more than {largest} bytes")
+            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{path.name} has more than {largest} bytes")
         return file.read()

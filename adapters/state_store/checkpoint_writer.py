@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.hashing import Hashed
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST, Manifest, StoredFile, commit_of, refuse_odd_names
 from holdfast.adapters.state_store.sharded_save import (
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.state_store.checkpoint_encryption import Seal, Sealing
+    from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption, FileCipher
     from holdfast.ports.key_provider import WrappedKey
     from holdfast.ports.state_store import Snapshot, StateShare
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """Writes checkpoints into new folders; with ``sealing`` their files are encrypted by a new key each."""
+class CheckpointWriter:
+    """Writes checkpoints into new folders; with ``encryption`` their files are encrypted by a new key each."""
 
     files: FileOperations
-    sealing: Sealing | None = None
+    encryption: CheckpointEncryption | None = None
 
     def write(self, snapshot: Snapshot, folder: Path, *, generation: int) -> Manifest:
         """Write ``snapshot`` into the new ``folder`` and return its manifest; all is durable but the folder's own name.
@@ -51,14 +51,14 @@ class Draft:
         _refuse_odd_parts(snapshot)
         self.files.make_folder(folder)
         folders = _make_folders(self.files, folder, snapshot.parts)
-        seal = self.sealing and self.sealing.new(folder.name)
+        cipher = self.encryption and self.encryption.new(folder.name)
         if snapshot.share is not None:
-            announce(self.files, folder, seal and seal.wrapped)
-        stored = _write_parts(self.files, snapshot, folder, seal)
+            announce(self.files, folder, cipher and cipher.wrapped)
+        stored = _write_parts(self.files, snapshot, folder, cipher)
         if snapshot.share is not None:
-            stored = self._join(snapshot, snapshot.share, folder, stored, seal)
+            stored = self._join(snapshot, snapshot.share, folder, stored, cipher)
         told = replace(snapshot, parts=(), share=None)
-        manifest = Manifest(folder.name, generation, told, stored, seal and seal.wrapped)
+        manifest = Manifest(folder.name, generation, told, stored, cipher and cipher.wrapped)
         data = manifest.to_bytes()
         _write_durably(self.files, folder / MANIFEST, data)
         _write_durably(self.files, folder / COMMIT, commit_of(data))
@@ -73,8 +73,8 @@ class Draft:
         assert share is not None
         try:
             key = announced(self.files, folder, share)
-            seal = None if key is None else self._joined_seal(share.save_id, key)
-            stored = _write_parts(self.files, snapshot, folder, seal)
+            cipher = None if key is None else self._joined_cipher(share.save_id, key)
+            stored = _write_parts(self.files, snapshot, folder, cipher)
             for inner in sorted({(folder / file.path).parent for file in stored}):
                 self.files.sync_folder(inner)
             leave_files(self.files, folder, share.rank, stored)
@@ -82,20 +82,20 @@ class Draft:
             leave_problem(self.files, folder, share.rank, explain(error) if isinstance(error, OSError) else error)
             raise
 
-    def _joined_seal(self, save_id: str, key: WrappedKey) -> Seal:
-        if self.sealing is None:
+    def _joined_cipher(self, save_id: str, key: WrappedKey) -> FileCipher:
+        if self.encryption is None:
             msg = f"rank 0 encrypts by the key {key.key_id}: give all processes the same state_store.encryption"
             raise StateError(msg)
-        return self.sealing.join(save_id, key)
+        return self.encryption.join(save_id, key)
 
     def _join(
-        self, snapshot: Snapshot, share: StateShare, folder: Path, own: Sequence[StoredFile], seal: Seal | None
+        self, snapshot: Snapshot, share: StateShare, folder: Path, own: Sequence[StoredFile], cipher: FileCipher | None
     ) -> Sequence[StoredFile]:
         """Return ``own`` files with those of the other ranks and those that are made of all; drop what is consumed."""
         stored = {file.path: file for file in (*own, *received(self.files, folder, share))}
         joined = [part for part in snapshot.parts if isinstance(part, JoinedPart)]
-        with Reader(self.files, folder, seal, stored) as reader:
-            made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), seal) for part in joined]
+        with Reader(self.files, folder, cipher, stored) as reader:
+            made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), cipher) for part in joined]
             reader.check_others({file.path for file in own})
         for name in sorted({name for part in joined for name in part.consumes}):
             self.files.remove_file(folder / name)
@@ -106,18 +106,20 @@ class Draft:
         return sorted((*stored.values(), *made), key=lambda file: file.path)
 
 
-def _write_parts(files: FileOperations, snapshot: Snapshot, folder: Path, seal: Seal | None) -> Sequence[StoredFile]:
+def _write_parts(
+    files: FileOperations, snapshot: Snapshot, folder: Path, cipher: FileCipher | None
+) -> Sequence[StoredFile]:
     """Write what this process has captured of ``snapshot`` into ``folder``, durably."""
     own = sorted((part for part in snapshot.parts if isinstance(part, StatePart)), key=lambda part: part.name)
-    return [_write_file(files, part.name, folder, part.chunks(), seal) for part in own]
+    return [_write_file(files, part.name, folder, part.chunks(), cipher) for part in own]
 
 
 def _refuse_odd_parts(snapshot: Snapshot) -> None:
     try:
         refuse_odd_names(part.name for part in snapshot.parts)
-    except Defect as defect:
-        msg = f"step {snapshot.progress.step} cannot be saved, its parts are at fault: {defect}"
-        raise StateError(msg) from defect
+    except CorruptCheckpoint as corruption:
+        msg = f"step {snapshot.progress.step} cannot be saved, its parts are at fault: {corruption}"
+        raise StateError(msg) from corruption
 
 
 def _make_folders(files: FileOperations, folder: Path, parts: Sequence[StatePart | JoinedPart]) -> Sequence[Path]:
@@ -130,10 +132,10 @@ def _make_folders(files: FileOperations, folder: Path, parts: Sequence[StatePart
 
 
 def _write_file(
-    files: FileOperations, name: str, folder: Path, plain: Iterable[Buffer], seal: Seal | None
+    files: FileOperations, name: str, folder: Path, plain: Iterable[Buffer], cipher: FileCipher | None
 ) -> StoredFile:
     path = folder / name
-    chunks = Hashed(plain if seal is None else seal.encrypt(name, plain))
+    chunks = Hashed(plain if cipher is None else cipher.encrypt(name, plain))
     files.write_chunks(path, chunks)
     files.sync_file(path)
     return StoredFile(name, chunks.size, chunks.hash)

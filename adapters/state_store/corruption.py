@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Flaw(StrEnum):
+class CorruptionKind(StrEnum):
     """The kinds of defects, as they appear in the names of quarantined folders."""
 
     BAD_COMMIT = "bad-commit"
@@ -21,9 +21,9 @@ class Flaw(StrEnum):
     WRONG_SIZE = "wrong-size"
 
 
-class Defect(Exception):
+class CorruptCheckpoint(Exception):
     """A checkpoint is not what was saved: the kind of flaw, and a clause for a person that says where it is."""
 
-    def __init__(self, flaw: Flaw, reason: str) -> None:
+    def __init__(self, flaw: CorruptionKind, reason: str) -> None:
         super().__init__(f"{flaw}: {reason}")
         self.flaw = flaw

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, final
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
-from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.checkpoint_reader import CheckpointReader
 from holdfast.adapters.state_store.checkpoint_verification import complete, next_generation, read_manifest, verify
-from holdfast.adapters.state_store.checkpoint_writer import Draft
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
 from holdfast.domain.checkpoints.retention import Retention, Stored, WayBack
 from holdfast.domain.checkpoints.roles import Role
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+    from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
     from holdfast.ports.state_store import OpenFile
 
 _log = logging.getLogger(__name__)
@@ -43,8 +43,8 @@ class DiskStateStore(StateStore):
         .tmp/  .trash/              a save or a deletion under way; what a crash left there goes at the next start
 
     Nothing is created before the first save. A disk that cannot be read raises ``StateError`` and sets nothing aside;
-    what cannot be deleted is logged. With ``sealing`` the files of what is saved are encrypted, and ``load`` gives a
-    decrypted copy; plain ones are read all the same. ``door``: who may not delete leaves that to somebody else.
+    what cannot be deleted is logged. With ``encryption`` the files of what is saved are encrypted, and ``load`` gives a
+    decrypted copy; plain ones are read all the same. ``guard``: who may not delete leaves that to somebody else.
     """
 
     def __init__(
@@ -55,16 +55,16 @@ class DiskStateStore(StateStore):
         keep_every: int = 0,
         keep_best: int = 0,
         keep_hours: float = 0.0,
-        sealing: Sealing | None = None,
-        door: Door | None = None,
+        encryption: CheckpointEncryption | None = None,
+        guard: AccessGuard | None = None,
         files: FileOperations | None = None,
     ) -> None:
-        self.door = door or Door()
+        self.guard = guard or AccessGuard()
         self.retention = Retention(keep, keep_every, keep_best, keep_hours)
         self._files = files or FileOperations()
-        self._folder = StoreFolder(root.absolute(), self._files, self.door)
-        self._draft = Draft(self._files, sealing)
-        self._reader = CheckpointReader(self._files, self.door, sealing)
+        self._folder = StoreFolder(root.absolute(), self._files, self.guard)
+        self._writer = CheckpointWriter(self._files, encryption)
+        self._reader = CheckpointReader(self._files, self.guard, encryption)
         self._lock = RLock()
         self._elsewhere: dict[int, Stored] = {}
         self._held: set[int] = set()
@@ -79,7 +79,7 @@ class DiskStateStore(StateStore):
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         step = snapshot.progress.step
         target, draft = self._folder.checkpoint(step), self._folder.draft(snapshot.share)
-        self.door.require(Role.WRITE, f"saving {target}")
+        self.guard.require(Role.WRITE, f"saving {target}")
         with self._lock:
             try:
                 self._folder.prepare()
@@ -87,7 +87,7 @@ class DiskStateStore(StateStore):
                 with self._put_off():
                     self._folder.sweep()
                 number = next_generation(self._files, self._folder.checkpoints())
-                manifest = self._draft.write(snapshot, draft, generation=number)
+                manifest = self._writer.write(snapshot, draft, generation=number)
                 self._folder.publish(draft, target)
             except OSError as error:
                 msg = f"{target} could not be saved and older checkpoints are as before, {explain(error)}"
@@ -100,10 +100,10 @@ class DiskStateStore(StateStore):
     @override
     def contribute(self, snapshot: Snapshot) -> None:
         draft = self._folder.draft(snapshot.share)
-        self.door.require(Role.WRITE, f"writing {draft}")
+        self.guard.require(Role.WRITE, f"writing {draft}")
         with self._lock:
             try:
-                self._draft.contribute(snapshot, draft)
+                self._writer.contribute(snapshot, draft)
             except OSError as error:
                 msg = f"{draft} could not be written, {explain(error)}"
                 raise StateError(msg) from error
@@ -138,7 +138,7 @@ class DiskStateStore(StateStore):
             self._scrubbed.add(folder)
             try:
                 verify(self._files, folder)
-            except (Defect, OSError) as problem:
+            except (CorruptCheckpoint, OSError) as problem:
                 with self._lock:
                     return self._reject(folder, problem)
         return ()
@@ -209,7 +209,7 @@ class DiskStateStore(StateStore):
             for folder in reversed(self._folder.checkpoints(at_most)):
                 try:
                     loaded = read(folder)
-                except (Defect, OSError) as problem:
+                except (CorruptCheckpoint, OSError) as problem:
                     rejected += self._reject(folder, problem)
                 else:
                     return replace(loaded, rejected=tuple(rejected))
@@ -221,7 +221,7 @@ class DiskStateStore(StateStore):
             msg = f"{target} is already stored and was left as it is: save another step, or move it away first"
             raise StateError(msg)
 
-    def _reject(self, folder: Path, problem: Defect | OSError) -> Sequence[Rejected]:
+    def _reject(self, folder: Path, problem: CorruptCheckpoint | OSError) -> Sequence[Rejected]:
         if not is_there(folder):
             return []  # the process that trains has retired it meanwhile
         if isinstance(problem, OSError):

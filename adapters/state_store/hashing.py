@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from blake3 import blake3
 
-from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class Tree:
 
 
 def read_tree(folder: Path) -> Tree:
-    """Return what lies in ``folder``; a link, pipe, socket or device raises ``Defect``. Opens no file."""
+    """Return what lies in ``folder``; a link, pipe, socket or device raises ``CorruptCheckpoint``. Opens no file."""
     files: dict[str, int] = {}
     folders = [folder]
     for current in folders:
@@ -45,7 +45,7 @@ def read_tree(folder: Path) -> Tree:
                     files[path.relative_to(folder).as_posix()] = entry.stat(follow_symlinks=False).st_size
                 else:
                     name = path.relative_to(folder).as_posix()
-                    raise Defect(Flaw.IRREGULAR_FILE, f"{name!r} is neither a file nor a folder")
+                    raise CorruptCheckpoint(CorruptionKind.IRREGULAR_FILE, f"{name!r} is neither a file nor a folder")
     return Tree(files, folders[::-1])
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 from holdfast.adapters.state_store.hashing import hash_bytes
 from holdfast.domain.checkpoints.reproducibility import Contract
 from holdfast.domain.training.progress import Progress
@@ -104,7 +104,7 @@ class Manifest:
     def from_bytes(cls, data: bytes) -> Manifest:
         """Return the manifest that ``to_bytes`` wrote.
 
-        Raises ``Defect`` for anything else, and ``OtherSchemaError`` for the manifest of another version.
+        Raises ``CorruptCheckpoint`` for anything else, and ``OtherSchemaError`` for the manifest of another version.
         """
         record = _mapping(_parse(data), "the whole")
         _check_schema(_count(record, "schema"))
@@ -116,7 +116,7 @@ class Manifest:
             wrapped_key=key_from_record(record.get("encryption")),
         )
         if manifest.progress.step != _count(record, "step"):
-            raise Defect(Flaw.BAD_MANIFEST, "step and progress disagree")
+            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "step and progress disagree")
         return manifest
 
 
@@ -134,45 +134,45 @@ def _snapshot(record: Mapping[str, Any]) -> Snapshot:
 
 def _parse(data: bytes) -> object:
     if len(data) > LARGEST_MANIFEST:
-        raise Defect(Flaw.BAD_MANIFEST, f"it has more than {LARGEST_MANIFEST} bytes")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"it has more than {LARGEST_MANIFEST} bytes")
     try:
         parsed: object = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise Defect(Flaw.BAD_MANIFEST, "it cannot be read as JSON") from error
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "it cannot be read as JSON") from error
     return parsed
 
 
 def _check_schema(schema: int) -> None:
     if schema < 1:
-        raise Defect(Flaw.BAD_MANIFEST, f"schema {schema} never was")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"schema {schema} never was")
     if schema != SCHEMA:
         raise OtherSchemaError(schema)
 
 
 def _mapping(value: object, name: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Defect(Flaw.BAD_MANIFEST, f"{name} is not an object")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name} is not an object")
     return value
 
 
 def _count(record: Mapping[str, Any], name: str) -> int:
     value = record.get(name)
     if type(value) is not int or not 0 <= value < 2**63:
-        raise Defect(Flaw.BAD_MANIFEST, f"{name} is not a count")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name} is not a count")
     return value
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str):
-        raise Defect(Flaw.BAD_MANIFEST, f"{name} is not a text")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name} is not a text")
     return value
 
 
 def _loss(value: object) -> float | None:
     if value is None or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise Defect(Flaw.BAD_MANIFEST, "evaluation_loss is not a finite number")
+    raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "evaluation_loss is not a finite number")
 
 
 def _progress(record: Mapping[str, Any]) -> Progress:
@@ -181,15 +181,15 @@ def _progress(record: Mapping[str, Any]) -> Progress:
     _count(cursor, "samples")
     try:
         if not all(type(number) is int and 0 <= number < 2**63 for lane in cursor["lanes"] for number in lane):
-            raise Defect(Flaw.BAD_MANIFEST, "a lane holds something else than counts")
+            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "a lane holds something else than counts")
         return Progress.from_json(record)
     except (KeyError, TypeError, ValueError) as error:
-        raise Defect(Flaw.BAD_MANIFEST, "progress has other fields") from error
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "progress has other fields") from error
 
 
 def _contract(value: object) -> Contract:
     if not isinstance(value, str) or value not in list(Contract):
-        raise Defect(Flaw.BAD_MANIFEST, "contract is none that is known")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "contract is none that is known")
     return Contract(value)
 
 
@@ -199,29 +199,29 @@ def key_record(key: WrappedKey | None) -> Mapping[str, str] | None:
 
 
 def key_from_record(value: object) -> WrappedKey | None:
-    """Return what ``key_record`` described; raises ``Defect`` for anything else."""
+    """Return what ``key_record`` described; raises ``CorruptCheckpoint`` for anything else."""
     if value is None:
         return None
     record = _mapping(value, "encryption")
     try:
         return WrappedKey(_text(record, "key_id"), b64decode(_text(record, "wrapped_key"), validate=True))
     except ValueError as error:
-        raise Defect(Flaw.BAD_MANIFEST, "wrapped_key is no base64") from error
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "wrapped_key is no base64") from error
 
 
 def _conditions(record: Mapping[str, Any]) -> Mapping[str, str]:
     if not all(isinstance(value, str) for value in record.values()):
-        raise Defect(Flaw.BAD_MANIFEST, "conditions holds something else than text")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "conditions holds something else than text")
     return record
 
 
 def stored_files(records: object) -> Sequence[StoredFile]:
-    """Return the files that a list in JSON describes; raises ``Defect`` if it does not, or one leads elsewhere."""
+    """Return the files that a JSON list describes; raises ``CorruptCheckpoint`` if it does not."""
     if not isinstance(records, list):
-        raise Defect(Flaw.BAD_MANIFEST, "files is not a list")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "files is not a list")
     files = [_file(_mapping(record, "a file")) for record in records]
     if len({file.path for file in files}) != len(files):
-        raise Defect(Flaw.BAD_MANIFEST, "a file is listed twice")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "a file is listed twice")
     return files
 
 
@@ -232,12 +232,12 @@ def _file(record: Mapping[str, Any]) -> StoredFile:
 
 
 def refuse_odd_names(paths: Iterable[str]) -> None:
-    """Raise ``Defect`` unless files of these names can lie in one checkpoint."""
+    """Raise ``CorruptCheckpoint`` unless files of these names can lie in one checkpoint."""
     seen = set()
     for path in sorted(paths):
         _refuse_odd_path(path)
         if path in seen or any(str(folder) in seen for folder in PurePosixPath(path).parents):
-            raise Defect(Flaw.BAD_MANIFEST, f"{path!r} is the name of more than one of them")
+            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{path!r} is the name of more than one of them")
         seen.add(path)
 
 
@@ -245,4 +245,6 @@ def _refuse_odd_path(path: str) -> None:
     pure = PurePosixPath(path)
     is_inside = not pure.is_absolute() and ".." not in pure.parts and path not in {"", ".", MANIFEST, COMMIT}
     if not is_inside or str(pure) != path or "\0" in path:
-        raise Defect(Flaw.BAD_MANIFEST, f"it lists {path[:200]!r}, which is not a normal path inside the checkpoint")
+        raise CorruptCheckpoint(
+            CorruptionKind.BAD_MANIFEST, f"it lists {path[:200]!r}, which is not a normal path inside the checkpoint"
+        )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, final
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.manifest import refuse_odd_names
 from holdfast.adapters.state_store.store_folder import folder_name
 from holdfast.domain.checkpoints.retention import Retention, Stored
@@ -103,7 +103,7 @@ class MemoryStateStore(BasicStateStore):
         try:
             refuse_odd_names(part.name for part in snapshot.parts)
             return {part.name: b"".join(part.chunks()) for part in snapshot.parts if isinstance(part, StatePart)}
-        except (Defect, OSError) as error:
+        except (CorruptCheckpoint, OSError) as error:
             why = explain(error) if isinstance(error, OSError) else f"its parts are at fault: {error}"
             msg = f"step {snapshot.progress.step} could not be kept in memory, {why}"
             raise StateError(msg) from error

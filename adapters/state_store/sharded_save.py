@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn, final
 from uuid import uuid4
 
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.hashed_file import VerifiedPieces
 from holdfast.adapters.state_store.hashing import hash_file
 from holdfast.adapters.state_store.manifest import key_from_record, key_record, stored_files
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.state_store.checkpoint_encryption import Seal
+    from holdfast.adapters.state_store.checkpoint_encryption import FileCipher
     from holdfast.adapters.state_store.manifest import StoredFile
     from holdfast.ports.key_provider import WrappedKey
     from holdfast.ports.state_store import StateShare
@@ -95,18 +95,18 @@ def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence
 
 @final
 class Reader:
-    """Reads files of the draft ``folder`` from any place, decrypted by ``seal`` if there is one.
+    """Reads files of the draft ``folder`` from any place, decrypted by ``cipher`` if there is one.
 
     What it returns is what was ``stored``: it is compared with the hashes of ``stored``, or authenticated. Raises
     ``StateError`` for other bytes.
     """
 
     def __init__(
-        self, files: FileOperations, folder: Path, seal: Seal | None, stored: Mapping[str, StoredFile]
+        self, files: FileOperations, folder: Path, cipher: FileCipher | None, stored: Mapping[str, StoredFile]
     ) -> None:
         self._files = files
         self._folder = folder
-        self._seal = seal
+        self._cipher = cipher
         self._stored = stored
         self._verified: set[str] = set()
         self._opened: dict[str, Callable[[int, int], bytes]] = {}
@@ -120,8 +120,8 @@ class Reader:
 
     def _open(self, name: str) -> Callable[[int, int], bytes]:
         file = self._stack.enter_context(self._files.open_file(self._folder / name))
-        if self._seal is not None:
-            return self._stack.enter_context(self._seal.open(name, file)).read
+        if self._cipher is not None:
+            return self._stack.enter_context(self._cipher.open(name, file)).read
         pieces = VerifiedPieces(file, self._folder / name)
         if pieces.hash != self._stored[name].hash:
             self._check(self._stored[name])  # it may have been read wrong once
@@ -181,6 +181,6 @@ def _files_in(record: Mapping[str, Any], rank: int) -> Sequence[StoredFile]:
         raise StateError(msg)
     try:
         return stored_files(record.get("files"))
-    except Defect as defect:
-        msg = f"rank {rank} has told what it wrote in another form than this version does: {defect}"
-        raise StateError(msg) from defect
+    except CorruptCheckpoint as corruption:
+        msg = f"rank {rank} has told what it wrote in another form than this version does: {corruption}"
+        raise StateError(msg) from corruption

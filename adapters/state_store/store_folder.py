@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import explain
-from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
 
@@ -55,9 +55,9 @@ class StoreFolder:
     come back after a power loss beside the new one, and sweeping it would empty both.
     """
 
-    def __init__(self, root: Path, files: FileOperations, door: Door | None = None) -> None:
+    def __init__(self, root: Path, files: FileOperations, guard: AccessGuard | None = None) -> None:
         self.root = root
-        self._door = door or Door()
+        self._guard = guard or AccessGuard()
         self._files = files
         self._checkpoints = root / "checkpoints"
         self._quarantine = root / "quarantine"
@@ -164,14 +164,14 @@ class StoreFolder:
 
     def retire(self, folders: Sequence[Path]) -> None:
         """Delete checkpoints, each recorded before, and gone from its place before its first file is, if one may."""
-        for folder in folders if self._door.may(Role.DELETE) else ():
-            self._door.deletes(folder.name, "retention")
+        for folder in folders if self._guard.allows(Role.DELETE) else ():
+            self._guard.record_deletion(folder.name, "retention")
             self._files.rename(folder, self._trash / f"{folder.name}.{uuid4().hex}")
         self.sweep()
 
     def remove(self, folder: Path) -> None:
         """Delete one checkpoint, a copy of which is archived, durably; touch nothing else, beside what others do."""
-        self._door.deletes(folder.name, "the disk is nearly full")
+        self._guard.record_deletion(folder.name, "the disk is nearly full")
         target = self._trash / f"{folder.name}.{uuid4().hex}"
         self._files.rename(folder, target)
         self._files.sync_folder(self._trash)
@@ -180,7 +180,7 @@ class StoreFolder:
 
     def sweep(self) -> None:
         """Delete what failures and crashes have left, if one may, once its move out of ``checkpoints`` is durable."""
-        if not self._door.may(Role.DELETE):
+        if not self._guard.allows(Role.DELETE):
             return
         litter = self.litter()
         if litter:

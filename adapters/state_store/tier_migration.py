@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.checkpoint_verification import verify
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.domain.checkpoints.retention import Stored
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.checkpoints.tiers import CopyState, Phase, Placed, Tier
@@ -34,7 +34,7 @@ _HOUR = 3600.0
 
 
 @final
-class Moves:
+class TierMigrator:
     """Brings copies from ``archive`` to ``disk``, and deletes those that may go from either, one at a time.
 
     With a ``budget`` copies leave a tight disk; one that was brought stays for so many ``hours`` of this process. What
@@ -61,17 +61,17 @@ class Moves:
         self._sound: set[int] = set()
         self._is_tight = False
 
-    def bring(self, step: int, reason: str) -> None:
+    def fetch(self, step: int, reason: str) -> None:
         """Bring the copy of ``step`` to the disk and keep it there for a while.
 
-        Raises ``Defect`` for a copy that is damaged, ``StateError`` if it cannot be brought.
+        Raises ``CorruptCheckpoint`` for a copy that is damaged, ``StateError`` if it cannot be brought.
         """
         self._disk.adopt(step, lambda draft: self._archive.fetch(step, draft))
         self._disk.hold(step)
         self._brought[step] = self._clock()
         self._tell(AcknowledgeMove(step, Tier.ARCHIVE, Tier.DISK, reason))
 
-    def bring_first(
+    def fetch_first(
         self,
         infos: Iterable[CheckpointInfo],
         reason: str,
@@ -87,10 +87,10 @@ class Moves:
             if step in damaged:
                 continue
             try:
-                self.bring(step, reason)
-            except Defect as defect:
+                self.fetch(step, reason)
+            except CorruptCheckpoint as corruption:
                 damaged.add(step)
-                rejected.append(Rejected(Path(info.location).name, str(defect), info.location))
+                rejected.append(Rejected(Path(info.location).name, str(corruption), info.location))
             else:
                 return True
         return False
@@ -100,36 +100,36 @@ class Moves:
         if step not in self._brought:
             self._disk.release(step)
 
-    def empty(self, phase: Phase) -> None:
+    def enforce_disk_budget(self, phase: Phase) -> None:
         """Delete from a tight disk what may go, the oldest first, until it is no longer tight."""
         self._release_brought()
-        if self._budget is None or not self._disk.door.may(Role.DELETE):
+        if self._budget is None or not self._disk.guard.allows(Role.DELETE):
             return
         try:
             while (leaving := self._next_to_leave(self._budget, phase)) is not None:
                 self._evict(leaving)
-        except (StateError, Defect) as error:
+        except (StateError, CorruptCheckpoint) as error:
             _log.warning("making room on the disk is put off until the next copy: %s", error)
 
-    def leave_behind(self, step: int) -> None:
+    def delete_superseded(self, step: int) -> None:
         """Delete from the archive the copies of steps after ``step``: the run has gone back from them."""
         for later in [known for known in _by_step(self._archive.list()) if known > step]:
             self._archive.delete(later)
             self._brought.pop(later, None)
             self._sound.discard(later)
 
-    def thin(self, retention: Retention, *, saved: int) -> None:
+    def apply_retention(self, retention: Retention, *, saved: int) -> None:
         """Delete from the archive what ``retention`` dooms there.
 
         Not the last copy of what the disk was to keep for ever, nor, with a budget, of what may have to leave the disk.
         """
         try:
-            self._thin(retention, saved)
+            self._apply_retention(retention, saved)
         except StateError as error:
             _log.warning("deleting from the archive is put off until the next copy: %s", error)
 
-    def _thin(self, retention: Retention, saved: int) -> None:
-        if not self._disk.door.may(Role.DELETE):
+    def _apply_retention(self, retention: Retention, saved: int) -> None:
+        if not self._disk.guard.allows(Role.DELETE):
             return
         local, archived = _by_step(self._disk.list()), _by_step(self._archive.list())
         pinned = self._disk.pinned()
@@ -139,7 +139,7 @@ class Moves:
         for step in [step for step in doomed if step not in may_leave_disk]:
             copies = {Tier.ARCHIVE: CopyState.READY, Tier.DISK: _state(step in local)}
             if Placed(step, copies, is_protected=step in lasting).may_leave(Tier.ARCHIVE):
-                self._disk.door.deletes(archived[step].location, "retention of the archive")
+                self._disk.guard.record_deletion(archived[step].location, "retention of the archive")
                 self._archive.delete(step)
 
     def _next_to_leave(self, budget: DiskBudget, phase: Phase) -> Placed | None:
@@ -175,7 +175,7 @@ class Moves:
         self._tell(AcknowledgeMove(placed.step, Tier.DISK, Tier.ARCHIVE, "the disk is nearly full"))
 
     def _is_sound(self, step: int) -> bool:
-        with contextlib.suppress(Defect, OSError, StateError):
+        with contextlib.suppress(CorruptCheckpoint, OSError, StateError):
             if step not in self._sound:
                 verify(FileOperations(), self._disk.folder_of(step))
                 self._sound.add(step)

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from holdfast.adapters.state_store.archive.lease import kept
 from holdfast.adapters.state_store.archive_recall import recall
-from holdfast.adapters.state_store.tier_migration import Moves
+from holdfast.adapters.state_store.tier_migration import TierMigrator
 from holdfast.adapters.state_store.upload_queue import UploadQueue
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.checkpoints.tiers import CopyState, Phase
@@ -57,7 +57,7 @@ class TieredStateStore(StateStore):
         lease: ArchiveLease,
         retention: Retention,
         *,
-        moves: Moves | None = None,
+        moves: TierMigrator | None = None,
         tell: Callable[[Command], object],
         patience: float,
         phase_of: Callable[[Progress], Phase] = lambda _: Phase.STEADY,
@@ -68,7 +68,7 @@ class TieredStateStore(StateStore):
         self._retention = retention
         self._tell = tell
         self._patience = patience
-        self._moves = moves or Moves(disk, archive, tell=tell)
+        self._migrator = moves or TierMigrator(disk, archive, tell=tell)
         self._phase_of = phase_of
         self._phase = Phase.RECOVERY
         self._queue = UploadQueue()
@@ -88,7 +88,7 @@ class TieredStateStore(StateStore):
             msg = f"{self._archive.name} was not free yet when the run was asked to stop: the same command waits again"
             raise StateError(msg)
         with kept(self._lease):
-            if self._disk.door.may(Role.DELETE):
+            if self._disk.guard.allows(Role.DELETE):
                 self._archive.sweep()
             self._queue.open()
             thread = threading.Thread(target=self._work, name="archive", daemon=True)
@@ -150,7 +150,7 @@ class TieredStateStore(StateStore):
         with self._archive_free:
             between = [info for info in self._archive.list() if step < info.progress.step <= last]
             kept = [info for info in between if health.has_kept(info.progress.step, info.progress.health)]
-            if not self._moves.bring_first(reversed(kept), "a roll-back wants it", self._damaged, rejected):
+            if not self._migrator.fetch_first(reversed(kept), "a roll-back wants it", self._damaged, rejected):
                 return replace(loaded, rejected=tuple(rejected))
         earlier = read()
         return replace(earlier, rejected=(*rejected, *earlier.rejected))
@@ -207,7 +207,7 @@ class TieredStateStore(StateStore):
         kept = [info for info in later if len(info.progress.health.returns) >= len(known.health.returns)]
         if len(kept) < len(later):
             self._left_behind = known.step  # the rest is of a past that the run has gone back from
-        return self._moves.bring_first(kept, "nothing on the disk is as new", self._damaged, rejected)
+        return self._migrator.fetch_first(kept, "nothing on the disk is as new", self._damaged, rejected)
 
     def _want(self, step: int) -> None:
         if not self._queue.is_open:
@@ -215,20 +215,20 @@ class TieredStateStore(StateStore):
         if is_one_of_all := self._phase is Phase.ANNEAL:
             self._disk.hold(step)
         for given_up in self._queue.want(step, only=not is_one_of_all):
-            self._moves.release(given_up)
+            self._migrator.release(given_up)
 
     def _work(self) -> None:
         while (step := self._queue.take()) is not None:
             started, state = time.monotonic(), CopyState.FAILED
             try:
                 with self._archive_free:
-                    self._leave_behind()
+                    self._delete_superseded()
                     state = self._archive_step(step, started)
             except Exception as error:  # noqa: BLE001  nobody waits for this thread: it is told instead
                 problem = str(error) if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
                 self._tell(AcknowledgeArchive(step, "", time.monotonic() - started, problem))
             finally:
-                self._moves.release(step)
+                self._migrator.release(step)
                 self._queue.end(step, state)
 
     def _archive_step(self, step: int, started: float) -> CopyState:
@@ -238,12 +238,12 @@ class TieredStateStore(StateStore):
             return CopyState.FAILED
         self._tell(AcknowledgeArchive(step, location, time.monotonic() - started))
         if self._phase is not Phase.RECOVERY:
-            self._moves.empty(self._phase)
-            self._moves.thin(self._retention, saved=step)
+            self._migrator.enforce_disk_budget(self._phase)
+            self._migrator.apply_retention(self._retention, saved=step)
         return CopyState.READY
 
-    def _leave_behind(self) -> None:
+    def _delete_superseded(self) -> None:
         """Delete the copies of what was superseded, whose names the next ones may need."""
         while (step := self._left_behind) is not None:
-            self._moves.leave_behind(step)
+            self._migrator.delete_superseded(step)
             self._left_behind = None if self._left_behind == step else self._left_behind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.state_store.checkpoint_verification import check_hash
-from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 from holdfast.adapters.state_store.hashed_file import HashedFile
 from holdfast.adapters.state_store.hashing import hash_bytes
 
@@ -26,7 +26,7 @@ _LARGE = 1 << 20  # a smaller file is read into memory and verified before anybo
 def verify_while_read(
     files: FileOperations, folder: Path, stored: Sequence[StoredFile], use: Callable[[Path, OpenFile], object]
 ) -> None:
-    """Have ``use`` read the ``stored`` files of ``folder``; raise ``Defect`` if it got other bytes than those saved.
+    """Have ``use`` read the ``stored`` files of ``folder``; raise ``CorruptCheckpoint`` if their bytes are wrong.
 
     Names and sizes are known to be right. A small file is verified before, and ``use`` gets the bytes that were
     verified; a large one is hashed where ``use`` has it. That ``folder`` is damaged counts more than what ``use``
@@ -45,7 +45,7 @@ def verify_while_read(
         else:
             if reading.is_sound(large):
                 return
-    raise Defect(Flaw.WRONG_HASH, "its files give other bytes each time that they are read")
+    raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, "its files give other bytes each time that they are read")
 
 
 def _read_small(files: FileOperations, folder: Path, stored: StoredFile) -> bytes:
@@ -54,7 +54,7 @@ def _read_small(files: FileOperations, folder: Path, stored: StoredFile) -> byte
             data = file.readall()
         if hash_bytes(data) == stored.hash:
             return data
-    raise Defect(Flaw.WRONG_HASH, f"{stored.path!r} does not have the bytes that were saved")
+    raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, f"{stored.path!r} does not have the bytes that were saved")
 
 
 @final
@@ -82,7 +82,7 @@ class _Reading:
             self._hashes[name] |= file.finish()
 
     def is_sound(self, stored: Sequence[StoredFile]) -> bool:
-        """Return whether all that was read is as saved, or else raise ``Defect`` if a file is not.
+        """Return whether all that was read is as saved, or else raise ``CorruptCheckpoint`` if a file is not.
 
         What was not read to its end is read now, and again what is not as saved: it may have been changed behind
         ``fill``.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.shared.token_store.derived_arrays import Arrays
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+    from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
     from holdfast.adapters.shared.token_store.token_manifest import ShardManifest
     from holdfast.domain.data.cache_eviction import EvictionPolicy
     from holdfast.ports.token_source import Tokens, TokenShard
@@ -40,10 +40,10 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
     complete, and derived arrays count from the next ``put`` on. ``eviction`` orders the shards of all datasets; without
     it, others' go first, and those last used longest ago. An evicted shard is missing, and its derived arrays go with
     it. A shard is pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with one
-    file descriptor (derived arrays take none); this object lets go of them when room is needed.
-    ``folder`` must be new, empty or a token cache, or ``ConfigurationError`` is raised; and on a local disk, since
-    locks hold there only. With ``sealing`` all but names, sizes and counts is encrypted, a shard by a key of its own,
-    and ids are decrypted as they are read; a folder holds either encrypted tokens or plain ones.
+    file descriptor (derived arrays take none); this object lets go of them when room is needed. ``folder`` must be new,
+    empty or a token cache, or ``ConfigurationError`` is raised; and on a local disk, since locks hold there only. With
+    ``encryption`` all but names, sizes and counts is encrypted, a shard by a key of its own, and ids are decrypted as
+    they are read; a folder holds either encrypted tokens or plain ones.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
         eviction: EvictionPolicy | None = None,
         verify: bool = True,
         max_open: int = 256,
-        sealing: ShardSealing | None = None,
+        encryption: ShardEncryption | None = None,
         files: TokenFileOperations | None = None,
     ) -> None:
-        self._sealing = sealing
-        is_encrypted = sealing is not None
+        self._encryption = encryption
+        is_encrypted = encryption is not None
         self._folder = TokenFolder(folder.absolute(), files or TokenFileOperations(), is_encrypted=is_encrypted)
         place = self._folder.root / plain_name(fingerprint)
-        self._shards = StoredShards(self._folder, place, verify=verify, max_open=max_open, sealing=sealing)
+        self._shards = StoredShards(self._folder, place, verify=verify, max_open=max_open, encryption=encryption)
         policy = eviction or OwnLast({place.name}, LeastRecentlyUsed())
         self._room = None if budget is None else Room(self._folder, self._shards, budget=budget, policy=policy)
 
@@ -84,8 +84,8 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
             self._folder.make_folder(self._shards.place)
         grown = self._room.check if self._room else _unlimited
         with self._folder.draft() as draft:  # what the parts raise is not the disk's, and comes through
-            seal = self._sealing and self._sealing.new()
-            manifest = ShardWriter(self._folder.files, draft, grown, seal).write(name, parts, meta)
+            cipher = self._encryption and self._encryption.new()
+            manifest = ShardWriter(self._folder.files, draft, grown, cipher).write(name, parts, meta)
             with storing(f"the shard {name!r}", self._folder.root):
                 return self._publish(draft, manifest).shard
 

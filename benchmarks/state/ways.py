@@ -25,7 +25,7 @@ from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
-from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpoints
 from holdfast.application.inbox import Inbox
@@ -76,8 +76,8 @@ class Holdfast:
         self._trainable = build_trainable(material)
         self._folder = folder
         (folder / "run").mkdir(parents=True)
-        sealing = Sealing(MemoryKeyProvider(_KEY), folder) if sealed else None
-        self._store = DiskStateStore(folder / "run", keep=2, sealing=sealing)
+        encryption = CheckpointEncryption(MemoryKeyProvider(_KEY), folder) if sealed else None
+        self._store = DiskStateStore(folder / "run", keep=2, encryption=encryption)
         self._inbox = Inbox()
         self._bus = MemoryEventBus()
         self._step = _OLDER

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
-from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.checkpoint_erasure import Eraser
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
 from holdfast.bootstrap.run_folder.run_audit import audit_of
@@ -52,7 +52,7 @@ def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool
     record = read_record(run)
     settings = restore_settings(record["settings"])
     audit = audit_of(run, settings.state_store)
-    Door([Role(name) for name in own_roles(os.environ)], audit.record).require(Role.DELETE, f"erasing in {run}")
+    AccessGuard([Role(name) for name in own_roles(os.environ)], audit.record).require(Role.DELETE, f"erasing in {run}")
     with closing(RunFolder(run)), _archive(settings, record.get("id"), is_writing=is_sure) as archive, on_disk(run):
         eraser = Eraser(run.absolute(), FileOperations())
         places = [*_folders(eraser), *_copies(archive)]
@@ -77,7 +77,7 @@ def _copies(archive: CheckpointArchive | None) -> Iterator[_Place]:
         assert archive is not None
         step = info.progress.step
         is_encrypted = False
-        with contextlib.suppress(Defect):
+        with contextlib.suppress(CorruptCheckpoint):
             is_encrypted = archive.is_encrypted(step)
         yield _Place(step, info.location, is_encrypted, partial(archive.delete, step, for_good=True))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
 from holdfast.adapters.shared.token_store.token_erasure import TokenEraser
 from holdfast.adapters.shared.token_store.token_folder import MARKER, holds_encrypted
-from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.bootstrap.operations.erase_checkpoints import ELSEWHERE, on_disk
 from holdfast.bootstrap.run_folder.folder import RECORD
 from holdfast.bootstrap.run_folder.run_audit import who
@@ -61,7 +61,7 @@ def erase_tokens(place: TokenPlace, steps: Collection[int], *, is_sure: bool, un
     Raises ``ConfigurationError`` without the role to delete, or for what only checkpoints have; ``StateError`` if the
     tokens are not encrypted, if there are none, or if a process uses them.
     """
-    Door([Role(name) for name in own_roles(os.environ)]).require(Role.DELETE, f"erasing in {place.path}")
+    AccessGuard([Role(name) for name in own_roles(os.environ)]).require(Role.DELETE, f"erasing in {place.path}")
     with on_disk(place.path):
         _refuse_plain(place)
         if steps or unencrypted:

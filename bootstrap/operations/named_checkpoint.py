@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.state_store.checkpoint_inspection import is_checkpoint
 from holdfast.adapters.state_store.checkpoint_verification import complete, read_committed, require_sound
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.adapters.state_store.verified_read import verify_while_read
 from holdfast.bootstrap.run_folder.folder import RECORD
@@ -109,7 +109,7 @@ def restore_alone(folder: Path, into: Callable[[Path, OpenFile], object]) -> Che
             raise StateError(msg)
         require_sound(files, folder, manifest, hashing=False)
         verify_while_read(files, folder, manifest.files, into)
-    except Defect as defect:
+    except CorruptCheckpoint as defect:
         msg = f"{folder} is damaged, {defect}: inspect shows all that is wrong there"
         raise StateError(msg) from defect
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.roles import Role
@@ -20,18 +20,18 @@ _VARIABLE = "HOLDFAST_STATE_STORE__ROLES"
 _ALL = tuple(Role)
 
 
-def door_of(section: RetentionSettings, audit: Audit) -> Door:
+def guard_of(section: RetentionSettings, audit: Audit) -> AccessGuard:
     """Return what lets through what the settings allow; a store that knows no roles allows all."""
-    return Door([Role(name) for name in getattr(section, "roles", _ALL)], audit.record)
+    return AccessGuard([Role(name) for name in getattr(section, "roles", _ALL)], audit.record)
 
 
 def refuse_to_train(settings: TrainSettings) -> None:
     """Raise ``ConfigurationError`` if the roles do not let a run save what it trains."""
     directory = settings.run.directory
-    door = door_of(settings.state_store, audit_of(directory, settings.state_store))
-    door.require(Role.WRITE, f"training in {directory}")
+    guard = guard_of(settings.state_store, audit_of(directory, settings.state_store))
+    guard.require(Role.WRITE, f"training in {directory}")
     if getattr(settings.state_store, "encryption", None) is not None:
-        door.require(Role.KEY, f"training with encrypted checkpoints in {directory}")
+        guard.require(Role.KEY, f"training with encrypted checkpoints in {directory}")
 
 
 def own_roles(environment: Mapping[str, str]) -> Sequence[str]:

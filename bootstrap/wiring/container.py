@@ -23,12 +23,12 @@ from holdfast.bootstrap.wiring import build_model as training
 from holdfast.bootstrap.wiring import data_sources as sources
 from holdfast.bootstrap.wiring import data_streams as data
 from holdfast.bootstrap.wiring import disk_space as disk
-from holdfast.bootstrap.wiring.access_roles import door_of
+from holdfast.bootstrap.wiring.access_roles import guard_of
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
 from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of
-from holdfast.bootstrap.wiring.encryption_keys import shard_sealing
+from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
 from holdfast.bootstrap.wiring.eviction_policy import first_uses, load_eviction
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import open_group
@@ -127,7 +127,7 @@ class Container(containers.DeclarativeContainer):
         training.schedule, settings.provided.optimizer.learning_rate, settings.provided.optimizer.schedule, budget
     )
     audit = providers.Singleton(audit_of, directory, settings.provided.state_store)
-    door = providers.Singleton(door_of, settings.provided.state_store, audit)
+    guard = providers.Singleton(guard_of, settings.provided.state_store, audit)
     state_store = providers.Selector(
         settings.provided.state_store.kind,
         disk=providers.Singleton(
@@ -138,7 +138,7 @@ class Container(containers.DeclarativeContainer):
             inbox,
             say,
             process_group.provided.rank,
-            door=door,
+            guard=guard,
             phase_of=providers.Factory(partial, phase_at, schedule=schedule),
         ),
         memory=providers.Singleton(
@@ -167,7 +167,7 @@ class Container(containers.DeclarativeContainer):
             load_eviction, settings.provided.data.cache, providers.Callable(first_uses, all_readers, mixture, datasets)
         ),
         max_open=providers.Callable(disk.open_shards, settings.provided.data),
-        sealing=providers.Singleton(shard_sealing, settings.provided.data.cache.encryption),
+        encryption=providers.Singleton(build_shard_encryption, settings.provided.data.cache.encryption),
     )
     token_files = providers.Singleton(
         lazy("holdfast.adapters.token_source.files:FilesTokenSource"),

@@ -11,8 +11,8 @@ from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
-    from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+    from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
+    from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
     from holdfast.configs.sections.base import KeySettings
     from holdfast.configs.sections.state_store import EncryptionSettings
     from holdfast.ports.key_provider import KeyProvider
@@ -20,22 +20,26 @@ if TYPE_CHECKING:
 KEY_KINDS = ("env", "file")
 
 
-def build_sealing(settings: EncryptionSettings | None) -> Sealing | None:
+def build_checkpoint_encryption(settings: EncryptionSettings | None) -> CheckpointEncryption | None:
     """Return what encrypts a run's checkpoints, None if nothing does; raises ``ConfigurationError`` without its key."""
     if settings is None:
         return None
     provider = key_provider(settings, "state_store.encryption")
-    sealing: Sealing = lazy("holdfast.adapters.state_store.checkpoint_encryption:Sealing")(provider, settings.scratch)
-    return sealing
+    encryption: CheckpointEncryption = lazy("holdfast.adapters.state_store.checkpoint_encryption:CheckpointEncryption")(
+        provider, settings.scratch
+    )
+    return encryption
 
 
-def shard_sealing(settings: KeySettings | None) -> ShardSealing | None:
+def build_shard_encryption(settings: KeySettings | None) -> ShardEncryption | None:
     """Return what encrypts a run's tokens, None if nothing does; raises ``ConfigurationError`` without its key."""
     if settings is None:
         return None
     provider = key_provider(settings, "data.cache.encryption")
-    sealing: ShardSealing = lazy("holdfast.adapters.shared.token_store.token_encryption:ShardSealing")(provider)
-    return sealing
+    encryption: ShardEncryption = lazy("holdfast.adapters.shared.token_store.token_encryption:ShardEncryption")(
+        provider
+    )
+    return encryption
 
 
 def key_provider(settings: KeySettings, section: str) -> KeyProvider:

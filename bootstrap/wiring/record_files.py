@@ -47,6 +47,6 @@ def open_records(
     events = stack.enter_context(closing(JsonLines(directory / "events.jsonl")))
     stack.enter_context(container.audit().held())
     stack.callback(bus.subscribe(Event, RecordAudit(container.audit().record)))
-    if not container.door().may(Role.DELETE):
+    if not container.guard().allows(Role.DELETE):
         say("this run may not delete: what state_store.keep lets go stays until somebody else deletes it")
     return lambda event: events.append(mask(event))

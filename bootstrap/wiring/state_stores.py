@@ -6,12 +6,12 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.disk import DiskStateStore
-from holdfast.adapters.state_store.tier_migration import Moves
+from holdfast.adapters.state_store.tier_migration import TierMigrator
 from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.bootstrap.run_folder.folder import RECORD, read_record, replace_record
-from holdfast.bootstrap.wiring.encryption_keys import build_sealing
+from holdfast.bootstrap.wiring.encryption_keys import build_checkpoint_encryption
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.checkpoints.retention import Retention
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.state_store.archive.archive import CheckpointArchive
-    from holdfast.adapters.state_store.archive.object_store import Objects
+    from holdfast.adapters.state_store.archive.object_store import ObjectStore
     from holdfast.application.inbox import Inbox
     from holdfast.configs.sections.run import RunSettings
     from holdfast.configs.sections.state_store import ArchiveSettings, DiskStateStoreSettings
@@ -42,18 +42,18 @@ def build_disk_store(
     say: Callable[[str], object],
     rank: int = 0,
     phase_of: Callable[[Progress], Phase] = lambda _: Phase.STEADY,
-    door: Door | None = None,
+    guard: AccessGuard | None = None,
 ) -> DiskStateStore | TieredStateStore:
     """Return the store of ``run`` in its folder ``directory``, for the first rank with the archive that is named."""
-    door = door or Door()
+    guard = guard or AccessGuard()
     disk = DiskStateStore(
         directory,
         keep=chosen.keep,
         keep_every=chosen.keep_every,
         keep_best=chosen.keep_best,
         keep_hours=chosen.keep_hours,
-        sealing=build_sealing(chosen.encryption) if door.may(Role.KEY) else None,
-        door=door,
+        encryption=build_checkpoint_encryption(chosen.encryption) if guard.allows(Role.KEY) else None,
+        guard=guard,
     )
     if chosen.archive is None or rank > 0:
         return disk
@@ -69,7 +69,7 @@ def build_disk_store(
         archive,
         lease,
         Retention(kept.keep, kept.keep_every, kept.keep_best, kept.keep_hours),
-        moves=Moves(disk, archive, budget=budget, hours=kept.restored_copy_hours, tell=inbox.post),
+        moves=TierMigrator(disk, archive, budget=budget, hours=kept.restored_copy_hours, tell=inbox.post),
         tell=inbox.post,
         patience=kept.patience_seconds,
         phase_of=phase_of,
@@ -148,7 +148,7 @@ def archive_of(settings: TrainSettings, *, is_writing: bool) -> Iterator[Checkpo
         yield writable
 
 
-def _objects(settings: ArchiveSettings, name: str) -> Objects:
-    from holdfast.adapters.state_store.archive.open_object_store import open_objects
+def _objects(settings: ArchiveSettings, name: str) -> ObjectStore:
+    from holdfast.adapters.state_store.archive.open_object_store import open_object_store
 
-    return open_objects(f"{settings.url.rstrip('/')}/{name}", mask=mask_text)
+    return open_object_store(f"{settings.url.rstrip('/')}/{name}", mask=mask_text)

@@ -16,8 +16,8 @@ from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.encryption.streaming_aead import encrypted_size
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjects
-from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore
@@ -82,8 +82,8 @@ class TestDiskStateStore(StateStoreContract):
 class TestEncryptedDiskStateStore(TestDiskStateStore):
     @override
     def open_as(self, rank: int, root: Path) -> StateStore:
-        sealing = Sealing(MemoryKeyProvider(bytes(range(32))), root.parent)
-        return DiskStateStore(root, keep=self.keep, sealing=sealing)
+        encryption = CheckpointEncryption(MemoryKeyProvider(bytes(range(32))), root.parent)
+        return DiskStateStore(root, keep=self.keep, encryption=encryption)
 
     @override
     def stored_bytes(self, files: Mapping[str, bytes]) -> int:
@@ -95,7 +95,7 @@ class TestTieredStateStore(TestDiskStateStore):
     def open_as(self, rank: int, root: Path) -> StateStore:
         if rank > 0:
             return DiskStateStore(root, keep=self.keep)
-        objects = LocalObjects(root.with_suffix(".archive"))
+        objects = LocalObjectStore(root.with_suffix(".archive"))
         lease = ArchiveLease(objects, say=lambda _: None)
         store = TieredStateStore(
             DiskStateStore(root, keep=self.keep),

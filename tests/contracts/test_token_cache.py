@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.ports.testing.token_cache import TokenCacheContract
@@ -57,4 +57,4 @@ class TestDiskTokenCache(TokenCacheContract):
 class TestEncryptedDiskTokenCache(TestDiskTokenCache):
     @pytest.fixture
     def options(self):
-        return {"sealing": ShardSealing(MemoryKeyProvider(b"\x01" * 32))}
+        return {"encryption": ShardEncryption(MemoryKeyProvider(b"\x01" * 32))}

@@ -20,7 +20,7 @@ from file_faults import KillAt, WatchedFiles
 from holdfast.adapters.state_store.archive import checksum
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
 
 FILES = {"model": b"weights" * 1000, "rng/rank-00000": b"r"}
 
@@ -59,7 +59,7 @@ def parts(url: str, folder: str) -> None:
 
 def recover(root: Path, folder: Path) -> dict:
     """Return what a new process finds and makes of it."""
-    objects = LocalObjects(root)
+    objects = LocalObjectStore(root)
     counted = [info.progress.step for info in CheckpointArchive(objects).list()]
     archive = taken(objects)
     archive.sweep()
@@ -77,7 +77,7 @@ def every(scratch: str) -> None:
     for point in range(1000):
         root = Path(scratch) / f"{point}"
         root.mkdir()
-        objects = LocalObjects(root, WatchedFiles(KillAt(point)))
+        objects = LocalObjectStore(root, WatchedFiles(KillAt(point)))
         status, _ = in_child(lambda: archive_of(objects).put(folder))  # noqa: B023
         if status == 0:
             break

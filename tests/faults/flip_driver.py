@@ -30,8 +30,8 @@ from holdfast.adapters.state_store import hashed_file
 from holdfast.adapters.state_store import verified_read as read_once
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjects
-from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpoints
@@ -71,13 +71,13 @@ class Restored:
         )
         options = {"sharding": way} if self.is_on_ranks else {}
         self.trainable = AccelerateOptimizer(device="cpu", precision="fp32", **options).prepare(self.model)
-        self.objects = LocalObjects(root / "archive")
+        self.objects = LocalObjectStore(root / "archive")
         (root / "scratch").mkdir(exist_ok=True)
 
     def disk(self) -> DiskStateStore:
         scratch = self.root / "scratch"
-        sealing = Sealing(MemoryKeyProvider(b"k" * 32), scratch) if self.way == "encrypted" else None
-        return DiskStateStore(self.root / "run", keep=2, sealing=sealing)
+        encryption = CheckpointEncryption(MemoryKeyProvider(b"k" * 32), scratch) if self.way == "encrypted" else None
+        return DiskStateStore(self.root / "run", keep=2, encryption=encryption)
 
     @contextlib.contextmanager
     def store(self) -> Iterator[Any]:

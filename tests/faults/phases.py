@@ -50,8 +50,8 @@ def interrupt_at(
     from holdfast.adapters.monitor.jsonl import JsonlMonitor
     from holdfast.adapters.optimizer.trainable import TorchTrainable
     from holdfast.adapters.state_store import checkpoint_writer as draft
-    from holdfast.adapters.state_store.archive.local_objects import LocalObjects
-    from holdfast.adapters.state_store.archive.remote_objects import RemoteObjects
+    from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+    from holdfast.adapters.state_store.archive.remote_objects import RemoteObjectStore
     from holdfast.adapters.tokenizer import train
     from holdfast.application.checkpointing.checkpointer import Checkpoints
     from holdfast.application.data.feed import Feed
@@ -98,5 +98,5 @@ def interrupt_at(
     watch(TorchTrainable, "capture", "capture")
     watch(TorchTrainable, "evaluate", "evaluation")
     watch(draft, "_write_file", "write")
-    for objects in (LocalObjects, RemoteObjects):
+    for objects in (LocalObjectStore, RemoteObjectStore):
         watch(objects, "upload", "upload", behind=True)

@@ -24,7 +24,7 @@ from s3_server import s3_server
 from holdfast.adapters.state_store.archive import checksum
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjects
+from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
 from holdfast.domain.errors import StateError
 
 ROOT = Path(__file__).parents[2]
@@ -80,18 +80,20 @@ def test_a_disk_that_fails_at_any_operation_leaves_complete_copies_only(tmp_path
     for point in range(1000):
         root = tmp_path / f"{point}"
         root.mkdir()
-        archive = archive_of(LocalObjects(root))
+        archive = archive_of(LocalObjectStore(root))
         fault = FailAt(point, 28, for_good)
-        archive._objects = LocalObjects(root, WatchedFiles(fault))
+        archive._objects = LocalObjectStore(root, WatchedFiles(fault))
         try:
             archive.put(folder)
         except StateError as error:
             assert "free some space" in str(error)  # noqa: PT017
-            for info in CheckpointArchive(LocalObjects(root)).list():  # its COMMIT could neither be synced nor deleted
-                CheckpointArchive(LocalObjects(root)).fetch(info.progress.step, root / "draft")
+            for info in CheckpointArchive(
+                LocalObjectStore(root)
+            ).list():  # its COMMIT could neither be synced nor deleted
+                CheckpointArchive(LocalObjectStore(root)).fetch(info.progress.step, root / "draft")
         if not fault.failed:
             break
-        archive._objects = LocalObjects(root)
+        archive._objects = LocalObjectStore(root)
         archive.put(folder)
         assert len(archive.list()) == 1
         assert set(files_under(root / "checkpoint-7")) == {"model", "rng/rank-00000", "MANIFEST.json", "COMMIT"}

@@ -9,7 +9,7 @@ import pytest
 from file_faults import Recorder, WatchedFiles, files_under
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.checkpoint_erasure import Eraser, erased_in
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.errors import StateError
@@ -37,8 +37,8 @@ class CutAt:
 def store_in(tmp_path):
     """Return a function that opens a store of encrypted checkpoints."""
     (tmp_path / "memory").mkdir()
-    sealing = Sealing(MemoryKeyProvider(b"\x01" * 32), tmp_path / "memory")
-    return lambda root: DiskStateStore(root, keep=9, sealing=sealing)
+    encryption = CheckpointEncryption(MemoryKeyProvider(b"\x01" * 32), tmp_path / "memory")
+    return lambda root: DiskStateStore(root, keep=9, encryption=encryption)
 
 
 @pytest.fixture

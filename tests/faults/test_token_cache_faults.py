@@ -23,7 +23,7 @@ from file_faults import MEMORY, FailAt, KillAt, Recorder, files_under, run_throu
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
-from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.domain.errors import StateError, TokensLost
 from holdfast.ports.token_source import Tokens
@@ -61,8 +61,8 @@ def halves(tokens):
     return {"halves": np.array([len(tokens.ids) // 2])}
 
 
-def fill(root, around=run_through, budget=None, names=NAMES, sealing=None):
-    tokens = DiskTokenCache(root, "dataset", files=WatchedTokenFiles(around), budget=budget, sealing=sealing)
+def fill(root, around=run_through, budget=None, names=NAMES, encryption=None):
+    tokens = DiskTokenCache(root, "dataset", files=WatchedTokenFiles(around), budget=budget, encryption=encryption)
     for name in tokens.missing(names):
         tokens.derive(tokens.put(name, parts(name, around), {"name": name}), "halves", halves)
 
@@ -124,18 +124,18 @@ def killed_encrypting(folder):
     def is_dark_and_sound(place):
         secret = next(parts(NAMES[0])).ids.tobytes()[:64]
         is_dark = not any(secret in data for data in files_under(place).values())
-        fill(place, names=NAMES[:1], sealing=sealing())
-        tokens = DiskTokenCache(place, "dataset", sealing=sealing())
+        fill(place, names=NAMES[:1], encryption=encryption())
+        tokens = DiskTokenCache(place, "dataset", encryption=encryption())
         return is_dark and is_sound(tokens) and tokens.missing(NAMES[:1]) == []
 
     outcomes_after_kills(
-        lambda point, killer: fill(folder / f"{point}", killer, names=NAMES[:1], sealing=sealing()),
+        lambda point, killer: fill(folder / f"{point}", killer, names=NAMES[:1], encryption=encryption()),
         lambda point: is_dark_and_sound(folder / f"{point}"),
     )
 
 
-def sealing():
-    return ShardSealing(MemoryKeyProvider(b"\x01" * 32))
+def encryption():
+    return ShardEncryption(MemoryKeyProvider(b"\x01" * 32))
 
 
 def is_sound(tokens):

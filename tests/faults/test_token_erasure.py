@@ -11,17 +11,17 @@ from test_erasure import CutAt, CutShortError
 from test_token_cache_faults import WatchedTokenFiles
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.shared.token_store.token_erasure import TokenEraser
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.token_cache import tokens_of
 
-SEALING = ShardSealing(MemoryKeyProvider(b"\x01" * 32))
+SEALING = ShardEncryption(MemoryKeyProvider(b"\x01" * 32))
 
 
 def cache_in(root):
-    return DiskTokenCache(root, "dataset", sealing=SEALING)
+    return DiskTokenCache(root, "dataset", encryption=SEALING)
 
 
 @pytest.fixture

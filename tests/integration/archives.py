@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.object_store import Objects
-from holdfast.adapters.state_store.archive.open_object_store import open_objects
+from holdfast.adapters.state_store.archive.object_store import ObjectStore
+from holdfast.adapters.state_store.archive.open_object_store import open_object_store
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from holdfast.adapters.state_store.archive.object_store import Found
+    from holdfast.adapters.state_store.archive.object_store import ObjectInfo
 
 FILES = {"model": b"weights" * 1000, "optimizer/state": b"moments" * 2000, "rng/rank-00000": b"r", "empty": b""}
 QUICK = RetryPolicy(first_delay=0.01, max_delay=0.02, deadline=10)
@@ -30,26 +30,26 @@ def committed(root: Path, step: int, files: Mapping[str, bytes] = FILES) -> Path
     return root / f"checkpoints/checkpoint-{step}"
 
 
-def objects_at(url: str, policy: RetryPolicy = QUICK) -> Objects:
-    return open_objects(url, mask=mask_text, policy=policy)
+def objects_at(url: str, policy: RetryPolicy = QUICK) -> ObjectStore:
+    return open_object_store(url, mask=mask_text, policy=policy)
 
 
-def archive_of(objects: Objects) -> CheckpointArchive:
+def archive_of(objects: ObjectStore) -> CheckpointArchive:
     """Return the archive of a process that just took the lease, and gives it back when it is asked to."""
     lease = ArchiveLease(objects, say=lambda _: None)
     assert lease.acquire()
     return CheckpointArchive(objects, lease=lease)
 
 
-def content_of(objects: Objects, folder: str = "") -> dict[str, bytes]:
+def content_of(objects: ObjectStore, folder: str = "") -> dict[str, bytes]:
     return {key: objects.read(key) for key in objects.find(folder)}
 
 
 @dataclass
-class WatchedObjects(Objects):
+class WatchedObjects(ObjectStore):
     """Objects whose operations go through ``around``, which does them or does not; ``done`` are those so far."""
 
-    objects: Objects
+    objects: ObjectStore
     around: Callable[[str, str, Callable[[], object]], object] = lambda name, key, operation: operation()
     done: list[tuple[str, str]] = field(default_factory=list)
 
@@ -64,10 +64,10 @@ class WatchedObjects(Objects):
     def name(self, key: str = "") -> str:
         return self.objects.name(key)
 
-    def find(self, folder: str = "") -> Mapping[str, Found]:
+    def find(self, folder: str = "") -> Mapping[str, ObjectInfo]:
         return self._watched("find", folder)
 
-    def look(self, key: str) -> Found | None:
+    def look(self, key: str) -> ObjectInfo | None:
         return self._watched("look", key)
 
     def read(self, key: str) -> bytes | None:

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.state_store.access_guard import Door
+from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjects
-from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.bootstrap.run import build
@@ -27,8 +27,8 @@ from holdfast.ports.testing.snapshots import snapshot_of
 class Heard(list):
     """Doors that tell here what was deleted and refused."""
 
-    def door(self, *without):
-        return Door([role for role in Role if role not in without], lambda *entry: self.append(entry))
+    def guard(self, *without):
+        return AccessGuard([role for role in Role if role not in without], lambda *entry: self.append(entry))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_each_deletion_is_recorded_before_it_is_done(tmp_path):
     def record(event, details):
         told.append((event, details, names(tmp_path / "checkpoints")))
 
-    store = DiskStateStore(tmp_path, keep=1, door=Door(record=record))
+    store = DiskStateStore(tmp_path, keep=1, guard=AccessGuard(record=record))
     for step in (1, 2):
         store.save(snapshot_of(step, {}))
     details = {"name": "checkpoint-1", "reason": "retention", "role": "delete"}
@@ -62,7 +62,7 @@ def test_nothing_is_deleted_that_cannot_be_recorded(tmp_path):
     def refuse(_event, _details):
         raise failure
 
-    store = DiskStateStore(tmp_path, keep=1, door=Door(record=refuse))
+    store = DiskStateStore(tmp_path, keep=1, guard=AccessGuard(record=refuse))
     for step in (1, 2):
         store.save(snapshot_of(step, {}))
     assert names(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2"]
@@ -70,11 +70,11 @@ def test_nothing_is_deleted_that_cannot_be_recorded(tmp_path):
 
 def test_who_may_not_delete_leaves_everything(tmp_path, heard):
     """Neither what retention lets go, on the disk and in the archive, nor what a crash left, is deleted."""
-    objects = LocalObjects(tmp_path / "archive")
+    objects = LocalObjectStore(tmp_path / "archive")
     lease = ArchiveLease(objects, say=lambda _: None)
-    door = heard.door(Role.DELETE)
+    guard = heard.guard(Role.DELETE)
     store = TieredStateStore(
-        DiskStateStore(tmp_path / "run", keep=1, door=door),
+        DiskStateStore(tmp_path / "run", keep=1, guard=guard),
         CheckpointArchive(objects, lease=lease),
         lease,
         Retention(1),
@@ -96,9 +96,9 @@ def test_who_may_not_delete_leaves_everything(tmp_path, heard):
 @pytest.mark.parametrize(("role", "what"), [(Role.READ, "reading"), (Role.KEY, "opening"), (Role.WRITE, "saving")])
 def test_what_a_role_lacks_is_one_sentence_and_a_record(tmp_path, heard, role, what):
     """Reading, opening what is encrypted, and saving are refused each without its role, and the refusal is recorded."""
-    sealing = Sealing(MemoryKeyProvider(b"\x01" * 32), tmp_path)
-    DiskStateStore(tmp_path / "run", keep=2, sealing=sealing).save(snapshot_of(1, {"model": b"x"}))
-    store = DiskStateStore(tmp_path / "run", keep=2, door=heard.door(role))
+    encryption = CheckpointEncryption(MemoryKeyProvider(b"\x01" * 32), tmp_path)
+    DiskStateStore(tmp_path / "run", keep=2, encryption=encryption).save(snapshot_of(1, {"model": b"x"}))
+    store = DiskStateStore(tmp_path / "run", keep=2, guard=heard.guard(role))
     act = {Role.WRITE: lambda: store.save(snapshot_of(2, {}))}.get(role, store.load)
     with pytest.raises(ConfigurationError, match=f"{what} .*checkpoint-.* needs the role {role}.*name that role too"):
         act()
@@ -109,7 +109,7 @@ def test_what_a_role_lacks_is_one_sentence_and_a_record(tmp_path, heard, role, w
 
 def test_who_may_not_read_can_begin(tmp_path, heard):
     """Where there is nothing to read yet, a store answers so without the role."""
-    assert DiskStateStore(tmp_path, keep=2, door=heard.door(Role.READ)).load().info is None
+    assert DiskStateStore(tmp_path, keep=2, guard=heard.guard(Role.READ)).load().info is None
     assert heard == []
 
 
@@ -133,7 +133,7 @@ def test_a_refusal_is_told_even_where_it_cannot_be_recorded(tmp_path):
     """While the run that trains holds the audit, somebody else is refused all the same."""
     audit = Audit(tmp_path)
     with audit.held(), pytest.raises(ConfigurationError, match="needs the role read"):
-        Door([], Audit(tmp_path).record).require(Role.READ, "reading it")
+        AccessGuard([], Audit(tmp_path).record).require(Role.READ, "reading it")
 
 
 def test_a_command_has_the_roles_of_its_environment():

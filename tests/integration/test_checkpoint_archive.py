@@ -15,9 +15,9 @@ from s3_server import s3_server
 
 from holdfast.adapters.state_store.archive import checksum
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
-from holdfast.adapters.state_store.archive.object_store import Found
-from holdfast.adapters.state_store.archive.open_object_store import open_objects
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.archive.object_store import ObjectInfo
+from holdfast.adapters.state_store.archive.open_object_store import open_object_store
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.configs.secret_masking import mask_text
@@ -191,7 +191,7 @@ def test_a_damaged_copy_is_named_and_not_fetched(url, tmp_path, path, data):
     if data is not None:
         objects.create(f"checkpoint-7/{path}", data)
     damaged = "COMMIT" if path == "MANIFEST.json" and data else path
-    with pytest.raises(Defect) as caught:
+    with pytest.raises(CorruptCheckpoint) as caught:
         archive.fetch(7, tmp_path / "draft")
     assert objects.name(f"checkpoint-7/{damaged}") in str(caught.value)
     assert not (tmp_path / "draft").exists()
@@ -208,7 +208,7 @@ def test_no_manifest_leads_out_of_the_draft(url, tmp_path, path):
     objects = objects_at(url)
     objects.create("checkpoint-7/MANIFEST.json", data)
     objects.create("checkpoint-7/COMMIT", commit_of(data))
-    with pytest.raises(Defect, match="not a normal path"):
+    with pytest.raises(CorruptCheckpoint, match="not a normal path"):
         CheckpointArchive(objects).fetch(7, tmp_path / "draft")
     assert sorted(entry.name for entry in tmp_path.iterdir() if entry.name not in {"archive", "run"}) == []
 
@@ -276,7 +276,7 @@ def test_a_store_whose_tags_say_nothing_is_read_back(url, tmp_path):
 
     def retag(name, _, operation):
         result = operation()
-        return Found(result.size, "0" * 32) if name == "look" and result else result
+        return ObjectInfo(result.size, "0" * 32) if name == "look" and result else result
 
     objects = WatchedObjects(objects_at(url), retag)
     archive = archive_of(objects)
@@ -324,7 +324,7 @@ def test_no_message_holds_a_secret():
     """Keys in a URL are refused where they would be taken for a bucket's name, and no message repeats them."""
     for url in ("s3://AKIAHUSH:hush/hush+secret@bucket/run", "gs://hush@bucket", "nowhere://me:hush@host/run"):
         with pytest.raises((StateError, ConfigurationError)) as caught:
-            open_objects(url, mask=mask_text)
+            open_object_store(url, mask=mask_text)
         assert "hush" not in str(caught.value).lower()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.encryption.streaming_aead import AuthenticationError
-from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.bootstrap.wiring.encryption_keys import key_provider
@@ -34,8 +34,8 @@ def open_store(tmp_path, scratch):
     """Return a function that opens the store with these keys, the first to write with; with none it is a plain one."""
 
     def open_with(*keys):
-        sealing = Sealing(MemoryKeyProvider(keys[0], old=keys[1:]), scratch) if keys else None
-        return DiskStateStore(tmp_path / "run", keep=5, sealing=sealing)
+        encryption = CheckpointEncryption(MemoryKeyProvider(keys[0], old=keys[1:]), scratch) if keys else None
+        return DiskStateStore(tmp_path / "run", keep=5, encryption=encryption)
 
     return open_with
 

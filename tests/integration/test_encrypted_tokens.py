@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap.wiring.assembly import assemble
@@ -29,8 +29,8 @@ BASE64_KEY = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
 
 def cache_in(root, *keys, **options):
     """Return the cache of these keys, the first to write with; with none it is a plain one."""
-    sealing = ShardSealing(MemoryKeyProvider(keys[0], old=keys[1:])) if keys else None
-    return DiskTokenCache(root, "dataset", sealing=sealing, **options)
+    encryption = ShardEncryption(MemoryKeyProvider(keys[0], old=keys[1:])) if keys else None
+    return DiskTokenCache(root, "dataset", encryption=encryption, **options)
 
 
 def told(folder):
@@ -97,7 +97,9 @@ def test_encrypted_tokens_do_not_lie_among_others(tmp_path):
 
 def test_a_key_that_is_not_at_hand_does_not_hinder_making_room(tmp_path):
     """Shards of other datasets, by whatever key, make room for those of this one."""
-    DiskTokenCache(tmp_path / "cache", "other", sealing=ShardSealing(MemoryKeyProvider(OTHER))).put("a", large(1), {})
+    DiskTokenCache(tmp_path / "cache", "other", encryption=ShardEncryption(MemoryKeyProvider(OTHER))).put(
+        "a", large(1), {}
+    )
     cache = cache_in(tmp_path / "cache", KEY, budget=100_000)
     cache.put("b", large(2), {})
     assert [path.name for path in (tmp_path / "cache/other").iterdir()] == []

@@ -9,8 +9,8 @@ import pytest
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjects
-from holdfast.adapters.state_store.checkpoint_encryption import Sealing
+from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.run_folder.folder import RunFolder
@@ -37,9 +37,9 @@ def save(run, tmp_path):
     """Return a function that saves encrypted checkpoints of some steps, or plain ones, and copies some of them."""
 
     def save_steps(*steps, sealed=True, copied=()):
-        sealing = Sealing(MemoryKeyProvider(KEY), tmp_path) if sealed else None
-        store = DiskStateStore(run, keep=99, sealing=sealing)
-        objects = LocalObjects(tmp_path / "archive/default")
+        encryption = CheckpointEncryption(MemoryKeyProvider(KEY), tmp_path) if sealed else None
+        store = DiskStateStore(run, keep=99, encryption=encryption)
+        objects = LocalObjectStore(tmp_path / "archive/default")
         lease = ArchiveLease(objects, say=lambda _: None)
         assert lease.acquire()
         for step in steps:

@@ -11,20 +11,20 @@ from test_encrypted_tokens import BASE64_KEY, batches_of
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
-from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
 from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.bootstrap.cli.main import main
 from holdfast.ports.testing.token_cache import large, tokens_of
 
-SEALING = ShardSealing(MemoryKeyProvider(b"\x01" * 32))
+SEALING = ShardEncryption(MemoryKeyProvider(b"\x01" * 32))
 
 
 @pytest.fixture
 def root(tmp_path):
     """Return the folder of an encrypted cache with two datasets of two shards each."""
     for dataset in ("first", "second"):
-        cache = DiskTokenCache(tmp_path / "cache", dataset, sealing=SEALING)
+        cache = DiskTokenCache(tmp_path / "cache", dataset, encryption=SEALING)
         for name in "ab":
             cache.put(name, [tokens_of([[1, 2, 3], [4, 5]])], {})
     return tmp_path / "cache"
@@ -73,7 +73,7 @@ def test_one_dataset_is_erased_alone(root, capsys):
     """The folder of a dataset names it, and the others of the cache keep their keys."""
     assert main(["erase", str(root / "first"), "--yes"]) == 0
     assert [path.parents[1].name for path in root.rglob("manifest.json")] == ["second", "second"]
-    assert len(DiskTokenCache(root, "second", sealing=SEALING).shards()) == 2
+    assert len(DiskTokenCache(root, "second", encryption=SEALING).shards()) == 2
     capsys.readouterr()
     assert main(["erase", str(root / "first"), "--yes"]) == 4
     assert f"there are no tokens in {root / 'first'} that could be erased" in capsys.readouterr().err
@@ -93,7 +93,7 @@ def test_what_was_set_aside_or_left_by_a_crash_is_erased_too(root):
 def test_a_cache_that_a_process_reads_is_left_alone(root, capsys):
     """While somebody holds the ids of one shard, nothing is erased, and nothing is said to be about to be."""
     keys = keys_in(root)
-    cache = DiskTokenCache(root, "second", sealing=SEALING)
+    cache = DiskTokenCache(root, "second", encryption=SEALING)
     tokens = cache.open(cache.shards()[0])
     for more in ([], ["--yes"]):
         assert main(["erase", str(root), *more]) == 4

@@ -12,7 +12,7 @@ from holdfast.adapters.state_store.archive.archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
-from holdfast.adapters.state_store.tier_migration import Moves
+from holdfast.adapters.state_store.tier_migration import TierMigrator
 from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.tiers import DiskBudget, Phase, Tier
@@ -46,7 +46,7 @@ def store_with(tmp_path, told):
             archive,
             lease,
             Retention(copies),
-            moves=Moves(disk, archive, budget=limit, hours=hours, tell=told.append, clock=clock),
+            moves=TierMigrator(disk, archive, budget=limit, hours=hours, tell=told.append, clock=clock),
             tell=told.append,
             patience=20.0,
             phase_of=lambda _: phase,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal
+    from holdfast.adapters.shared.token_store.token_encryption import ShardCipher
     from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64, "I32": np.int32, "I64": np.int64}
 
 
-def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, seal: ShardSeal | None = None) -> None:
-    """Write ``arrays`` to ``path``, durably, as a safetensors file with a hash of them, encrypted by ``seal``.
+def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardCipher | None = None) -> None:
+    """Write ``arrays`` to ``path``, durably, as a safetensors file with a hash of them, encrypted by ``cipher``.
 
     Where several do so at once, one of them wins. Raises ``OSError``; the folder above must be there.
     """
@@ -35,19 +35,19 @@ def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, seal: ShardSea
     with folder.draft() as draft:
         unfinished = draft / path.name
         data = save(contiguous, metadata={"blake3": _digest(contiguous)})
-        folder.files.write_file(unfinished, data if seal is None else seal.encrypt(path.name, data))
+        folder.files.write_file(unfinished, data if cipher is None else cipher.encrypt(path.name, data))
         folder.files.sync_file(unfinished)
         folder.files.replace_file(unfinished, path)
         folder.files.sync_folder(path.parent)
 
 
-def load_arrays(path: Path, seal: ShardSeal | None = None, *, verify: bool) -> Arrays:
+def load_arrays(path: Path, cipher: ShardCipher | None = None, *, verify: bool) -> Arrays:
     """Return what ``store_arrays`` wrote to ``path``, as read-only views of one memory map, or of what was decrypted.
 
     Raises ``OSError``, and ``Damaged`` for a torn file or, with ``verify``, for other bytes.
     """
     with path.open("rb") as file:
-        mapped = map_file(file.fileno()) if seal is None else memoryview(seal.decrypt(path.name, file.read()))
+        mapped = map_file(file.fileno()) if cipher is None else memoryview(cipher.decrypt(path.name, file.read()))
     try:
         header_end = 8 + int.from_bytes(mapped[:8], "little")
         header = json.loads(bytes(mapped[8:header_end]))

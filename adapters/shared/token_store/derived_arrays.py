@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal
+    from holdfast.adapters.shared.token_store.token_encryption import ShardCipher
     from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 
     Arrays = Mapping[str, NDArray[Any]]
@@ -33,8 +33,8 @@ class KeptArrays:
         self._recent: Recent[str, Arrays] = Recent(max_open)
         self._verified: set[Path] = set()
 
-    def get(self, path: Path, make: Callable[[], Arrays], seal: ShardSeal | None = None) -> Arrays:
-        """Return the arrays in the file ``path``, made and stored, by ``seal``, if they are not there or are damaged.
+    def get(self, path: Path, make: Callable[[], Arrays], cipher: ShardCipher | None = None) -> Arrays:
+        """Return the arrays in the file ``path``, made and stored, by ``cipher``, if they are not there or are damaged.
 
         Where the folder above is gone (its shard was evicted), they are made and not kept. Raises ``StateError`` for
         what the disk refuses.
@@ -42,15 +42,15 @@ class KeptArrays:
         arrays = self._recent.get(str(path))
         if arrays is None:
             with reading(path.name, path.parent):
-                arrays = self._load(path, seal)
+                arrays = self._load(path, cipher)
             if arrays is None:
-                arrays = self._store(path, make(), seal)
+                arrays = self._store(path, make(), cipher)
             self._recent.put(str(path), arrays)
         return arrays
 
-    def _load(self, path: Path, seal: ShardSeal | None) -> Arrays | None:
+    def _load(self, path: Path, cipher: ShardCipher | None) -> Arrays | None:
         try:
-            arrays = load_arrays(path, seal, verify=self._verify and path not in self._verified)
+            arrays = load_arrays(path, cipher, verify=self._verify and path not in self._verified)
         except FileNotFoundError:
             return None
         except Damaged as damage:
@@ -59,12 +59,12 @@ class KeptArrays:
         self._verified.add(path)
         return arrays
 
-    def _store(self, path: Path, arrays: Arrays, seal: ShardSeal | None) -> Arrays:
+    def _store(self, path: Path, arrays: Arrays, cipher: ShardCipher | None) -> Arrays:
         with storing(path.name, path.parent):
             self._folder.prepare()
             try:
-                store_arrays(self._folder, path, arrays, seal)
-                return load_arrays(path, seal, verify=False)
+                store_arrays(self._folder, path, arrays, cipher)
+                return load_arrays(path, cipher, verify=False)
             except FileNotFoundError:
                 if path.parent.exists():
                     raise

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @final
-class SealedIds:
+class EncryptedTokenIds:
     """The ids in an encrypted file: a slice is decrypted when it is asked for, and is an array of its own.
 
     Usable from several threads; the file is open for as long as this object is held. A slice raises ``StateError``

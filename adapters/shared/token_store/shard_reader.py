@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from blake3 import blake3
 
-from holdfast.adapters.shared.token_store.encrypted_token_ids import SealedIds
+from holdfast.adapters.shared.token_store.encrypted_token_ids import EncryptedTokenIds
 from holdfast.adapters.shared.token_store.folder_operations import Damaged
 from holdfast.adapters.shared.token_store.mmap_file import map_file
 from holdfast.adapters.shared.token_store.token_manifest import (
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal, ShardSealing
+    from holdfast.adapters.shared.token_store.token_encryption import ShardCipher, ShardEncryption
 
 _CHUNK = 1 << 20
 
 
-def read_manifest(files: FileOperations, folder: Path, sealing: ShardSealing | None) -> ShardManifest:
+def read_manifest(files: FileOperations, folder: Path, encryption: ShardEncryption | None) -> ShardManifest:
     """Return the manifest of the shard in ``folder``, the other files unread.
 
     Raises ``FileNotFoundError`` where there is none, ``Damaged``, ``DataError`` for a later version, ``StateError``
     without the key, ``OSError``.
     """
     with files.open_file(folder / MANIFEST) as file:
-        return ShardManifest.from_bytes(file.read(), sealing)
+        return ShardManifest.from_bytes(file.read(), encryption)
 
 
 def read_name(files: FileOperations, folder: Path) -> str:
@@ -75,7 +75,7 @@ def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) 
     for name, digest in manifest.digests.items():
         hasher = blake3()
         with files.open_file(folder / name) as file:
-            for chunk in _plain(file) if manifest.seal is None else _decrypted(file, name, manifest.seal):
+            for chunk in _plain(file) if manifest.cipher is None else _decrypted(file, name, manifest.cipher):
                 hasher.update(chunk)
         if hasher.hexdigest() != digest:
             msg = f"{name} does not have the bytes that were written"
@@ -88,20 +88,20 @@ def _plain(file: FileIO) -> Iterator[Buffer]:
         yield buffer[:count]
 
 
-def _decrypted(file: FileIO, name: str, seal: ShardSeal) -> Iterator[Buffer]:
-    encrypted = seal.open(name, file)
+def _decrypted(file: FileIO, name: str, cipher: ShardCipher) -> Iterator[Buffer]:
+    encrypted = cipher.open(name, file)
     for offset in range(0, encrypted.size, _CHUNK):
-        yield seal.read(encrypted, offset, _CHUNK)
+        yield cipher.read(encrypted, offset, _CHUNK)
 
 
 def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
     """Return the shard's tokens, whose ids pin it: no other process evicts it while they are held.
 
-    They are memory maps; of a sealed shard the ids are decrypted as they are read, the others now.
+    They are memory maps; of an encrypted shard the ids are decrypted as they are read, the others now.
     Raises ``FileNotFoundError`` for a shard that is gone or on its way out.
     """
-    if manifest.seal is not None:
-        return _sealed_tokens(folder, manifest, manifest.seal)
+    if manifest.cipher is not None:
+        return _encrypted_tokens(folder, manifest, manifest.cipher)
     ids = _map_pinned(folder / TOKENS, manifest)
     offsets = map_array(folder / OFFSETS, np.dtype(np.int64))
     hashes = map_array(folder / HASHES, np.dtype(np.uint64))
@@ -129,16 +129,16 @@ def lock_to_evict(folder: Path) -> int | None:
     return None
 
 
-def _sealed_tokens(folder: Path, manifest: ShardManifest, seal: ShardSeal) -> Tokens:
+def _encrypted_tokens(folder: Path, manifest: ShardManifest, cipher: ShardCipher) -> Tokens:
     pinned = FileIO(folder / TOKENS, "rb", opener=lambda path, _: _open_pinned(path))
-    ids = SealedIds(seal.open(TOKENS, pinned), np.dtype(manifest.dtype), folder)
-    offsets, hashes = (_unsealed(folder / name, seal) for name in (OFFSETS, HASHES))
+    ids = EncryptedTokenIds(cipher.open(TOKENS, pinned), np.dtype(manifest.dtype), folder)
+    offsets, hashes = (_decrypted_file(folder / name, cipher) for name in (OFFSETS, HASHES))
     return Tokens(ids, np.frombuffer(offsets, np.int64), np.frombuffer(hashes, np.uint64))
 
 
-def _unsealed(path: Path, seal: ShardSeal) -> bytes:
+def _decrypted_file(path: Path, cipher: ShardCipher) -> bytes:
     with FileIO(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as file:
-        return seal.decrypt(path.name, file.readall())
+        return cipher.decrypt(path.name, file.readall())
 
 
 def _open_pinned(path: Path | str) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal
+    from holdfast.adapters.shared.token_store.token_encryption import ShardCipher
     from holdfast.ports.token_source import Tokens
 
 _PIECE = 1 << 22
@@ -29,17 +29,21 @@ assert sys.byteorder == "little", "the files of tokens are little endian, and wr
 class ShardWriter:
     """Writes parts into a new folder, holding a few MiB of them at a time; all is durable but the folder's own name.
 
-    ``grown`` is told after each part how many bytes there are by now, and may stop it by raising. With ``seal`` nothing
-    reaches the disk that is not encrypted.
+    ``grown`` is told after each part how many bytes there are by now, and may stop it by raising. With ``cipher``
+    nothing reaches the disk that is not encrypted.
     """
 
     def __init__(
-        self, files: TokenFileOperations, folder: Path, grown: Callable[[int], object], seal: ShardSeal | None = None
+        self,
+        files: TokenFileOperations,
+        folder: Path,
+        grown: Callable[[int], object],
+        cipher: ShardCipher | None = None,
     ) -> None:
         self._files = files
         self._folder = folder
         self._grown = grown
-        self._seal = seal
+        self._cipher = cipher
         self._dtype: np.dtype[np.unsignedinteger] | None = None
 
     def write(self, name: str, parts: Iterable[Tokens], meta: Mapping[str, object]) -> ShardManifest:
@@ -63,14 +67,14 @@ class ShardWriter:
         with storing(what, self._folder):
             digests = {column.path.name: column.finish() for column in (tokens, offsets, hashes)}
             dtype = str(self._dtype or DTYPES[0])
-            manifest = ShardManifest(name, dtype, num_tokens, num_documents, digests, meta, self._seal)
+            manifest = ShardManifest(name, dtype, num_tokens, num_documents, digests, meta, self._cipher)
             self._files.write_file(self._folder / MANIFEST, manifest.to_bytes())
             self._files.sync_file(self._folder / MANIFEST)
             self._files.sync_folder(self._folder)
         return manifest
 
     def _column(self, name: str) -> _Column:
-        return _Column(self._files, self._folder / name, self._seal)
+        return _Column(self._files, self._folder / name, self._cipher)
 
     def _checked(self, ids: NDArray[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
         if self._dtype is None:
@@ -81,15 +85,15 @@ class ShardWriter:
 
 @final
 class _Column:
-    """One file, hashed, and encrypted by ``seal``, while it is written."""
+    """One file, hashed, and encrypted by ``cipher``, while it is written."""
 
-    def __init__(self, files: TokenFileOperations, path: Path, seal: ShardSeal | None) -> None:
+    def __init__(self, files: TokenFileOperations, path: Path, cipher: ShardCipher | None) -> None:
         self.path = path
         self.size = 0
         self._files = files
         self._hasher = blake3()
         self._buffer = bytearray()
-        self._encryptor = seal and seal.encryptor(path.name)
+        self._encryptor = cipher and cipher.encryptor(path.name)
         files.write_file(path, b"")
 
     def add(self, values: NDArray[np.generic]) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @final
-class ShardSeal:
+class ShardCipher:
     """Encrypts the files of one shard; each can be read only under its own name, in its own shard.
 
     Segments are small, as rows are read here and there. What is read raises ``Damaged`` if it is not what was written.
@@ -78,7 +78,7 @@ class ShardSeal:
         return str(blake3(text.encode("utf-8", "surrogatepass"), key=key).hexdigest(length=16))
 
     def to_json(self) -> dict[str, str]:
-        """Return what ``ShardSealing.open`` needs; it tells nothing to who has not the provider's key."""
+        """Return what ``ShardEncryption.open`` needs; it tells nothing to who has not the provider's key."""
         wrapped = b64encode(self._wrapped.data).decode("ascii")
         return {"id": self._id, "key_id": self._wrapped.key_id, "wrapped_key": wrapped}
 
@@ -87,20 +87,20 @@ class ShardSeal:
 
 
 @final
-class ShardSealing:
-    """Makes the seals of new shards by the key of ``provider``, and opens those of others."""
+class ShardEncryption:
+    """Makes the ciphers of new shards with keys wrapped by ``provider``, and recovers those of stored shards."""
 
     def __init__(self, provider: KeyProvider) -> None:
         self._provider = provider
-        self._opened: dict[bytes, ShardSeal] = {}
+        self._opened: dict[bytes, ShardCipher] = {}
 
-    def new(self) -> ShardSeal:
-        """Return the seal of a new shard."""
+    def new(self) -> ShardCipher:
+        """Return the cipher of a new shard."""
         shard_id, key = uuid4().hex, new_key()
-        return ShardSeal(shard_id, key, self._provider.wrap(key, _context(shard_id)))
+        return ShardCipher(shard_id, key, self._provider.wrap(key, _context(shard_id)))
 
-    def open(self, record: Mapping[str, str]) -> ShardSeal:
-        """Return the seal that told ``record``; each is unwrapped once.
+    def open(self, record: Mapping[str, str]) -> ShardCipher:
+        """Return the cipher whose ``to_json`` gave ``record``; each key is unwrapped once.
 
         Raises ``StateError`` if the key that it was wrapped by is not at hand.
         """
@@ -112,7 +112,7 @@ class ShardSealing:
             except StateError as error:
                 msg = f"tokens in the cache cannot be decrypted with data.cache.encryption: {error}"
                 raise StateError(msg) from error
-            self._opened[wrapped.data] = ShardSeal(shard_id, key, wrapped)
+            self._opened[wrapped.data] = ShardCipher(shard_id, key, wrapped)
         return self._opened[wrapped.data]
 
 

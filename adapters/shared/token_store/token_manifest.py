@@ -17,7 +17,7 @@ from holdfast.ports.token_source import TokenShard
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSeal, ShardSealing
+    from holdfast.adapters.shared.token_store.token_encryption import ShardCipher, ShardEncryption
 
 MANIFEST = "manifest.json"
 TOKENS = "tokens.bin"
@@ -31,7 +31,7 @@ DTYPES = ("uint16", "uint32")
 class ShardManifest:
     """A shard ``name`` of ids of ``dtype``; ``digests`` are the BLAKE3 hashes of its files, by their names.
 
-    The files are raw and little endian: ids as ``dtype``, offsets int64, hashes of documents uint64. With a ``seal``
+    The files are raw and little endian: ids as ``dtype``, offsets int64, hashes of documents uint64. With a ``cipher``
     they are encrypted, and so are what identifies them here and ``meta``.
     """
 
@@ -41,7 +41,7 @@ class ShardManifest:
     num_documents: int
     digests: Mapping[str, str]
     meta: Mapping[str, object]
-    seal: ShardSeal | None = field(default=None, compare=False, repr=False)
+    cipher: ShardCipher | None = field(default=None, compare=False, repr=False)
 
     @property
     def shard(self) -> TokenShard:
@@ -54,7 +54,7 @@ class ShardManifest:
         """Return how many bytes each file has on the disk."""
         width = np.dtype(self.dtype).itemsize
         sizes = {TOKENS: width * self.num_tokens, OFFSETS: 8 * self.num_documents + 8, HASHES: 8 * self.num_documents}
-        return sizes if self.seal is None else {name: self.seal.size(size) for name, size in sizes.items()}
+        return sizes if self.cipher is None else {name: self.cipher.size(size) for name, size in sizes.items()}
 
     def to_bytes(self) -> bytes:
         """Return the manifest as canonical JSON, a hash of itself included."""
@@ -67,30 +67,30 @@ class ShardManifest:
             "sizes": dict(self.sizes),
         }
         content = {"digests": dict(self.digests), "fingerprint": self.shard.fingerprint, "meta": dict(self.meta)}
-        if self.seal is None:
+        if self.cipher is None:
             record |= content
         else:
-            sealed = self.seal.encrypt(MANIFEST, _encode(content))
-            record["encryption"] = {**self.seal.to_json(), "content": b64encode(sealed).decode("ascii")}
+            encrypted = self.cipher.encrypt(MANIFEST, _encode(content))
+            record["encryption"] = {**self.cipher.to_json(), "content": b64encode(encrypted).decode("ascii")}
         return _encode({**record, "self": _digest_of(record)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, sealing: ShardSealing | None = None) -> ShardManifest:
-        """Return the manifest that ``to_bytes`` wrote, sealed if there is a ``sealing``, else not.
+    def from_bytes(cls, data: bytes, encryption: ShardEncryption | None = None) -> ShardManifest:
+        """Return the manifest that ``to_bytes`` wrote, encrypted if there is an ``encryption``, else plain.
 
         Raises ``Damaged`` for anything else, ``DataError`` for one of a later version, ``StateError`` without the key.
         """
         record = _checked(data)
-        encryption = record.get("encryption")
-        if (encryption is None) != (sealing is None):
-            msg = f"{MANIFEST} is {'not encrypted' if encryption is None else 'encrypted'}, and its cache is otherwise"
+        encrypted = record.get("encryption")
+        if (encryption is None) != (encrypted is None):
+            msg = f"{MANIFEST} is {'not encrypted' if encrypted is None else 'encrypted'}, and its cache is otherwise"
             raise Damaged(msg)
-        seal = None
-        if encryption is not None and sealing is not None:
-            seal = sealing.open(encryption)
-            record |= json.loads(seal.decrypt(MANIFEST, b64decode(encryption["content"])))
+        cipher = None
+        if encryption is not None and encrypted is not None:
+            cipher = encryption.open(encrypted)
+            record |= json.loads(cipher.decrypt(MANIFEST, b64decode(encrypted["content"])))
         fields = ("name", "dtype", "num_tokens", "num_documents", "digests", "meta")
-        return cls(**{name: record[name] for name in fields}, seal=seal)
+        return cls(**{name: record[name] for name in fields}, cipher=cipher)
 
 
 def name_in(manifest: bytes) -> str:

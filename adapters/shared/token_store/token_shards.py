@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.shared.token_store.derived_arrays import Arrays
-    from holdfast.adapters.shared.token_store.token_encryption import ShardSealing
+    from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
     from holdfast.adapters.shared.token_store.token_folder import TokenFolder
     from holdfast.ports.token_source import Tokens, TokenShard
 
@@ -39,7 +39,7 @@ class _Opened:
 class StoredShards:
     """Lists and opens the shards below ``place``, a folder in ``folder``; ``max_open`` of them stay open, and pinned.
 
-    An open shard takes one file descriptor, derived arrays take none. With ``sealing`` all of them are encrypted.
+    An open shard takes one file descriptor, derived arrays take none. With ``encryption`` all of them are encrypted.
     A shard that is gone or damaged raises ``error``, and ``remedy`` ends its sentence.
     """
 
@@ -52,14 +52,14 @@ class StoredShards:
         max_open: int,
         remedy: str = _REMEDY,
         error: type[DataError] = TokensLost,
-        sealing: ShardSealing | None = None,
+        encryption: ShardEncryption | None = None,
     ) -> None:
         self.place = place
         self._folder = folder
         self._verify = verify
         self._remedy = remedy
         self._error = error
-        self._sealing = sealing
+        self._encryption = encryption
         self._recent: Recent[str, _Opened] = Recent(max_open)
         self._kept = KeptArrays(folder, verify=verify, max_open=max_open)
         self._manifests: dict[str, ShardManifest] = {}
@@ -72,7 +72,7 @@ class StoredShards:
 
     def read(self, path: Path) -> ShardManifest:
         """Return the manifest of the shard in the folder ``path``; raises as ``read_manifest``."""
-        return read_manifest(self._folder.files, path, self._sealing)
+        return read_manifest(self._folder.files, path, self._encryption)
 
     def scan(self) -> Mapping[str, ShardManifest]:
         """Return the complete shards by name, sorted; each manifest is read once, and its ``meta`` is left out."""
@@ -117,11 +117,11 @@ class StoredShards:
 
     def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
         """Return what ``make`` makes of the tokens of ``shard``, kept beside it under ``key``."""
-        seal = None if self._sealing is None else self._manifest(shard).seal
+        cipher = None if self._encryption is None else self._manifest(shard).cipher
         what = f"{shard.fingerprint} {key}"
-        name = safe_name(what) if seal is None else seal.hidden(what)
+        name = safe_name(what) if cipher is None else cipher.hidden(what)
         path = self.path_of(shard.name) / f"derived-{name}.safetensors"
-        return self._kept.get(path, lambda: make(self.open(shard)), seal)
+        return self._kept.get(path, lambda: make(self.open(shard)), cipher)
 
     def set_aside(self, name: str) -> Path | None:
         """Move a damaged shard into quarantine and return where it is now; None if it is gone meanwhile."""

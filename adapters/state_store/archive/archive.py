@@ -10,7 +10,7 @@ from holdfast.adapters.state_store.archive.checksum import fingerprint
 from holdfast.adapters.state_store.archive.download import check_sizes, download, read_copy
 from holdfast.adapters.state_store.archive.object_keys import is_committed, step_of
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest, verify
-from holdfast.adapters.state_store.corruption import Defect
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.hashing import Hashed
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST, commit_of
 from holdfast.adapters.state_store.store_folder import folder_name
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.state_store.archive.lease import ArchiveLease
-    from holdfast.adapters.state_store.archive.object_store import Found, Objects
+    from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
     from holdfast.adapters.state_store.manifest import Manifest, StoredFile
     from holdfast.ports.state_store import CheckpointInfo
 
@@ -39,7 +39,7 @@ class CheckpointArchive:
     """
 
     def __init__(
-        self, objects: Objects, *, lease: ArchiveLease | None = None, files: FileOperations | None = None
+        self, objects: ObjectStore, *, lease: ArchiveLease | None = None, files: FileOperations | None = None
     ) -> None:
         self._objects = objects
         self._lease = lease
@@ -105,14 +105,15 @@ class CheckpointArchive:
         found = self._objects.find()
         infos = []
         for step in sorted({step for key in found if (step := step_of(key)) is not None}):
-            with contextlib.suppress(Defect):
+            with contextlib.suppress(CorruptCheckpoint):
                 infos.append(read_copy(self._objects, step, found)[0].info(self._location(step)))
         return infos
 
     def fetch(self, step: int, into: Path) -> CheckpointInfo:
         """Bring a copy into the new folder ``into``, durably, once every byte is known to be as saved.
 
-        ``into`` is there only if this returns. Raises ``Defect``, which names the object, for a copy that is damaged.
+        ``into`` is there only if this returns. Raises ``CorruptCheckpoint``, which names the object, for a copy that is
+        damaged.
         """
         found = self._objects.find(folder_name(step))
         manifest, data = read_copy(self._objects, step, found)
@@ -131,7 +132,7 @@ class CheckpointArchive:
         return manifest.info(self._location(step))
 
     def is_encrypted(self, step: int) -> bool:
-        """Return whether a copy needs a key to be read; raises ``Defect`` for one that does not count."""
+        """Return whether a copy needs a key to be read; raises ``CorruptCheckpoint`` for one that does not count."""
         return read_copy(self._objects, step, self._objects.find(folder_name(step)))[0].wrapped_key is not None
 
     def delete(self, step: int, *, for_good: bool = False) -> None:
@@ -163,7 +164,7 @@ class CheckpointArchive:
     def _clear(self) -> None:
         self._objects.clear(lambda key: step_of(key) is not None)
 
-    def _is_there(self, name: str, found: Mapping[str, Found], data: bytes) -> bool:
+    def _is_there(self, name: str, found: Mapping[str, ObjectInfo], data: bytes) -> bool:
         if not is_committed(name, found):
             return False
         stored = (self._objects.read(f"{name}/{MANIFEST}"), self._objects.read(f"{name}/{COMMIT}"))
@@ -172,7 +173,7 @@ class CheckpointArchive:
             raise StateError(msg)
         return True
 
-    def _remove_others(self, name: str, found: Mapping[str, Found], manifest: Manifest, data: bytes) -> None:
+    def _remove_others(self, name: str, found: Mapping[str, ObjectInfo], manifest: Manifest, data: bytes) -> None:
         """Remove what another upload of that name has left, its manifest before any file is replaced."""
         kept = {f"{name}/{file.path}" for file in manifest.files}
         described = f"{name}/{MANIFEST}"
@@ -192,7 +193,7 @@ class CheckpointArchive:
             msg = f"{self._objects.name(key)} was written by another process meanwhile: stop one of the two runs"
             raise StateError(msg)
 
-    def _bring(self, folder: Path, file: StoredFile, present: Found | None) -> None:
+    def _bring(self, folder: Path, file: StoredFile, present: ObjectInfo | None) -> None:
         key, path = f"{folder.name}/{file.path}", folder / file.path
         for _ in range(_UPLOADS):
             if present is None:
@@ -206,7 +207,7 @@ class CheckpointArchive:
         msg = f"{self._objects.name(key)} has other bytes than {path} each time it is uploaded: look into the store"
         raise StateError(msg)
 
-    def _is_equal(self, key: str, present: Found, path: Path, file: StoredFile) -> bool:
+    def _is_equal(self, key: str, present: ObjectInfo, path: Path, file: StoredFile) -> bool:
         if present.size != file.size:
             return False
         if present.tag is not None:
@@ -236,9 +237,9 @@ class CheckpointArchive:
 def _on_disk(folder: Path) -> Iterator[None]:
     try:
         yield
-    except Defect as defect:
-        msg = f"{folder} is not archived, as it is damaged: {defect}"
-        raise StateError(msg) from defect
+    except CorruptCheckpoint as corruption:
+        msg = f"{folder} is not archived, as it is damaged: {corruption}"
+        raise StateError(msg) from corruption
     except OSError as error:
         msg = f"{folder} could not be archived, {explain(error)}"
         raise StateError(msg) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.state_store.corruption import Defect, Flaw
+from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 from holdfast.adapters.state_store.hashing import Hashed
 from holdfast.adapters.state_store.manifest import (
     COMMIT,
@@ -25,30 +25,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.state_store.archive.object_store import Found, Objects
+    from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
     from holdfast.adapters.state_store.manifest import StoredFile
 
 COMMIT_SIZE = len(commit_of(b""))
 
 
-def read_copy(objects: Objects, step: int, found: Mapping[str, Found]) -> tuple[Manifest, bytes]:
+def read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo]) -> tuple[Manifest, bytes]:
     """Return the manifest of the copy of ``step`` among the objects ``found``, and its bytes.
 
-    Raises ``Defect`` for a copy that does not count, ``StateError`` for one of another version.
+    Raises ``CorruptCheckpoint`` for a copy that does not count, ``StateError`` for one of another version.
     """
     try:
         return _read_copy(objects, step, found)
-    except Defect as defect:
-        if defect.flaw is not Flaw.BAD_COMMIT:
+    except CorruptCheckpoint as corruption:
+        if corruption.flaw is not CorruptionKind.BAD_COMMIT:
             raise
     return _read_copy(objects, step, found)  # it may have been read wrong
 
 
-def _read_copy(objects: Objects, step: int, found: Mapping[str, Found]) -> tuple[Manifest, bytes]:
+def _read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo]) -> tuple[Manifest, bytes]:
     name = folder_name(step)
     data = _read(objects, f"{name}/{MANIFEST}", found, LARGEST_MANIFEST)
     if _read(objects, f"{name}/{COMMIT}", found, COMMIT_SIZE) != commit_of(data):
-        raise Defect(Flaw.BAD_COMMIT, f"{objects.name(f'{name}/{COMMIT}')} is not the hash of {MANIFEST}")
+        raise CorruptCheckpoint(
+            CorruptionKind.BAD_COMMIT, f"{objects.name(f'{name}/{COMMIT}')} is not the hash of {MANIFEST}"
+        )
     try:
         manifest = Manifest.from_bytes(data)
     except OtherSchemaError as error:
@@ -57,28 +59,35 @@ def _read_copy(objects: Objects, step: int, found: Mapping[str, Found]) -> tuple
             "use that version, or archive elsewhere"
         )
         raise StateError(msg) from error
-    except Defect as defect:
-        raise Defect(defect.flaw, f"{objects.name(f'{name}/{MANIFEST}')} is no manifest, {defect}") from defect
+    except CorruptCheckpoint as corruption:
+        raise CorruptCheckpoint(
+            corruption.flaw, f"{objects.name(f'{name}/{MANIFEST}')} is no manifest, {corruption}"
+        ) from corruption
     if manifest.progress.step != step:
-        raise Defect(Flaw.WRONG_NAME, f"{objects.name(f'{name}/{MANIFEST}')} is that of step {manifest.progress.step}")
+        raise CorruptCheckpoint(
+            CorruptionKind.WRONG_NAME, f"{objects.name(f'{name}/{MANIFEST}')} is that of step {manifest.progress.step}"
+        )
     return manifest, data
 
 
-def check_sizes(objects: Objects, manifest: Manifest, found: Mapping[str, Found]) -> None:
-    """Raise ``Defect`` unless all files that the manifest lists are among ``found``, in their sizes."""
+def check_sizes(objects: ObjectStore, manifest: Manifest, found: Mapping[str, ObjectInfo]) -> None:
+    """Raise ``CorruptCheckpoint`` unless all files that the manifest lists are among ``found``, in their sizes."""
     refuse_odd_names(file.path for file in manifest.files)
     for file in manifest.files:
         key = f"{folder_name(manifest.progress.step)}/{file.path}"
         if key not in found:
-            raise Defect(Flaw.MISSING_FILE, f"{objects.name(key)} is missing")
+            raise CorruptCheckpoint(CorruptionKind.MISSING_FILE, f"{objects.name(key)} is missing")
         if found[key].size != file.size:
-            raise Defect(Flaw.WRONG_SIZE, f"{objects.name(key)} has {found[key].size} bytes instead of {file.size}")
+            raise CorruptCheckpoint(
+                CorruptionKind.WRONG_SIZE, f"{objects.name(key)} has {found[key].size} bytes instead of {file.size}"
+            )
 
 
-def download(objects: Objects, files: FileOperations, manifest: Manifest, data: bytes, into: Path) -> None:
+def download(objects: ObjectStore, files: FileOperations, manifest: Manifest, data: bytes, into: Path) -> None:
     """Bring the files of the manifest, whose bytes are ``data``, into the empty folder ``into``, durably.
 
-    What is not as saved is read once more. Raises ``Defect`` at the first file whose bytes are not so then either.
+    What is not as saved is read once more. Raises ``CorruptCheckpoint`` at the first file whose bytes are not so then
+    either.
     """
     inner = {into / parent for file in manifest.files for parent in PurePosixPath(file.path).parents} - {into}
     for folder in sorted(inner):
@@ -86,7 +95,9 @@ def download(objects: Objects, files: FileOperations, manifest: Manifest, data: 
     for file in manifest.files:
         key, path = f"{folder_name(manifest.progress.step)}/{file.path}", into / file.path
         if not (_bring(objects, files, key, file, path) or _bring(objects, files, key, file, path)):
-            raise Defect(Flaw.WRONG_HASH, f"{objects.name(key)} does not have the bytes that were saved")
+            raise CorruptCheckpoint(
+                CorruptionKind.WRONG_HASH, f"{objects.name(key)} does not have the bytes that were saved"
+            )
     for path, content in ((into / MANIFEST, data), (into / COMMIT, commit_of(data))):
         files.write_file(path, content)
         files.sync_file(path)
@@ -94,7 +105,7 @@ def download(objects: Objects, files: FileOperations, manifest: Manifest, data: 
         files.sync_folder(folder)
 
 
-def _bring(objects: Objects, files: FileOperations, key: str, file: StoredFile, path: Path) -> bool:
+def _bring(objects: ObjectStore, files: FileOperations, key: str, file: StoredFile, path: Path) -> bool:
     """Write the object ``key`` into ``path``, durably; return whether it is ``file`` as saved, else nothing is left."""
     hashed = Hashed(objects.chunks(key, file.size))
     files.write_chunks(path, hashed)
@@ -105,12 +116,12 @@ def _bring(objects: Objects, files: FileOperations, key: str, file: StoredFile, 
     return True
 
 
-def _read(objects: Objects, key: str, found: Mapping[str, Found], largest: int) -> bytes:
+def _read(objects: ObjectStore, key: str, found: Mapping[str, ObjectInfo], largest: int) -> bytes:
     if key not in found:
-        raise Defect(Flaw.INCOMPLETE, f"{objects.name(key)} is missing")
+        raise CorruptCheckpoint(CorruptionKind.INCOMPLETE, f"{objects.name(key)} is missing")
     if found[key].size > largest:
-        raise Defect(Flaw.BAD_MANIFEST, f"{objects.name(key)} has more than {largest} bytes")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{objects.name(key)} has more than {largest} bytes")
     content = objects.read(key)
     if content is None:
-        raise Defect(Flaw.INCOMPLETE, f"{objects.name(key)} is missing")
+        raise CorruptCheckpoint(CorruptionKind.INCOMPLETE, f"{objects.name(key)} is missing")
     return content

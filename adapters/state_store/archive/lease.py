@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import psutil
 
-from holdfast.adapters.state_store.archive.lease_record import Term, place_of_processes
+from holdfast.adapters.state_store.archive.lease_record import LeaseRecord, pid_namespace
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from holdfast.adapters.state_store.archive.object_store import Objects
+    from holdfast.adapters.state_store.archive.object_store import ObjectStore
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class ArchiveLease:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: ObjectStore,
         *,
         say: Callable[[str], object],
         ttl: float = 60.0,
@@ -58,7 +58,7 @@ class ArchiveLease:
         self._timer = timer
         self._sleep = sleep
         self._host = host or socket.gethostname()
-        self._place = place_of_processes()
+        self._place = pid_namespace()
         self._holder = uuid4().hex
         self._lock = RLock()
         self._number = 0
@@ -127,17 +127,17 @@ class ArchiveLease:
             before, (number, term) = number, self._highest(self._numbers())
             if number != before:
                 since = self._timer()
-                if term is not None and not term.is_over:
+                if term is not None and not term.is_released:
                     raise self._is_held(term)
         return number
 
-    def _left(self, term: Term | None, since: float) -> float:
-        if term is not None and (term.is_over or term.holder == self._holder or self._is_gone(term)):
+    def _left(self, term: LeaseRecord | None, since: float) -> float:
+        if term is not None and (term.is_released or term.holder == self._holder or self._is_gone(term)):
             return 0
         left = since + self.ttl - self._timer()
         return min(left, term.expires_at - self._clock()) if term is not None and term.host == self._host else left
 
-    def _is_gone(self, term: Term) -> bool:
+    def _is_gone(self, term: LeaseRecord) -> bool:
         return term.place != "" and term.place == self._place and not psutil.pid_exists(term.pid)
 
     def _begin(self, number: int) -> None:
@@ -154,32 +154,32 @@ class ArchiveLease:
                     self._objects.remove(_key(old))
 
     def _create(self, number: int, *, expires_at: float) -> None:
-        term = Term(self._holder, self._host, os.getpid(), self._fence, expires_at, self._place)
+        term = LeaseRecord(self._holder, self._host, os.getpid(), self._fence, expires_at, self._place)
         self._objects.create(_key(number), term.to_bytes())
 
-    def _highest(self, numbers: Sequence[int]) -> tuple[int, Term | None]:
+    def _highest(self, numbers: Sequence[int]) -> tuple[int, LeaseRecord | None]:
         number = max(numbers, default=0)
         data = self._objects.read(_key(number)) if number else None
-        return number, None if data is None else Term.from_bytes(data)
+        return number, None if data is None else LeaseRecord.from_bytes(data)
 
     def _numbers(self) -> Sequence[int]:
         return [number for key in self._objects.find(_FOLDER) if (number := _number(key))]
 
-    def _is_held(self, term: Term | None) -> StateError:
+    def _is_held(self, term: LeaseRecord | None) -> StateError:
         return StateError(f"{self._objects.name()} is {_held_by(term)}: stop that run, or archive this one elsewhere")
 
 
 @contextlib.contextmanager
 def kept(lease: ArchiveLease) -> Iterator[None]:
     """Renew a lease that was acquired until it is lost, three times as often as needed, and give it back at the end."""
-    is_over = Event()
+    is_released = Event()
 
     def renew() -> None:
-        while not is_over.wait(lease.ttl / 3):
+        while not is_released.wait(lease.ttl / 3):
             try:
                 lease.renew()
             except StateError as error:
-                if is_over.is_set():
+                if is_released.is_set():
                     return
                 _log.warning("the archive's lease was not renewed: %s", error)
                 if lease.is_lost:
@@ -190,12 +190,12 @@ def kept(lease: ArchiveLease) -> Iterator[None]:
     try:
         yield
     finally:
-        is_over.set()
+        is_released.set()
         lease.release()
         thread.join(_PATIENCE)
 
 
-def _held_by(term: Term | None) -> str:
+def _held_by(term: LeaseRecord | None) -> str:
     return f"held by process {term.pid} on {term.host}" if term is not None else "held by another process"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class LeaseRecord:
     """One term of a lease, as its object says; ``fence`` is the number of its holder's first term.
 
     ``expires_at`` is by the holder's clock, 0 once it was given back. ``place`` tells where ``pid`` is a process: this
@@ -23,7 +23,7 @@ class Term:
     place: str = ""
 
     @property
-    def is_over(self) -> bool:
+    def is_released(self) -> bool:
         """Return whether the holder gave it back."""
         return self.expires_at == 0
 
@@ -32,7 +32,7 @@ class Term:
         return json.dumps(asdict(self), sort_keys=True).encode("ascii")
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Term | None:
+    def from_bytes(cls, data: bytes) -> LeaseRecord | None:
         """Return what ``to_bytes`` wrote, None for anything else: its writer was killed, or writes just now."""
         try:
             record = json.loads(data)
@@ -48,7 +48,7 @@ class Term:
             return None
 
 
-def place_of_processes() -> str:
+def pid_namespace() -> str:
     """Return where the numbers of processes mean what they mean here, nothing where nobody can tell."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, destroy_file, explain
-from holdfast.adapters.state_store.archive.object_store import Found, Objects
+from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _CHUNK = 4 << 20
 
 
 @final
-class LocalObjects(Objects):
+class LocalObjectStore(ObjectStore):
     """Files under ``root``, each durable once it was created; a file that a kill cut short is there, and shorter."""
 
     def __init__(self, root: Path, files: FileOperations | None = None) -> None:
@@ -32,7 +32,7 @@ class LocalObjects(Objects):
         return str(self._root / key)
 
     @override
-    def find(self, folder: str = "") -> Mapping[str, Found]:
+    def find(self, folder: str = "") -> Mapping[str, ObjectInfo]:
         with self._doing("listed", folder):
             try:
                 return dict(self._walk(self._root / folder))
@@ -40,10 +40,10 @@ class LocalObjects(Objects):
                 return {}
 
     @override
-    def look(self, key: str) -> Found | None:
+    def look(self, key: str) -> ObjectInfo | None:
         with self._doing("read", key):
             try:
-                return Found((self._root / key).lstat().st_size, None)
+                return ObjectInfo((self._root / key).lstat().st_size, None)
             except FileNotFoundError:
                 return None
 
@@ -93,7 +93,7 @@ class LocalObjects(Objects):
             self._files.remove_folder(folder)
             self._files.sync_folder(folder.parent)
 
-    def _walk(self, folder: Path) -> Iterator[tuple[str, Found]]:
+    def _walk(self, folder: Path) -> Iterator[tuple[str, ObjectInfo]]:
         with os.scandir(folder) as entries:
             found = list(entries)
         for entry in found:
@@ -101,7 +101,7 @@ class LocalObjects(Objects):
                 yield from self._walk(Path(entry.path))
             elif entry.is_file(follow_symlinks=False):
                 key = Path(entry.path).relative_to(self._root).as_posix()
-                yield key, Found(entry.stat(follow_symlinks=False).st_size, None)
+                yield key, ObjectInfo(entry.stat(follow_symlinks=False).st_size, None)
 
     def _create(self, key: str, chunks: Iterable[bytes]) -> bool:
         path = self._root / key

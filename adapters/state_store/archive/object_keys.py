@@ -11,10 +11,10 @@ from holdfast.adapters.state_store.store_folder import folder_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.adapters.state_store.archive.object_store import Found
+    from holdfast.adapters.state_store.archive.object_store import ObjectInfo
 
 
-def is_committed(name: str, found: Mapping[str, Found]) -> bool:
+def is_committed(name: str, found: Mapping[str, ObjectInfo]) -> bool:
     """Return whether the copy of this name is among ``found``, and was brought to its end."""
     commit = found.get(f"{name}/{COMMIT}")
     return commit is not None and commit.size >= COMMIT_SIZE  # one that a kill cut short vouches for nothing

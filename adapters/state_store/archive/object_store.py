@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ObjectInfo:
     """An object that is there: its size in bytes, and the MD5 that its store tells of it, None if it tells none.
 
     ``tag`` is in hex, as S3 has it: of an upload in parts the MD5 of their MD5s, a hyphen, and their number.
@@ -22,7 +22,7 @@ class Found:
     tag: str | None
 
 
-class Objects(ABC):
+class ObjectStore(ABC):
     """Objects under a URL, by keys in POSIX form relative to it; none is ever changed, only created and removed.
 
     All raise ``StateError`` with what could not be done to which object and what to do, once it has been tried for
@@ -34,11 +34,11 @@ class Objects(ABC):
         """Return what a person calls the object, or the whole."""
 
     @abstractmethod
-    def find(self, folder: str = "") -> Mapping[str, Found]:
+    def find(self, folder: str = "") -> Mapping[str, ObjectInfo]:
         """Return the objects below ``folder`` by key, none where there is no such folder."""
 
     @abstractmethod
-    def look(self, key: str) -> Found | None:
+    def look(self, key: str) -> ObjectInfo | None:
         """Return what is known of the object, None if it is not there."""
 
     @abstractmethod

@@ -8,28 +8,28 @@ from typing import TYPE_CHECKING
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from holdfast.adapters.state_store.archive.local_objects import LocalObjects
-from holdfast.adapters.state_store.archive.remote_objects import RemoteObjects
+from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.archive.remote_objects import RemoteObjectStore
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.state_store.archive.object_store import Objects
+    from holdfast.adapters.state_store.archive.object_store import ObjectStore
     from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 _EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "file", "local", "memory"}
 _BUCKETS = {"s3", "s3a", "gs", "gcs"}  # what stands before the first slash is a bucket, as a whole
 
 
-def open_objects(
+def open_object_store(
     url: str,
     *,
     mask: Callable[[str], str],
     policy: RetryPolicy | None = None,
     files: FileOperations | None = None,
-) -> Objects:
+) -> ObjectStore:
     """Return the objects below ``url``: a folder, ``s3://`` or ``gs://``, where one of two creates an object.
 
     ``mask`` takes the secrets out of a text with URLs, ``policy`` says how long what passes is tried again, ``files``
@@ -53,5 +53,5 @@ def open_objects(
         msg = f"the archive {mask(url)} cannot be opened ({mask(str(error))}): check its URL"
         raise StateError(msg) from error
     if isinstance(file_system, LocalFileSystem):
-        return LocalObjects(Path(root), files)
-    return RemoteObjects(file_system, root, mask=mask, policy=policy)
+        return LocalObjectStore(Path(root), files)
+    return RemoteObjectStore(file_system, root, mask=mask, policy=policy)

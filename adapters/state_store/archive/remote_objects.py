@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from holdfast.adapters.shared.network.retry import http_status, is_transient, retry, within
 from holdfast.adapters.state_store.archive.checksum import part_bytes, tag_of
-from holdfast.adapters.state_store.archive.object_store import Found, Objects
+from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
@@ -34,7 +34,7 @@ _CONFLICT = 409  # S3 and another conditional write at that very moment
 
 
 @final
-class RemoteObjects(Objects):
+class RemoteObjectStore(ObjectStore):
     """The objects below ``root`` on ``file_system``, each request tried again under ``policy``.
 
     A file may take the policy's deadline and a second for each MiB. ``mask`` takes the secrets out of a text with URLs.
@@ -61,23 +61,23 @@ class RemoteObjects(Objects):
         return self._mask(str(self._file_system.unstrip_protocol(self._path(key))).rstrip("/"))
 
     @override
-    def find(self, folder: str = "") -> Mapping[str, Found]:
+    def find(self, folder: str = "") -> Mapping[str, ObjectInfo]:
         # the base class would pass over a folder that cannot be listed, and the objects in it would be missing
         options = {} if self._is_async else {"on_error": "raise"}
         with self._doing("listed", folder):
             found = self._unless_missing(lambda: self._file_system.find(self._path(folder), detail=True, **options))
         inside = f"{self._root}/"
         return {
-            name.removeprefix(inside): Found(int(info["size"]), tag_of(info))
+            name.removeprefix(inside): ObjectInfo(int(info["size"]), tag_of(info))
             for name, info in (found or {}).items()
             if info["type"] == "file" and name.startswith(inside)
         }
 
     @override
-    def look(self, key: str) -> Found | None:
+    def look(self, key: str) -> ObjectInfo | None:
         with self._doing("read", key):
             info = self._unless_missing(lambda: self._file_system.info(self._path(key)))
-        return Found(int(info["size"]), tag_of(info)) if info and info["type"] == "file" else None
+        return ObjectInfo(int(info["size"]), tag_of(info)) if info and info["type"] == "file" else None
 
     @override
     def read(self, key: str) -> bytes | None:
