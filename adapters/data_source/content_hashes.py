@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from holdfast.adapters.data_source.stored_file import StoredFile
+    from holdfast.adapters.data_source.listed_file import ListedFile
     from holdfast.domain.data.data_files import DataFile, DataFiles
 
 _BLOCK_BYTES = 8 << 20  # a part of a file, as sources read them side by side
@@ -27,7 +27,7 @@ _THREADS = 16
 
 
 @final
-class Contents:
+class ContentHashes:
     """The hashes of files of this machine; any thread may add to them.
 
     That of a file is the XXH3 of those of its blocks of 8 MiB, 16 bytes each, so that blocks may be read in any order;
@@ -40,22 +40,22 @@ class Contents:
         self._blocks: dict[tuple[str, str], dict[int, bytes]] = {}
         self._known: dict[tuple[str, str], str] = {}
 
-    def of(self, file: StoredFile) -> str | None:
+    def of(self, file: ListedFile) -> str | None:
         """Return what identifies the bytes of ``file``, None while not all of them were read."""
         return self._known.get(_key(file)) if file.is_local else file.unit.etag.replace(" ", "_")
 
-    def learn(self, file: StoredFile, content: str) -> None:
+    def learn(self, file: ListedFile, content: str) -> None:
         """Take what is known of ``file`` from elsewhere."""
         with self._lock:
             self._known[_key(file)] = content
             self._blocks.pop(_key(file), None)
 
-    def is_known(self, file: StoredFile, number: int) -> bool:
+    def is_known(self, file: ListedFile, number: int) -> bool:
         """Return whether the block ``number`` of ``file`` was hashed."""
         key = _key(file)
         return key in self._known or number in self._blocks.get(key, ())
 
-    def add(self, file: StoredFile, number: int, digest: bytes) -> None:
+    def add(self, file: ListedFile, number: int, digest: bytes) -> None:
         """Take the hash of the block ``number`` of ``file``."""
         with self._lock:
             if _key(file) in self._known:
@@ -67,7 +67,7 @@ class Contents:
                 self._known[_key(file)] = xxh3_128(b"".join(blocks[each] for each in range(total))).hexdigest()
                 del self._blocks[_key(file)]
 
-    def find(self, files: Sequence[tuple[DataFile, StoredFile]], known: DataFiles | None) -> None:
+    def find(self, files: Sequence[tuple[DataFile, ListedFile]], known: DataFiles | None) -> None:
         """Hash what is not known of ``files``, or of those of which ``known`` tells a content.
 
         What it tells of a file with the same stamp is taken over. Raises ``DataError`` if a file cannot be read.
@@ -81,21 +81,21 @@ class Contents:
                     self.learn(stored, content)
         self.read([stored for _, stored in files])
 
-    def read(self, files: Sequence[StoredFile]) -> None:
+    def read(self, files: Sequence[ListedFile]) -> None:
         """Hash what is not known of ``files``, many at a time; raises ``DataError`` if one cannot be read."""
         blocks = blocks_of([file for file in files if self.of(file) is None])
         with ThreadPoolExecutor(_THREADS, "holdfast-hash") as pool:
             for _ in pool.map(lambda block: self.read_block(*block), blocks):
                 pass
 
-    def read_block(self, file: StoredFile, number: int) -> None:
+    def read_block(self, file: ListedFile, number: int) -> None:
         """Hash the block ``number`` of ``file`` if it is not known; raises ``DataError`` if it cannot be read."""
         if self.is_known(file, number):
             return
         try:
             with Path(file.path).open("rb", buffering=0) as stream:
                 stream.seek(number * _BLOCK_BYTES)
-                tap = Tap(self, file, number * _BLOCK_BYTES, (number + 1) * _BLOCK_BYTES)
+                tap = HashingTap(self, file, number * _BLOCK_BYTES, (number + 1) * _BLOCK_BYTES)
                 buffer = memoryview(bytearray(min(_READ_BYTES, max(1, file.unit.size))))
                 position = number * _BLOCK_BYTES
                 while position < (number + 1) * _BLOCK_BYTES and (size := stream.readinto(buffer)):
@@ -112,13 +112,13 @@ class Contents:
 
 
 @final
-class Tap:
+class HashingTap:
     """Hashes the blocks of ``file`` between two positions out of what is read of it, by one thread at a time.
 
     A block counts once it was read from front to back; where reading jumps, it is left out.
     """
 
-    def __init__(self, contents: Contents, file: StoredFile, start: int, until: int | None) -> None:
+    def __init__(self, contents: ContentHashes, file: ListedFile, start: int, until: int | None) -> None:
         self._contents = contents
         self._file = file
         self._start = start
@@ -150,7 +150,7 @@ class Tap:
             view = view[size:]
 
 
-def blocks_of(files: Sequence[StoredFile]) -> Sequence[tuple[StoredFile, int]]:
+def blocks_of(files: Sequence[ListedFile]) -> Sequence[tuple[ListedFile, int]]:
     """Return the blocks of ``files``, each with its file and its number, in order."""
     return [(file, number) for file in files for number in range(max(1, -(-file.unit.size // _BLOCK_BYTES)))]
 
@@ -160,5 +160,5 @@ def stamp_of(name: str, etag: str) -> str:
     return blake2b(f"{name} {etag}".encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _key(file: StoredFile) -> tuple[str, str]:
+def _key(file: ListedFile) -> tuple[str, str]:
     return file.path, file.unit.etag

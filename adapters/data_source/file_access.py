@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, final
 from fsspec.implementations.memory import MemoryFileSystem
 from typing_extensions import override
 
-from holdfast.adapters.data_source.content_hashes import Contents, Tap
-from holdfast.adapters.data_source.range_plan import BEYOND_BYTES
-from holdfast.adapters.data_source.ranges import STALL_SECONDS, ReadCounter, open_ranges
+from holdfast.adapters.data_source.content_hashes import ContentHashes, HashingTap
+from holdfast.adapters.data_source.ranges import BEYOND_BYTES, STALL_SECONDS, ReadCounter, open_ranges
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
-    from holdfast.adapters.data_source.stored_file import StoredFile
+    from holdfast.adapters.data_source.listed_file import ListedFile
 
 _BUFFER_BYTES = 1 << 18  # small, as many files may be open at once
 _RANDOM_BYTES = 4 << 20
@@ -31,18 +30,18 @@ _MOST_EXPECTED = 32  # each of them holds a range, and what may lie beyond its p
 
 @final
 @dataclass(frozen=True, slots=True)
-class Access:
+class FileAccess:
     """How files are reached: how long a place on the network may fail, or be silent, and who counts what is read."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     stall_seconds: float = STALL_SECONDS
     counter: ReadCounter = field(default_factory=ReadCounter)
-    contents: Contents = field(default_factory=Contents, compare=False)
+    contents: ContentHashes = field(default_factory=ContentHashes, compare=False)
     _expected: dict[tuple[str, int], io.BufferedReader[Any]] = field(default_factory=dict, compare=False)
     _beyond: dict[str, int] = field(default_factory=dict, compare=False)
     _lock: Lock = field(default_factory=Lock, compare=False)
 
-    def expect(self, file: StoredFile, start: int, until: int | None, *, begin: int) -> None:
+    def expect(self, file: ListedFile, start: int, until: int | None, *, begin: int) -> None:
         """Begin to fetch ``file`` from byte ``begin`` to ``until``, if it is far away: it is opened at ``start`` soon.
 
         It is no error if it never is: of more than 32 such parts the oldest is given up. What is wrong with the place
@@ -67,7 +66,7 @@ class Access:
 
     @contextmanager
     def opened(
-        self, file: StoredFile, *, is_random: bool, start: int = 0, until: int | None = None
+        self, file: ListedFile, *, is_random: bool, start: int = 0, until: int | None = None
     ) -> Iterator[io.BufferedReader[Any]]:
         """Give the bytes of ``file`` as stored, to be read from ``start``, with little read ahead behind ``until``.
 
@@ -84,7 +83,7 @@ class Access:
             if until is not None and not is_random and not file.is_local:
                 self._remember(file, stream.raw.tell() - until)
 
-    def _remember(self, file: StoredFile, beyond: int) -> None:
+    def _remember(self, file: ListedFile, beyond: int) -> None:
         """Let so many bytes more be fetched with the parts of ``file`` that follow, as it has lines that long.
 
         What one long line asked for is forgotten over the parts behind it.
@@ -93,10 +92,10 @@ class Access:
         self._beyond[file.path] = max(BEYOND_BYTES, beyond, known * 7 // 8)
 
     def _stream(
-        self, file: StoredFile, *, is_random: bool, until: int | None, start: int = 0
+        self, file: ListedFile, *, is_random: bool, until: int | None, start: int = 0
     ) -> io.BufferedReader[Any]:
         if file.is_local:
-            tap = None if is_random else Tap(self.contents, file, start, until)
+            tap = None if is_random else HashingTap(self.contents, file, start, until)
             return io.BufferedReader(_LocalFile(file.path, self.counter, tap), _BUFFER_BYTES)
         if isinstance(file.file_system, MemoryFileSystem):
             # all who open a file in memory share one handle, and its place
@@ -120,7 +119,7 @@ class Access:
 class _LocalFile(io.FileIO):
     """Counts what is read, and hashes it while it is in memory."""
 
-    def __init__(self, path: str, counter: ReadCounter, tap: Tap | None) -> None:
+    def __init__(self, path: str, counter: ReadCounter, tap: HashingTap | None) -> None:
         super().__init__(path)
         self._counter = counter
         self._tap = tap

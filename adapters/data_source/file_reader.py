@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self, final
 
-from holdfast.adapters.data_source.formats.compression import DamagedError, unpacked
+from holdfast.adapters.data_source.formats.compression import CorruptDataError, unpacked
 from holdfast.adapters.data_source.formats.delimited import Model, read_delimited, read_header
 from holdfast.adapters.data_source.formats.jsonl import read_jsonl
 from holdfast.adapters.data_source.formats.txt import read_txt
@@ -18,12 +18,15 @@ from holdfast.ports.data_source import Document, Rejected
 if TYPE_CHECKING:
     import io
     from collections.abc import Callable, Iterator
+    from typing import TypeAlias
 
-    from holdfast.adapters.data_source.file_access import Access
+    from holdfast.adapters.data_source.file_access import FileAccess
     from holdfast.adapters.data_source.formats.compression import Compression
     from holdfast.adapters.data_source.formats.records import Fields, Limits, Part
     from holdfast.adapters.data_source.formats.suffixes import Format
-    from holdfast.adapters.data_source.stored_file import StoredFile
+    from holdfast.adapters.data_source.listed_file import ListedFile
+
+    ModelOf: TypeAlias = Callable[["SourceFile"], Model | None]
 
 _TABLES = ("parquet", "arrow")
 _COUNTED_AT_ONCE = 1 << 20  # bytes
@@ -33,16 +36,16 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 @final
 @dataclass(frozen=True, slots=True)
-class File:
+class SourceFile:
     """A file to be read, the one of the data source's paths that led to it, and what it holds."""
 
-    stored: StoredFile
+    stored: ListedFile
     path: str
     format: Format
     compression: Compression
 
     @classmethod
-    def checked(cls, stored: StoredFile, path: str, form: Format, compression: Compression) -> Self:
+    def checked(cls, stored: ListedFile, path: str, form: Format, compression: Compression) -> Self:
         """Return the file; raises ``DataError`` or ``ConfigurationError`` if nothing here can read it."""
         if form in _TABLES and compression != "none":
             msg = f"{stored.unit.name} is {form} inside {compression}, which cannot be read in parts: unpack it"
@@ -60,14 +63,14 @@ class File:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FileReader:
     """Reads files: which fields, how much at once, and from where."""
 
     fields: Fields
     limits: Limits
-    access: Access
+    access: FileAccess
 
-    def split(self, file: File) -> list[tuple[int, int]]:
+    def split(self, file: SourceFile) -> list[tuple[int, int]]:
         """Return parts of ``file``, each by the position at which it starts and about its bytes.
 
         Only a table that is larger than a part is looked into; one that is damaged is a part, to be rejected when read.
@@ -80,7 +83,7 @@ class Reading:
             return self._split_table(file)
         return [(start, min(step, size - start)) for start in range(0, size, step)]
 
-    def read(self, file: File, part: Part, model_of: Callable[[File], Model | None]) -> Iterator[Document | Rejected]:
+    def read(self, file: SourceFile, part: Part, model_of: ModelOf) -> Iterator[Document | Rejected]:
         """Yield the documents of ``part``; what ends the reading is rejected too.
 
         ``model_of`` returns the file whose columns a csv file must have.
@@ -99,27 +102,27 @@ class Reading:
                 raise
             yield Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
 
-    def expect(self, file: File, part: Part) -> None:
+    def expect(self, file: SourceFile, part: Part) -> None:
         """Begin to fetch ``part``, which is read soon, if it is far away and read from front to back."""
         if self.is_expected(file):
             is_entered = file.compression == "none" and file.format not in _DELIMITERS
             begin = max(0, part.start - 1) if is_entered else 0  # a part begins behind the line end before it
             self.access.expect(file.stored, part.start, part.stop, begin=begin)
 
-    def is_expected(self, file: File) -> bool:
+    def is_expected(self, file: SourceFile) -> bool:
         """Return whether ``expect`` does anything for ``file``, if it is far away: tables are read here and there."""
         return file.format not in _TABLES
 
-    def header(self, file: File) -> list[str] | None:
+    def header(self, file: SourceFile) -> list[str] | None:
         """Return the columns of a csv or tsv file, None if it has none to read."""
         with self.access.opened(file.stored, is_random=True) as packed:
             try:
                 stream = unpacked(packed, file.compression)
                 return read_header(stream, _DELIMITERS[file.format], self.limits.record_bytes)
-            except (ValueError, DamagedError):
+            except (ValueError, CorruptDataError):
                 return None
 
-    def line_of(self, file: File, position: int) -> int | None:
+    def line_of(self, file: SourceFile, position: int) -> int | None:
         """Return the number of the line that begins at byte ``position``, None where nobody would wait for it."""
         if not file.stored.is_local or file.format in _TABLES:
             return None
@@ -131,11 +134,15 @@ class Reading:
                         return None
                     line += stream.read(min(_COUNTED_AT_ONCE, position - start)).count(b"\n")
                 return line
-        except (OSError, DamagedError, DataError):
+        except (OSError, CorruptDataError, DataError):
             return None
 
     def _documents(
-        self, file: File, stored: io.BufferedReader[Any], part: Part, model_of: Callable[[File], Model | None]
+        self,
+        file: SourceFile,
+        stored: io.BufferedReader[Any],
+        part: Part,
+        model_of: ModelOf,
     ) -> Iterator[Document | Rejected]:
         fields, most = self.fields, self.limits.record_bytes
         stream = unpacked(stored, file.compression)
@@ -155,7 +162,7 @@ class Reading:
 
                 return read_arrow(stream, part, fields, most)
 
-    def _split_table(self, file: File) -> list[tuple[int, int]]:
+    def _split_table(self, file: SourceFile) -> list[tuple[int, int]]:
         from holdfast.adapters.data_source.formats.arrow import split_arrow
         from holdfast.adapters.data_source.formats.parquet import split_parquet
 
@@ -173,21 +180,21 @@ class Reading:
         return parts or [(0, size)]
 
 
-def _sentence(error: Exception, file: File, position: int) -> str:
+def _sentence(error: Exception, file: SourceFile, position: int) -> str:
     if isinstance(error, DataError):
         return str(error)
     place, remedy = f"{file.name}, from position {position} on", "fetch it again or leave it out"
-    if isinstance(error, DamagedError):
+    if isinstance(error, CorruptDataError):
         return f"{place}: {error}: {remedy}"
     if file.format in _TABLES and not _is_of_the_place(error):
         return f"{place}: it is a truncated or damaged {file.format} file ({describe(error)}): {remedy}"
     return f"{file.name} cannot be read ({describe(error)}): check that it is there and that you may read it"
 
 
-def _is_damage(error: Exception, file: File) -> bool:
+def _is_damage(error: Exception, file: SourceFile) -> bool:
     if isinstance(error, DataError):
         return error.__cause__ is None or isinstance(error.__cause__, ValueError)
-    return isinstance(error, (DamagedError, ValueError)) or (file.format in _TABLES and not _is_of_the_place(error))
+    return isinstance(error, (CorruptDataError, ValueError)) or (file.format in _TABLES and not _is_of_the_place(error))
 
 
 def _is_of_the_place(error: Exception) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, final
 from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import stamp_of
-from holdfast.adapters.data_source.file_access import Access
-from holdfast.adapters.data_source.file_reader import File, Reading
+from holdfast.adapters.data_source.file_access import FileAccess
+from holdfast.adapters.data_source.file_reader import FileReader, SourceFile
 from holdfast.adapters.data_source.formats.records import Fields, Limits, Part, fingerprint_of
 from holdfast.adapters.data_source.formats.suffixes import compression_of, format_of
 from holdfast.adapters.data_source.listing import list_files
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.formats.delimited import Model
     from holdfast.adapters.data_source.formats.records import Value
     from holdfast.adapters.data_source.formats.suffixes import Format
-    from holdfast.adapters.data_source.stored_file import StoredFile
+    from holdfast.adapters.data_source.listed_file import ListedFile
 
 _THREADS = 16
 _PLACE = re.compile(r"(line|row) at byte \d+")  # what those who read lines and rows call the place of a record
@@ -64,7 +64,7 @@ class FilesDataSource(DataSource):
         text_field: str = "text",
         filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
         limits: Limits | None = None,
-        access: Access | None = None,
+        access: FileAccess | None = None,
     ) -> None:
         self._paths = list(paths)
         self._places = list(paths.values()) if isinstance(paths, Mapping) else ()
@@ -73,9 +73,9 @@ class FilesDataSource(DataSource):
         self._format = format
         self._compression = compression
         self._limits = limits or Limits()
-        self._access = access or Access()
+        self._access = access or FileAccess()
         self._columns: dict[str, list[str] | None] = {}
-        self._reading = Reading(Fields.choose(text_field, filter), self._limits, self._access)
+        self._reading = FileReader(Fields.choose(text_field, filter), self._limits, self._access)
 
     @override
     def units(self) -> Sequence[Unit]:
@@ -109,7 +109,7 @@ class FilesDataSource(DataSource):
     def release(self) -> None:
         self._reading.access.release()
 
-    def _part(self, unit: Unit, start: int | None) -> tuple[File, Part]:
+    def _part(self, unit: Unit, start: int | None) -> tuple[SourceFile, Part]:
         known, file = self._units[unit.name]
         return file, Part(file.name, max(known.start, start or 0), known.stop)
 
@@ -149,13 +149,13 @@ class FilesDataSource(DataSource):
     def read_retries(self) -> int:
         return self._access.counter.read_retries
 
-    def _told(self, file: File) -> DataFile:
+    def _told(self, file: SourceFile) -> DataFile:
         stored = file.stored
         form = file.format if file.compression == "none" else f"{file.format}.{file.compression}"
         stamp = stamp_of(file.name, stored.unit.etag)
         return DataFile(self._name(file), stored.unit.size, form, stamp, self._access.contents.of(stored))
 
-    def _name(self, file: File) -> str:
+    def _name(self, file: SourceFile) -> str:
         below = file.stored.below
         return below.lstrip("/") if len(self._paths) == 1 else f"data.path[{self._paths.index(file.path)}]{below}"
 
@@ -164,13 +164,13 @@ class FilesDataSource(DataSource):
         found = {file.path: file.stored.place for file in self._files}
         return [found.get(path, path) for path in self._paths]
 
-    def _rank(self, name: str, file: File) -> str:
+    def _rank(self, name: str, file: SourceFile) -> str:
         if not self._places:
             return name
         return f"{self._places[self._paths.index(file.path)]}{name.removeprefix(file.stored.place)}"
 
     @cached_property
-    def _units(self) -> Mapping[str, tuple[Unit, File]]:
+    def _units(self) -> Mapping[str, tuple[Unit, SourceFile]]:
         with ThreadPoolExecutor(_THREADS) as pool:
             units = list(chain.from_iterable(pool.map(self._split, self._files)))
         found = {
@@ -181,7 +181,7 @@ class FilesDataSource(DataSource):
             raise DataError(msg)
         return found
 
-    def _columns_to_match(self, file: File) -> Model | None:
+    def _columns_to_match(self, file: SourceFile) -> Model | None:
         """All files of a path have the columns of the first one."""
         first = self._first.get((file.path, file.format), file)
         if first.name == file.name:
@@ -191,7 +191,7 @@ class FilesDataSource(DataSource):
         columns = self._columns[first.name]
         return None if columns is None else (first.name, columns)
 
-    def _split(self, file: File) -> list[tuple[Unit, File]]:
+    def _split(self, file: SourceFile) -> list[tuple[Unit, SourceFile]]:
         whole = file.stored.unit
         shares = self._reading.split(file)
         stops = [start for start, _ in shares[1:]]
@@ -202,18 +202,18 @@ class FilesDataSource(DataSource):
         ]
 
     @cached_property
-    def _first(self) -> Mapping[tuple[str, Format], File]:
+    def _first(self) -> Mapping[tuple[str, Format], SourceFile]:
         return {(file.path, file.format): file for file in reversed(self._files) if file.format in ("csv", "tsv")}
 
     @cached_property
-    def _files(self) -> Sequence[File]:
+    def _files(self) -> Sequence[SourceFile]:
         if self._part_of is not None:
             whole, names = self._part_of
             return [file for file in whole._files if self._name(file) in names]  # noqa: SLF001  of its own kind
         found = {file.name: file for path in reversed(self._paths) for file in self._files_at(path)}
         return sorted(found.values(), key=lambda file: self._rank(file.name, file))
 
-    def _files_at(self, path: str) -> Iterator[File]:
+    def _files_at(self, path: str) -> Iterator[SourceFile]:
         stored = [
             file for file in list_files(path, self._exclude, self._access) if file.is_chosen or self._format_of(file)
         ]
@@ -228,14 +228,14 @@ class FilesDataSource(DataSource):
                     f"the suffix of {file.unit.name} does not tell its format: set data.format, to txt or jsonl perhaps"
                 )
                 raise DataError(msg)
-            yield File.checked(file, path, form, self._compression_of(file))
+            yield SourceFile.checked(file, path, form, self._compression_of(file))
 
-    def _format_of(self, file: StoredFile) -> Format | None:
+    def _format_of(self, file: ListedFile) -> Format | None:
         return format_of(_path_of(file)) if self._format == "auto" else self._format
 
-    def _compression_of(self, file: StoredFile) -> Compression:
+    def _compression_of(self, file: ListedFile) -> Compression:
         return compression_of(_path_of(file)) if self._compression == "auto" else self._compression
 
 
-def _path_of(file: StoredFile) -> str:
+def _path_of(file: ListedFile) -> str:
     return file.path.partition("?")[0] if file.path.startswith(("http://", "https://")) else file.path

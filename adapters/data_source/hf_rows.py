@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset, load_dataset_builder, load_from_d
 from typing_extensions import override
 
 from holdfast.adapters.data_source.content_hashes import blocks_of
-from holdfast.adapters.data_source.file_access import Access
+from holdfast.adapters.data_source.file_access import FileAccess
 from holdfast.adapters.data_source.formats.columnar import documents, problem_with
 from holdfast.adapters.data_source.formats.records import Fields, fingerprint_of
 from holdfast.adapters.data_source.listing import list_files
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from holdfast.adapters.data_source.content_hashes import Contents
-    from holdfast.adapters.data_source.stored_file import StoredFile
+    from holdfast.adapters.data_source.content_hashes import ContentHashes
+    from holdfast.adapters.data_source.listed_file import ListedFile
 
 _BATCH_BYTES = 4 << 20
 _MOST_ROWS = 256
 
 
-class Rows(ABC):
+class DatasetRows(ABC):
     """A split of a dataset in units of rows.
 
     ``stored`` are the files that hold nothing but the split, in the order of its rows; none where nobody tells them.
     """
 
-    stored: Sequence[StoredFile] = ()
+    stored: Sequence[ListedFile] = ()
 
     @abstractmethod
     def units(self, name: str, unit_bytes: int) -> Sequence[Unit]:
@@ -55,7 +55,7 @@ class Rows(ABC):
             yield from documents(table, position, unit.name, fields, record_bytes)
 
 
-def open_rows(path: str, name: str | None, split: str, revision: str | None, contents: Contents) -> Rows:
+def open_rows(path: str, name: str | None, split: str, revision: str | None, contents: ContentHashes) -> DatasetRows:
     """Return the split, of which ``contents`` learns what is read; raises what the library raises."""
     folder = Path(path)
     if (folder / "dataset_dict.json").is_file():
@@ -67,8 +67,8 @@ def open_rows(path: str, name: str | None, split: str, revision: str | None, con
 
 
 @final
-class _SavedRows(Rows):
-    def __init__(self, folder: Path, split: str, contents: Contents) -> None:
+class _SavedRows(DatasetRows):
+    def __init__(self, folder: Path, split: str, contents: ContentHashes) -> None:
         dataset = load_from_disk(str(folder))
         if dataset.split is not None and str(dataset.split) != split:
             msg = f"the folder holds the split {str(dataset.split)!r}"
@@ -119,7 +119,7 @@ class _SavedRows(Rows):
 
 
 @final
-class _StreamedRows(Rows):
+class _StreamedRows(DatasetRows):
     def __init__(self, builder: Any, split: str) -> None:
         self._dataset: IterableDataset = builder.as_streaming_dataset(split=split).with_format("arrow")
         files = (builder.config.data_files or {}).get(split)
@@ -142,8 +142,8 @@ class _StreamedRows(Rows):
             position += table.num_rows
 
 
-def _stored(path: str) -> StoredFile:
-    (file,) = list_files(path, (), Access())
+def _stored(path: str) -> ListedFile:
+    (file,) = list_files(path, (), FileAccess())
     return replace(file, place=str(Path(file.path).parent))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from holdfast.adapters.data_source.content_hashes import Contents, stamp_of
+from holdfast.adapters.data_source.content_hashes import ContentHashes, stamp_of
 from holdfast.adapters.data_source.formats.records import Fields, Limits, fingerprint_of
 from holdfast.domain.data.data_files import DataFile, DataFiles
 from holdfast.domain.errors import ConfigurationError, DataError
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.adapters.data_source.formats.records import Value
-    from holdfast.adapters.data_source.hf_rows import Rows
-    from holdfast.adapters.data_source.stored_file import StoredFile
+    from holdfast.adapters.data_source.hf_rows import DatasetRows
+    from holdfast.adapters.data_source.listed_file import ListedFile
 
 
 @final
@@ -53,7 +53,7 @@ class HuggingfaceDataSource(BasicDataSource):
         self._revision = revision
         self._fields = Fields.choose(text_field, filter)
         self._limits = limits or Limits()
-        self._contents = Contents()
+        self._contents = ContentHashes()
 
     @override
     def units(self) -> Sequence[Unit]:
@@ -94,7 +94,7 @@ class HuggingfaceDataSource(BasicDataSource):
         self._contents.find(list(zip(files.files, self._rows.stored, strict=True)), known)
         return self.files()
 
-    def _told(self, file: StoredFile) -> DataFile:
+    def _told(self, file: ListedFile) -> DataFile:
         stamp = stamp_of(file.unit.name, file.unit.etag)
         return DataFile(file.below.lstrip("/"), file.unit.size, "arrow", stamp, self._contents.of(file))
 
@@ -103,7 +103,7 @@ class HuggingfaceDataSource(BasicDataSource):
         return {unit.name: unit for unit in self._rows.units(f"{self._path}/{self._split}", self._limits.unit_bytes)}
 
     @cached_property
-    def _rows(self) -> Rows:
+    def _rows(self) -> DatasetRows:
         try:
             from holdfast.adapters.data_source.hf_rows import open_rows
         except ImportError as error:

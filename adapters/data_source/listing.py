@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from fsspec.core import url_to_fs
 from fsspec.utils import glob_translate
 
-from holdfast.adapters.data_source.remote_listing import Place
-from holdfast.adapters.data_source.stored_file import StoredFile, local_etag
+from holdfast.adapters.data_source.listed_file import ListedFile, local_etag
+from holdfast.adapters.data_source.remote_file_system import RemoteFileSystem
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.urls import describe, without_secrets
 from holdfast.ports.data_source import Unit
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-    from holdfast.adapters.data_source.file_access import Access
+    from holdfast.adapters.data_source.file_access import FileAccess
 
 _MAGIC = re.compile(r"[*?\[]")
 _PACKAGES = {
@@ -37,7 +37,7 @@ _PACKAGES = {
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "LastModified", "last_modified", "created")
 
 
-def list_files(url: str, exclude: Sequence[str], access: Access) -> Iterator[StoredFile]:
+def list_files(url: str, exclude: Sequence[str], access: FileAccess) -> Iterator[ListedFile]:
     """Yield the files that ``url`` names: itself, those below a folder, or those that a glob matches.
 
     Hidden files and folders (``.git``) are left out unless a glob spells the dot, and so is what ``exclude`` matches:
@@ -46,12 +46,12 @@ def list_files(url: str, exclude: Sequence[str], access: Access) -> Iterator[Sto
     cannot be listed, ``ConfigurationError`` if a package for it is missing.
     """
     file_system, root = _open(url)
-    place = Place(file_system, access)
+    place = RemoteFileSystem(file_system, access)
     try:
         file_system.invalidate_cache()  # some remember what they listed, however long ago
         info = place.info(root)
         if not info and not _MAGIC.search(root):
-            _refuse_missing(url)
+            _raise_missing(url)
         if info.get("type") == "file":
             yield _stored(place, root, info, base=root, is_chosen=True)
             return
@@ -68,7 +68,7 @@ def list_files(url: str, exclude: Sequence[str], access: Access) -> Iterator[Sto
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    place: Place
+    place: RemoteFileSystem
     root: str
     base: str
     is_folder: bool
@@ -114,7 +114,7 @@ class _Search:
         )
 
 
-def _refuse_missing(url: str) -> NoReturn:
+def _raise_missing(url: str) -> NoReturn:
     shown = without_secrets(url)
     advice = f"several paths are written as a list, data.path=[{shown}]" if "," in url else "check data.path"
     msg = f"there is no file or folder {shown}: {advice}"
@@ -140,11 +140,11 @@ def _fixed_part(root: str) -> str:
     return root[: magic.start() if magic else None].rpartition("/")[0]
 
 
-def _stored(place: Place, path: str, info: dict[str, Any], *, base: str, is_chosen: bool) -> StoredFile:
+def _stored(place: RemoteFileSystem, path: str, info: dict[str, Any], *, base: str, is_chosen: bool) -> ListedFile:
     file_system = place.file_system
     if place.is_local:
         unit = Unit(path, Path(path).stat().st_size, local_etag(path))
-        return StoredFile(unit, path, file_system, None, is_chosen, base)
+        return ListedFile(unit, path, file_system, None, is_chosen, base)
     name, base = (without_secrets(file_system.unstrip_protocol(each)) for each in (path, base))
     if info.get("size") is None:
         info = place.info(path)  # a page of links, which is what HTTP lists, tells no sizes
@@ -153,4 +153,4 @@ def _stored(place: Place, path: str, info: dict[str, Any], *, base: str, is_chos
         raise DataError(msg)
     version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
     unit = Unit(name, int(info["size"]), f"{version}-{info['size']}")
-    return StoredFile(unit, path, file_system, info.get("ETag"), is_chosen, base)
+    return ListedFile(unit, path, file_system, info.get("ETag"), is_chosen, base)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from typing_extensions import override
 
-from holdfast.adapters.data_source.range_plan import BEYOND_BYTES, RangeSteps
 from holdfast.adapters.data_source.remote_file import RemoteFile
 from holdfast.adapters.shared.network.retry import http_status, is_transient, retry
 from holdfast.domain.errors import DataError
@@ -25,6 +24,10 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
     from typing_extensions import Buffer
+
+BEYOND_BYTES = 1 << 18  # enough for the rest of most lines
+_FURTHER_BYTES = 1 << 20  # and of nearly all others, so that their reader waits once
+_SMALL_REST = 32  # what is left of a part and is so many times smaller than a range needs no request of its own
 
 RANGE_BYTES = 8 << 20
 AHEAD = 4
@@ -242,3 +245,31 @@ class _RangeStream(io.RawIOBase):
         tries = f", tried {wanted.attempts} times" if wanted.attempts > 1 else ""
         cause = f"byte {wanted.begin} on: {describe(error)}{tries}"
         return f"{name} cannot be read ({cause}): check that the place answers and that you may read it"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RangeSteps:
+    """Ranges of ``range_bytes`` of a file of ``size`` bytes, ``ahead`` of them beside the one that is read.
+
+    From ``until`` on, where a part of the file ends but for its last line, nothing is fetched ahead but ``beyond``
+    bytes with the part's end, and ranges grow with the line.
+    """
+
+    size: int
+    until: int
+    range_bytes: int
+    ahead: int
+    beyond: int = BEYOND_BYTES
+
+    def following(self, begin: int, pending: int) -> int | None:
+        """Return where the range that begins at ``begin`` ends, None if it is not to be fetched behind ``pending``."""
+        if begin >= self.size or pending > self.ahead:
+            return None
+        if begin >= self.until:
+            further = min(max(_FURTHER_BYTES, begin - self.until), self.range_bytes)
+            return None if pending else min(begin + further, self.size)
+        end = min(begin + self.range_bytes, self.until)
+        if (self.until - end) * _SMALL_REST <= self.range_bytes:
+            end = min(self.until + min(self.beyond, self.range_bytes), self.size)
+        return end

@@ -13,6 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.data_source.s3_stores import give_up, store_of
+from holdfast.adapters.shared.network.retry import TRANSIENT_STATUSES
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from obstore import GetOptions
     from obstore.store import S3Store
 
-_PASSING = {408, 429, 500, 502, 503, 504}
 _STATUS = re.compile(r"non-2xx status code: (\d{3})")
 _KIND = re.compile(r"HttpError \{\s*kind: (Connect|Request|Timeout|Interrupted)\b")
 _FAREWELL_SECONDS = 0.05  # a body that arrived or was dropped leaves its thread in a fraction of that
@@ -97,7 +97,7 @@ def _raise_if_passing(error: Exception) -> None:
     """
     text = str(error)
     if status := _STATUS.search(text):
-        if int(status[1]) in _PASSING:
+        if int(status[1]) in TRANSIENT_STATUSES:
             msg = f"the server answered {status[1]}"
             raise ConnectionError(msg) from None
         return

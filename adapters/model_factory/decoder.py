@@ -12,7 +12,7 @@ from transformers import AutoConfig
 from typing_extensions import override
 
 from holdfast.adapters.model_factory.initialisation import initialise
-from holdfast.adapters.model_factory.model_folder import refuse_strange_files
+from holdfast.adapters.model_factory.model_folder import check_model_folder
 from holdfast.adapters.shared.decoder.config_fields import shape_of, value_of
 from holdfast.adapters.shared.decoder.decoder_attention import SdpaAttention, choose_attention
 from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
@@ -130,7 +130,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
 
 
 def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
-    refuse_strange_files(folder)
+    check_model_folder(folder)
     config = _read_json(folder / "config.json")
     model_type = config.get("model_type")
     if model_type == OWN_TYPE:

@@ -13,16 +13,16 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from typing_extensions import override
 
 from holdfast.adapters.model_factory.huggingface_checks import (
+    check_head_counts,
+    check_known_fields,
     check_length,
     check_sizes,
+    check_task,
     check_vocabulary,
     explain,
     longest_row,
-    refuse_other_tasks,
-    refuse_strangers,
-    refuse_uneven_heads,
 )
-from holdfast.adapters.model_factory.model_folder import refuse_strange_files
+from holdfast.adapters.model_factory.model_folder import check_model_folder
 from holdfast.adapters.model_factory.pickled_weights import Trust, pickled_weights
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
 from holdfast.adapters.shared.modeling.attention import VARLEN, offer_varlen
@@ -138,18 +138,18 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
                 msg = "there is no such folder: set model.path to a model folder or a hub name"
                 raise ValueError(msg)
             if Path(self._path).is_dir():
-                refuse_strange_files(Path(self._path))
+                check_model_folder(Path(self._path))
             self._source.update(reached(self._path, self._revision))
             config = AutoConfig.from_pretrained(self._path, trust_remote_code=self._trusts_code, **self._source)
-            refuse_other_tasks(config)
+            check_task(config)
             if self._pretrained:
                 return config
             config.vocab_size = sizes.get("vocab_size", config.vocab_size)
         else:
-            refuse_strangers(self._config)
+            check_known_fields(self._config)
             config = AutoConfig.for_model(**{**sizes, **self._config})
-            refuse_other_tasks(config)
-            refuse_uneven_heads(config)
+            check_task(config)
+            check_head_counts(config)
         config.bos_token_id = config.eos_token_id = end_of_text
         config.pad_token_id = None  # torch never trains a padding id, and here it may be any token's
         return config

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 
-def refuse_strangers(fields: Mapping[str, Any]) -> None:
+def check_known_fields(fields: Mapping[str, Any]) -> None:
     """Raise ``ValueError`` for a field that the model does not have: transformers would keep it and never read it."""
-    _refuse_unknown_type(fields["model_type"])
+    _check_model_type(fields["model_type"])
     default = AutoConfig.for_model(fields["model_type"])
     known = {*default.to_dict(), *default.attribute_map, *_known_to_class(default)}
     for name in fields:
@@ -30,10 +30,10 @@ def refuse_strangers(fields: Mapping[str, Any]) -> None:
             near = get_close_matches(name, known, n=1)
             msg = f"it has no field {name}" + (f": did you mean {near[0]}?" if near else "")
             raise ValueError(msg)
-    _refuse_uneven_width(fields, default)
+    _check_head_width(fields, default)
 
 
-def refuse_uneven_heads(config: PreTrainedConfig) -> None:
+def check_head_counts(config: PreTrainedConfig) -> None:
     """Raise ``ValueError`` for heads that share keys unevenly: transformers would find out in the first step."""
     heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
@@ -41,7 +41,7 @@ def refuse_uneven_heads(config: PreTrainedConfig) -> None:
         raise ValueError(msg)
 
 
-def refuse_other_tasks(config: PreTrainedConfig) -> None:
+def check_task(config: PreTrainedConfig) -> None:
     """Raise ``ValueError`` for a model that transformers has, but not as one that predicts the next token."""
     kind = config.model_type
     has_own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
@@ -52,7 +52,7 @@ def refuse_other_tasks(config: PreTrainedConfig) -> None:
 
 def check_sizes(network: PreTrainedModel, *, vocabulary_size: int, sequence_length: int | None) -> None:
     """Raise ``ConfigurationError`` if the tokenizer has more ids than the model, or rows are longer than it sees."""
-    _refuse_sizes(network.get_input_embeddings().num_embeddings, vocabulary_size)
+    _check_vocabulary_size(network.get_input_embeddings().num_embeddings, vocabulary_size)
     check_length(network.config, sequence_length)
 
 
@@ -60,7 +60,7 @@ def check_vocabulary(config: PreTrainedConfig, vocabulary_size: int) -> None:
     """Raise ``ConfigurationError`` if ``config`` tells that the tokenizer has more ids than the model."""
     rows = getattr(config.get_text_config(), "vocab_size", None)
     if isinstance(rows, int):
-        _refuse_sizes(rows, vocabulary_size)
+        _check_vocabulary_size(rows, vocabulary_size)
 
 
 def check_length(config: PreTrainedConfig, sequence_length: int | None) -> None:
@@ -87,13 +87,13 @@ def explain(error: Exception, path: str | None) -> str:
     return shorten(f"{type(error).__name__}: {error}" if is_word else str(error), width=300)
 
 
-def _refuse_sizes(rows: int, vocabulary_size: int) -> None:
+def _check_vocabulary_size(rows: int, vocabulary_size: int) -> None:
     if rows < vocabulary_size:
         msg = f"the tokenizer has {vocabulary_size} ids but the model embeds {rows}: use the model's own tokenizer"
         raise ConfigurationError(msg)
 
 
-def _refuse_unknown_type(kind: str) -> None:
+def _check_model_type(kind: str) -> None:
     if kind not in CONFIG_MAPPING:
         near = get_close_matches(kind, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, n=1)
         advice = f"did you mean {near[0]}?" if near else "choose one that it has, such as llama or gpt2"
@@ -101,7 +101,7 @@ def _refuse_unknown_type(kind: str) -> None:
         raise ValueError(msg)
 
 
-def _refuse_uneven_width(fields: Mapping[str, Any], default: PreTrainedConfig) -> None:
+def _check_head_width(fields: Mapping[str, Any], default: PreTrainedConfig) -> None:
     names = {name: default.attribute_map.get(name, name) for name in ("hidden_size", "num_attention_heads")}
     width, heads = (fields.get(name, fields.get(own, getattr(default, own, None))) for name, own in names.items())
     if "head_dim" in fields or not (isinstance(width, int) and isinstance(heads, int)):

@@ -12,7 +12,7 @@ from holdfast.domain.errors import ConfigurationError
 _LARGEST_INDEX = 64 << 20
 
 
-def refuse_strange_files(folder: Path) -> None:
+def check_model_folder(folder: Path) -> None:
     """Raise ``ConfigurationError`` if ``folder`` holds what leads elsewhere; opens nothing but maps of weights.
 
     Refused are links out of the folder (but those of the hub's cache to its own blobs), pipes, sockets and devices, and
@@ -21,15 +21,15 @@ def refuse_strange_files(folder: Path) -> None:
     root = folder.resolve()
     try:
         for entry in sorted(root.iterdir()):
-            _refuse_strange(entry, root)
+            _check_entry(entry, root)
         for index in sorted(root.glob("*.safetensors.index.json")):
-            _refuse_odd_names(index)
+            _check_index(index)
     except OSError as error:
         msg = f"the model folder {folder} cannot be read: {error.strerror or error}"
         raise ConfigurationError(msg) from error
 
 
-def _refuse_strange(entry: Path, root: Path) -> None:
+def _check_entry(entry: Path, root: Path) -> None:
     if entry.is_symlink():
         target = Path(os.path.realpath(entry))
         places = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
@@ -42,7 +42,7 @@ def _refuse_strange(entry: Path, root: Path) -> None:
         raise ConfigurationError(msg)
 
 
-def _refuse_odd_names(index: Path) -> None:
+def _check_index(index: Path) -> None:
     if index.stat().st_size > _LARGEST_INDEX:
         msg = f"{index} has more than {_LARGEST_INDEX >> 20} MiB, too many for a map of weights: copy the model again"
         raise ConfigurationError(msg)

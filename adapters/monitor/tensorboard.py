@@ -50,7 +50,7 @@ class TensorboardMonitor(Monitor):
             for name, value in metrics.items():
                 self._writer.add_scalar(name, float(value), step)
         except OSError as error:
-            self._refuse(error)
+            self._raise_write_error(error)
 
     @override
     def rewind(self, step: int) -> None:
@@ -61,7 +61,7 @@ class TensorboardMonitor(Monitor):
                 self._writer.close()
             self._writer = self._open(step + 1 if step else 0)
         except OSError as error:
-            self._refuse(error)
+            self._raise_write_error(error)
 
     @override
     def close(self) -> None:
@@ -71,7 +71,7 @@ class TensorboardMonitor(Monitor):
             if writer is not None:
                 writer.close()
         except OSError as error:
-            self._refuse(error)
+            self._raise_write_error(error)
 
     def _open(self, purge_step: int | None) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter
@@ -79,7 +79,7 @@ class TensorboardMonitor(Monitor):
         _wait_for_a_later_name(self._folder)
         return SummaryWriter(str(self._folder), purge_step=purge_step, max_queue=_UNBOUNDED, flush_secs=_FLUSH_SECONDS)
 
-    def _refuse(self, error: OSError) -> NoReturn:
+    def _raise_write_error(self, error: OSError) -> NoReturn:
         self._writer = None
         msg = f"figures cannot be written to {self._folder}, {explain(error)}"
         raise StateError(msg) from error

@@ -83,7 +83,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     def _wrap(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
         device = accelerator.device
         if world_size() > 1 and (self._sharding == "fsdp2" or (self._sharding == "auto" and not _fits(model, device))):
-            _refuse_quantized(model)
+            _check_not_quantized(model)
             shard(model, device, precision=self._precision, offload=self._offload)
             optimizer = self._optimizer(model, "sharded")
             return FsdpEngine(model, optimizer, device, clip=self._clip, precision=self._precision)
@@ -115,7 +115,7 @@ def _fits(model: CausalLanguageModel, device: torch.device) -> bool:
     return needed < 0.8 * int(room)
 
 
-def _refuse_quantized(model: CausalLanguageModel) -> None:
+def _check_not_quantized(model: CausalLanguageModel) -> None:
     if any(hasattr(parameter, "quant_state") for parameter in model.parameters()):
         msg = "the model's 4-bit weights cannot be sharded: set optimizer.sharding=ddp, or model.lora.quantize=none"
         raise ConfigurationError(msg)

@@ -51,15 +51,15 @@ def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ra
     """
     for name in _SECTIONS:
         if not isinstance(config.get(name, {}), dict):
-            _refuse(f"{name} is {config[name]!r}, which is no JSON object: see DeepSpeed's documentation")
+            _reject(f"{name} is {config[name]!r}, which is no JSON object: see DeepSpeed's documentation")
     for key, value in own.items():
-        _refuse_other(key, _value_at(config, key), value)
-    _refuse_other_precision(config, own)
-    _refuse_other_batch(config, own, num_ranks)
-    _refuse_other_algorithm(config, own)
+        _check_value(key, _value_at(config, key), value)
+    _check_precision(config, own)
+    _check_batch_size(config, own, num_ranks)
+    _check_algorithm(config, own)
     kept = _without_auto({name: value for name, value in config.items() if name not in _OURS})
     zero = _with_run(kept.get("zero_optimization", {}), own)
-    _refuse_impossible(zero)
+    _check_zero(zero)
     return {
         **kept,
         "zero_optimization": zero,
@@ -97,7 +97,7 @@ _SETTING = MappingProxyType(
 def _with_run(zero: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     for part in ("offload_optimizer", "offload_param"):
         if not isinstance(zero.get(part) or {}, dict):
-            _refuse(f'zero_optimization.{part} is {zero[part]!r}: it must be an object, such as {{"device": "cpu"}}')
+            _reject(f'zero_optimization.{part} is {zero[part]!r}: it must be an object, such as {{"device": "cpu"}}')
     whole = {**zero, "stage": own.get("zero_optimization.stage") or zero.get("stage", 2)}
     for part in ("offload_optimizer", "offload_param"):
         device = own.get(f"zero_optimization.{part}.device")
@@ -106,28 +106,28 @@ def _with_run(zero: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     return whole
 
 
-def _refuse_other(key: str, theirs: object, ours: object) -> None:
+def _check_value(key: str, theirs: object, ours: object) -> None:
     if ours is None or theirs is None or theirs in ("auto", ours):
         return
     if isinstance(theirs, list) and isinstance(ours, tuple) and tuple(theirs) == ours:
         return
     if isinstance(theirs, (int, float)) and isinstance(ours, (int, float)) and float(theirs) == float(ours):
         return
-    _refuse(
+    _reject(
         f"{key} is {theirs!r}, but the run's {_SETTING.get(key, 'settings')} is {_plain(ours)!r}: make them equal, or "
         'write "auto" in the file'
     )
 
 
-def _refuse_other_precision(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    _refuse_other("bf16.enabled", _value_at(config, "bfloat16.enabled"), own["bf16.enabled"])
+def _check_precision(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    _check_value("bf16.enabled", _value_at(config, "bfloat16.enabled"), own["bf16.enabled"])
     precision = "bf16" if own["bf16.enabled"] else "fp32"
     for name in ("fp16", "amp", "torch_autocast"):
         if _value_at(config, f"{name}.enabled") is True:
-            _refuse(f"{name}.enabled is true, but the run's optimizer.precision is {precision}: leave {name} out")
+            _reject(f"{name}.enabled is true, but the run's optimizer.precision is {precision}: leave {name} out")
 
 
-def _refuse_other_batch(config: Mapping[str, Any], own: Mapping[str, Any], num_ranks: int) -> None:
+def _check_batch_size(config: Mapping[str, Any], own: Mapping[str, Any], num_ranks: int) -> None:
     whole = own.get("train_batch_size")
     if whole is None:
         return
@@ -136,18 +136,18 @@ def _refuse_other_batch(config: Mapping[str, Any], own: Mapping[str, Any], num_r
     if isinstance(steps, int):
         rows = micro if isinstance(micro, int) else at_once
         if rows * steps * num_ranks != whole:
-            _refuse(
+            _reject(
                 f"micro-batches of {rows}, {steps} times on {num_ranks} processes, are {rows * steps * num_ranks} "
                 f'sequences, but optimizer.batch_size is {whole}: make them equal, or write "auto" in the file'
             )
     if isinstance(micro, int) and micro != at_once:
-        _refuse(
+        _reject(
             f"train_micro_batch_size_per_gpu is {micro}, but without optimizer.micro_batch a process takes all its "
             f"{at_once} sequences at once: set optimizer.micro_batch={micro}"
         )
 
 
-def _refuse_other_algorithm(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _check_algorithm(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     kind, ours = _value_at(config, "optimizer.type"), own.get("optimizer.algorithm", "adamw")
     if kind in (None, "auto") or str(kind).lower() == ours:
         return
@@ -155,12 +155,12 @@ def _refuse_other_algorithm(config: Mapping[str, Any], own: Mapping[str, Any]) -
     decays_apart = _value_at(config, "optimizer.params.adam_w_mode") is not False
     if str(kind).lower() == "adam" and ours == "adamw" and decays_apart:
         return
-    _refuse(f"optimizer.type is {kind}, but the run's optimizer.algorithm is {ours}: leave optimizer out of the file")
+    _reject(f"optimizer.type is {kind}, but the run's optimizer.algorithm is {ours}: leave optimizer out of the file")
 
 
-def _refuse_impossible(zero: Mapping[str, Any]) -> None:
+def _check_zero(zero: Mapping[str, Any]) -> None:
     if zero["stage"] not in (1, 2, 3):
-        _refuse(f"zero_optimization.stage is {zero['stage']!r}: it must be 1, 2 or 3")
+        _reject(f"zero_optimization.stage is {zero['stage']!r}: it must be 1, 2 or 3")
     for part, setting in (
         ("offload_optimizer", "optimizer.offload"),
         ("offload_param", "optimizer.offload_parameters"),
@@ -206,6 +206,6 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _refuse(fault: str) -> NoReturn:
+def _reject(fault: str) -> NoReturn:
     msg = f"the DeepSpeed file's {fault}"
     raise ConfigurationError(msg)

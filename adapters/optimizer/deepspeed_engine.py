@@ -9,7 +9,7 @@ import torch
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
-from holdfast.adapters.optimizer.engine import TrainingEngine, refuse_non_finite
+from holdfast.adapters.optimizer.engine import TrainingEngine, check_finite
 from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
 from holdfast.adapters.shared.network.ranks import is_first_rank, world_size
 from holdfast.adapters.shared.tensor_state.local_shards import assign, local_slice, shape_of
@@ -84,7 +84,7 @@ class DeepSpeedEngine(TrainingEngine):
         self.change(self._engine.step)
         self._has_gradients = False
         norm = torch.as_tensor(self._engine.get_global_grad_norm())
-        refuse_non_finite(torch.full((), torch.inf) if self._engine.optimizer.overflow else norm)
+        check_finite(torch.full((), torch.inf) if self._engine.optimizer.overflow else norm)
         return norm
 
     @override

@@ -176,12 +176,12 @@ class TorchEngine(TrainingEngine):
             torch._foreach_mul_(gradients, 1 / self._scale.value)
         norm = get_total_norm(gradients)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        refuse_non_finite(norm)
+        check_finite(norm)
         clip_grads_with_norm_(self._parameters, self._clip, norm)
         return norm
 
 
-def refuse_non_finite(norm: Tensor) -> None:
+def check_finite(norm: Tensor) -> None:
     """Raise ``NonFiniteGradients`` if ``norm`` is no number."""
     if not torch.isfinite(norm):
         msg = f"the gradient's norm is {norm.item()}: a lower optimizer.learning_rate may help"

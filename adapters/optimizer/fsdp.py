@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 import torch
-from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
@@ -19,6 +18,7 @@ from typing_extensions import override
 
 from holdfast.adapters.optimizer.engine import TorchEngine
 from holdfast.adapters.shared.device.device import computed_dtype
+from holdfast.adapters.shared.modeling.network_layers import layers_of
 from holdfast.adapters.shared.network.ranks import world_size
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, o
     lower = None if precision == "fp32" else computed_dtype(precision)
     mixed = MixedPrecisionPolicy(param_dtype=lower, reduce_dtype=torch.float32 if lower else None)
     where = CPUOffloadPolicy() if offload else OffloadPolicy()
-    for part in (*_layers(model), model):
+    for part in (*layers_of(model), model):
         sharded = fully_shard(part, mesh=mesh, mp_policy=mixed, offload_policy=where)
         assert isinstance(sharded, FSDPModule)
         sharded.set_gradient_divide_factor(1.0)  # a sum over ranks, not a mean
@@ -64,13 +64,3 @@ class FsdpEngine(TorchEngine):
     def rest(self) -> None:
         assert isinstance(self.module, FSDPModule)
         self.module.reshard()  # else a step would change the shards, and the next forward take what was gathered before
-
-
-def _layers(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of the model's largest list of modules: its layers."""
-    stacks: list[nn.Module] = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    return list(max(stacks, key=_size, default=nn.ModuleList()).children())
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

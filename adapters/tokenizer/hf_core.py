@@ -56,7 +56,7 @@ def settle_end_of_text(core: Tokenizer, name: str, token: str | None) -> str:
     return found
 
 
-def refuse_reachable_specials(core: Tokenizer, name: str, end_of_text: int) -> None:
+def check_special_tokens(core: Tokenizer, name: str, end_of_text: int) -> None:
     """Raise ``ConfigurationError`` if a special token that is written out in a text becomes the special id.
 
     Vocabularies of whole words or of scored pieces may hold their special tokens as if they were words.

@@ -49,7 +49,7 @@ class HuggingfaceTokenizer(Tokenizer):
         self._core = core.load_core(serialized, name)
         token = core.settle_end_of_text(self._core, name, end_of_text)
         self._end_of_text = self._core.get_vocab(with_added_tokens=True)[token]
-        core.refuse_reachable_specials(self._core, name, self._end_of_text)
+        core.check_special_tokens(self._core, name, self._end_of_text)
         self._vocabulary_size = 1 + max(self._core.get_vocab(with_added_tokens=True).values())
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
         self._encoder = ChosenEncoder(self._core, dtype, backend=backend, report=report)
@@ -136,7 +136,7 @@ class HuggingfaceTokenizer(Tokenizer):
             (folder / name).write_bytes(content)
 
 
-def _refuse_empty(model: Any) -> None:
+def _check_has_files(model: Any) -> None:
     # what transformers makes of a folder without a tokenizer, for some types of models
     if getattr(model, "is_fast", False) and not set(model.get_vocab()) - set(model.all_special_tokens):
         msg = "there are no files of a tokenizer"
@@ -180,7 +180,7 @@ def _model_tokenizer(path: str, revision: str | None, *, name: str, follows_mode
     try:
         options = {"revision": revision, **reached(path, revision)}
         model = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **options)
-        _refuse_empty(model)
+        _check_has_files(model)
     except ConfigurationError:
         raise
     except Exception as error:  # what a folder may lack has no common type

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 from typing_extensions import override
 
-from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.ports.tokenizer import Encoded, Tokenizer
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class MemoryTokenizer(Tokenizer):
         try:
             contents = [document.encode() for document in documents]
         except UnicodeEncodeError:
-            refuse_surrogates(documents)
+            check_surrogates(documents)
             raise
         ids = np.frombuffer(b"".join(contents), np.uint8).astype(np.uint16)
         return Encoded(ids, offsets=np.cumsum([0, *map(len, contents)], dtype=np.int64))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def refuse_surrogates(documents: Sequence[str]) -> None:
+def check_surrogates(documents: Sequence[str]) -> None:
     """Raise ``DataError`` for the first document that holds half of a surrogate pair, which has no bytes to encode."""
     for index, document in enumerate(documents):
         if found := _SURROGATE.search(document):

@@ -70,7 +70,7 @@ def train_tokenizer(
         rejected = _FirstRejected()
         documents = list(sample_documents(source, max_bytes, usable, rejected))
         if not any(documents):
-            _refuse_nothing(source, rejected, judge)
+            _raise_no_text(source, rejected, judge)
         serialized = _train(documents, vocabulary_size, report)
         _store(file, serialized, report)
     return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
@@ -121,7 +121,7 @@ class _FirstRejected:
         self.count += 1
 
 
-def _refuse_nothing(source: DataSource, rejected: _FirstRejected, judge: Judge) -> NoReturn:
+def _raise_no_text(source: DataSource, rejected: _FirstRejected, judge: Judge) -> NoReturn:
     """Raise ``DataError`` with the reason why ``source`` gave no text: the first of the ``rejected``, or none there."""
     if rejected.first is None:
         raise DataError(no_text([unit.name for unit in source.units()]))

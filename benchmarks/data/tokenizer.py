@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Core
 from typing_extensions import override
 
 from holdfast.adapters.tokenizer.backends.backend_selection import FAST
-from holdfast.adapters.tokenizer.backends.fallback_encoder import GuardedEncoder
+from holdfast.adapters.tokenizer.backends.fallback_encoder import FallbackEncoder
 from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
@@ -39,7 +39,7 @@ class NewTokenizer(ForwardingTokenizer):
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self.vocabulary_size <= 1 << 16 else np.uint32)
         self._encoder: Encoder = HuggingfaceEncoder(core, dtype)
         if backend in FAST:
-            self._encoder = GuardedEncoder(FAST[backend](core, dtype), self._encoder, dtype, _refuse)
+            self._encoder = FallbackEncoder(FAST[backend](core, dtype), self._encoder, dtype, _refuse)
         self._encoder.encode([FIRST_TEXT])
 
     @override

@@ -58,7 +58,7 @@ def build_model(
             wanted = "plain"  # ZeRO-3 gathers a parameter for the module that owns it alone
         choose_loss(model, wanted, own_loss=own)  # type: ignore[arg-type]
     if _shares_rows(packing) and not getattr(model, "isolates_documents", True):
-        lazy("holdfast.adapters.shared.modeling.document_isolation:refuse_shared_rows")(model.network, packing.length)  # type: ignore[attr-defined]
+        lazy("holdfast.adapters.shared.modeling.document_isolation:raise_mixed_rows")(model.network, packing.length)  # type: ignore[attr-defined]
     for note in getattr(model, "notes", ()):
         say(note)
     return model

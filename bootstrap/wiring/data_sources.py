@@ -69,7 +69,7 @@ def open_files(section: FilesSource, places: Mapping[str, Sequence[str]] = Mappi
         compression=section.compression,
         text_field=section.text_field,
         filter=section.filter,
-        access=lazy("holdfast.adapters.data_source.file_access:Access")(
+        access=lazy("holdfast.adapters.data_source.file_access:FileAccess")(
             RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
         ),
     )

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.shared.modeling.attention import choose_attention, packed_arguments, register_attention
-from holdfast.adapters.shared.modeling.document_isolation import probe_isolation, refuse_shared_rows
+from holdfast.adapters.shared.modeling.document_isolation import probe_isolation, raise_mixed_rows
 from holdfast.domain.data.packing import ConcatPacking, SlidingPacking, place_rows
 from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.errors import ConfigurationError
@@ -102,7 +102,7 @@ def test_nemotron_h_is_right_with_one_document_a_row():
     assert "one document" in " ".join(model.notes)
     assert largest_leak(model.network, SlidingPacking(32, 32)) <= 1e-5
     with pytest.raises(ConfigurationError, match=r"data\.packing\.kind=sliding .*data\.packing\.stride=32"):
-        refuse_shared_rows(model.network, 32)
+        raise_mixed_rows(model.network, 32)
 
 
 def test_the_first_attention_that_isolates_is_taken():

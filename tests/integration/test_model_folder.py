@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from holdfast.adapters.model_factory.model_folder import refuse_strange_files
+from holdfast.adapters.model_factory.model_folder import check_model_folder
 from holdfast.domain.errors import ConfigurationError
 
 
@@ -30,7 +30,7 @@ def test_a_usual_folder_is_taken(folder):
     """Shards and their map, a folder beside them, and links within the folder are nothing strange."""
     (folder / "original").mkdir()
     (folder / "c.safetensors").symlink_to("a.safetensors")
-    refuse_strange_files(folder)
+    check_model_folder(folder)
     assert (folder / "c.safetensors").is_symlink()
 
 
@@ -39,7 +39,7 @@ def test_a_map_of_weights_names_files_of_its_folder_alone(folder, name):
     """A path in the map, whichever way it leads, is refused by name."""
     index_of(folder, "a.safetensors", name)
     with pytest.raises(ConfigurationError, match="no file of its own folder"):
-        refuse_strange_files(folder)
+        check_model_folder(folder)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": 3}', "[" * 100_000])
@@ -47,7 +47,7 @@ def test_a_map_that_is_none_is_a_sentence(folder, text):
     """What is no map of weights is said to be none."""
     (folder / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ConfigurationError, match="no map of weights"):
-        refuse_strange_files(folder)
+        check_model_folder(folder)
 
 
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe"])
@@ -59,7 +59,7 @@ def test_what_leads_out_or_waits_is_refused(folder, kind):
     else:
         strange.symlink_to({"link": "../outside", "dangling": "../nothing", "folder": ".."}[kind])
     with pytest.raises(ConfigurationError, match=r"model\.safetensors"):
-        refuse_strange_files(folder)
+        check_model_folder(folder)
 
 
 def test_the_hub_s_own_links_are_taken(tmp_path):
@@ -70,7 +70,7 @@ def test_the_hub_s_own_links_are_taken(tmp_path):
     blob.parent.mkdir()
     blob.write_bytes(b"weights")
     (snapshot / "model.safetensors").symlink_to("../../blobs/456")
-    refuse_strange_files(snapshot)
+    check_model_folder(snapshot)
     (snapshot / "config.json").symlink_to("../../refs")
     with pytest.raises(ConfigurationError, match="leads out"):
-        refuse_strange_files(snapshot)
+        check_model_folder(snapshot)

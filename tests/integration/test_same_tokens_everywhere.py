@@ -19,7 +19,7 @@ import pytest
 from faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Answer, Fault, faulty_server
 from s3_server import s3_server
 
-from holdfast.adapters.data_source.file_access import Access
+from holdfast.adapters.data_source.file_access import FileAccess
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.compression import zstd
 from holdfast.adapters.data_source.formats.records import Limits
@@ -156,7 +156,7 @@ def corpus(s3):
 
 def batches_of(policy=PATIENT, stall_seconds=5.0, rejections=None):
     """Return the batches of one epoch over the six files, streamed in two lanes, as something to compare."""
-    access = Access(policy, stall_seconds)
+    access = FileAccess(policy, stall_seconds)
     source = FilesDataSource(["s3://tokens/stream/*.jsonl"], limits=Limits(unit_bytes=3000), access=access)
     reader = TextReader(source, MemoryTokenizer(), rejections or Rejections("stop"))
     plan = LanePlan(2, ConcatPacking(64), 2000, seed=1, epochs=1)
@@ -315,7 +315,7 @@ def test_a_place_that_is_silent_when_files_are_looked_for_is_an_error_within_the
     began = time.monotonic()
     try:
         with pytest.raises(DataError, match=r"/a\.jsonl cannot be listed \(no answer came"):
-            FilesDataSource([f"{web.url}/a.jsonl"], access=Access(HASTY, 0.1)).units()
+            FilesDataSource([f"{web.url}/a.jsonl"], access=FileAccess(HASTY, 0.1)).units()
         assert time.monotonic() - began < HASTY.deadline + 10
     finally:
         go_on.set()

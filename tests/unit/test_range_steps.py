@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.data_source.range_plan import RangeSteps
+from holdfast.adapters.data_source.ranges import RangeSteps
 
 MIB = 1 << 20
 

@@ -26,12 +26,12 @@ _PLAIN_BYTES = 1 << 18
 _NAMES = {"gz": "gzip", "zst": "zstd"}
 
 
-class DamagedError(Exception):
+class CorruptDataError(Exception):
     """A compressed file ends too early or does not unpack; the message says so for the middle of a sentence."""
 
 
 def unpacked(packed: io.BufferedReader, compression: Compression) -> io.BufferedReader:
-    """Return what ``packed`` holds as a stream that may be moved forwards; reading it may raise ``DamagedError``.
+    """Return what ``packed`` holds as a stream that may be moved forwards; reading it may raise ``CorruptDataError``.
 
     Several members (gzip) or frames (zstd), one behind the other, are one text.
     """
@@ -87,7 +87,7 @@ class _Unpacked(io.RawIOBase):
                 self._held = memoryview(piece)
         except (EOFError, zlib.error, zstd.ZstdError) as error:
             msg = f"it is a truncated or damaged {self._name} file ({' '.join(str(error).split())})"
-            raise DamagedError(msg) from error
+            raise CorruptDataError(msg) from error
         return len(self._held) > 0
 
     def _take(self, size: int) -> memoryview:

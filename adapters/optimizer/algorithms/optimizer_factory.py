@@ -8,7 +8,7 @@ import torch
 from torch.optim import AdamW, Optimizer
 
 from holdfast.adapters.optimizer.algorithms.muon import MuonWithAdamW
-from holdfast.adapters.optimizer.algorithms.parameter_groups import Role, parameter_groups
+from holdfast.adapters.optimizer.algorithms.parameter_groups import ParameterRole, parameter_groups
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -79,11 +79,11 @@ def allocate_state(optimizer: Optimizer) -> None:
                 optimizer.state[parameter] = _STATES[group["algorithm"]](parameter, group)
 
 
-def _options(algorithm: str, role: Role) -> dict[str, Any]:
-    if algorithm == "muon" and role is not Role.MATRIX:
+def _options(algorithm: str, role: ParameterRole) -> dict[str, Any]:
+    if algorithm == "muon" and role is not ParameterRole.MATRIX:
         return {"algorithm": "adamw"}
     if algorithm == "adamw_8bit":
-        return {"algorithm": algorithm, "optim_bits": 32 if role is Role.EMBEDDING else 8}
+        return {"algorithm": algorithm, "optim_bits": 32 if role is ParameterRole.EMBEDDING else 8}
     return {"algorithm": algorithm}
 
 

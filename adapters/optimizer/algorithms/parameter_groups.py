@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Role(Enum):
+class ParameterRole(Enum):
     """What a parameter is in its network."""
 
     EMBEDDING = "embedding"  # looked up by token or position; a head that is tied to one is it
@@ -30,7 +30,7 @@ def parameter_groups(
     *,
     weight_decay: float,
     decay_embeddings: bool,
-    options_of: Callable[[Role], dict[str, Any]],
+    options_of: Callable[[ParameterRole], dict[str, Any]],
 ) -> list[dict[str, Any]]:
     """Return what a torch optimizer takes as its groups, frozen parameters left out.
 
@@ -39,7 +39,7 @@ def parameter_groups(
     """
     groups: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
     for parameter, role in _roles(network):
-        decays = role is not Role.VECTOR and (decay_embeddings or role is not Role.EMBEDDING)
+        decays = role is not ParameterRole.VECTOR and (decay_embeddings or role is not ParameterRole.EMBEDDING)
         options = options_of(role) | {"weight_decay": weight_decay if decays else 0.0}
         group = groups.setdefault(tuple(sorted(options.items())), {"params": [], **options})
         group["params"].append(parameter)
@@ -49,17 +49,17 @@ def parameter_groups(
     return list(groups.values())
 
 
-def _roles(network: nn.Module) -> Iterator[tuple[Tensor, Role]]:
+def _roles(network: nn.Module) -> Iterator[tuple[Tensor, ParameterRole]]:
     embeddings = {module.weight for module in network.modules() if isinstance(module, nn.Embedding)}
     head = getattr(network, "get_output_embeddings", lambda: None)()
     for parameter in network.parameters():
         if not parameter.requires_grad:
             continue
         if parameter in embeddings:
-            yield parameter, Role.EMBEDDING
+            yield parameter, ParameterRole.EMBEDDING
         elif head is not None and parameter is getattr(head, "weight", None):
-            yield parameter, Role.HEAD
+            yield parameter, ParameterRole.HEAD
         elif parameter.dim() < 2:
-            yield parameter, Role.VECTOR
+            yield parameter, ParameterRole.VECTOR
         else:
-            yield parameter, Role.MATRIX if parameter.dim() == 2 else Role.STACK
+            yield parameter, ParameterRole.MATRIX if parameter.dim() == 2 else ParameterRole.STACK

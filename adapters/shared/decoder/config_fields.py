@@ -49,7 +49,7 @@ def shape_of(given: Mapping[str, Any]) -> DecoderShape:
 
     Raises ``ConfigurationError`` if a field is unknown, missing or fits no other.
     """
-    _refuse_unknown(given, {*_REQUIRED, *_DEFAULTS}, "model")
+    _check_known(given, {*_REQUIRED, *_DEFAULTS}, "model")
     if missing := [name for name in _REQUIRED if given.get(name) is None]:
         msg = f"model.{missing[0]} is missing: a decoder needs {', '.join(_REQUIRED)}"
         raise ConfigurationError(msg)
@@ -100,7 +100,7 @@ def fields_of(shape: DecoderShape) -> dict[str, Any]:
 def value_of(kind: type[Value], given: Mapping[str, Any], where: str) -> Value:
     """Return the value that ``given`` describes; raises ``ConfigurationError`` over a field that is not one of it."""
     names = list(kind.__dataclass_fields__)
-    _refuse_unknown(given, names, where)
+    _check_known(given, names, where)
     try:
         return kind(**given)
     except TypeError as error:
@@ -121,7 +121,7 @@ def _attention_of(fields: Mapping[str, Any]) -> AttentionShape:
     return AttentionShape(heads, heads if shared is None else shared, head_size, fields["attention_bias"])
 
 
-def _refuse_unknown(given: Iterable[str], known: Iterable[str], where: str) -> None:
+def _check_known(given: Iterable[str], known: Iterable[str], where: str) -> None:
     for name in given:
         if name not in known:
             near = get_close_matches(name, list(known), n=1)

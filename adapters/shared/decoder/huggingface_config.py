@@ -110,7 +110,7 @@ class Starcoder2Family(Family):
 
     @override
     def read(self, config: Mapping[str, Any]) -> tuple[DecoderShape, Dropout]:
-        _refuse_other(config, {"sliding_window": None})
+        _check_fields(config, {"sliding_window": None})
         fields = {name: config[name] for name in (*_SAME_NAMES, "norm_epsilon")}
         fields |= {"norm": "layernorm", "gated": False}
         fields |= {"attention_bias": config["use_bias"], "mlp_bias": config["use_bias"]}
@@ -153,7 +153,7 @@ class Gpt2Family(Family):
     @override
     def read(self, config: Mapping[str, Any]) -> tuple[DecoderShape, Dropout]:
         expected = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
-        _refuse_other(config, expected)
+        _check_fields(config, expected)
         fields = {
             "vocab_size": config["vocab_size"],
             "hidden_size": config["n_embd"],
@@ -207,7 +207,7 @@ def _activation_of(name: str) -> str:
     return known[name]
 
 
-def _refuse_other(config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def _check_fields(config: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     for name, value in expected.items():
         if config[name] != value:
             msg = f"the model folder's {name} is {config[name]}, which a decoder cannot be: use model.kind huggingface"

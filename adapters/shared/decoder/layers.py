@@ -38,7 +38,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class Context:
+class LayerContext:
     """What all layers of one forward pass share; no NamedTuple, or FSDP would round the rotation with its inputs."""
 
     attention: Attention
@@ -47,7 +47,7 @@ class Context:
 
 
 @final
-class KeyValues:
+class KVCache:
     """The keys and values of one layer that generation has computed already."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class SelfAttention(nn.Module):
         self.dropout = dropout
 
     @override
-    def forward(self, hidden: Tensor, context: Context, kept: KeyValues | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, context: LayerContext, kept: KVCache | None = None) -> Tensor:
         """Return what ``hidden``, (rows, length, hidden size), attends to, in the same shape."""
         query, key, value = (
             projection(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
@@ -131,7 +131,7 @@ class DecoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout.residual)
 
     @override
-    def forward(self, hidden: Tensor, context: Context, kept: KeyValues | None = None) -> Tensor:
+    def forward(self, hidden: Tensor, context: LayerContext, kept: KVCache | None = None) -> Tensor:
         """Return the next ``hidden``, (rows, length, hidden size)."""
         hidden = hidden + self.dropout(self.self_attn(self.input_layernorm(hidden), context, kept))
         output: Tensor = hidden + self.dropout(self.mlp(self.post_attention_layernorm(hidden)))

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from holdfast.adapters.shared.decoder.cached_generation import generate
 from holdfast.adapters.shared.decoder.decoder_attention import Attention, SdpaAttention
-from holdfast.adapters.shared.decoder.layers import Context, DecoderLayer, KeyValues, make_norm
+from holdfast.adapters.shared.decoder.layers import DecoderLayer, KVCache, LayerContext, make_norm
 from holdfast.adapters.shared.decoder.rope import rotation
 from holdfast.adapters.shared.decoder.weight_names import from_huggingface, to_huggingface
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
 
 
-class Hidden(NamedTuple):
+class DecoderOutput(NamedTuple):
     """What ``DecoderModel`` returns: (rows, length, hidden size), and each layer's keys and values if asked for."""
 
     last_hidden_state: Tensor
-    past_key_values: Sequence[KeyValues] | None
+    past_key_values: Sequence[KVCache] | None
 
 
 class Logits(NamedTuple):
     """What ``DecoderNetwork`` returns: (rows, length, vocabulary), and each layer's keys and values if asked for."""
 
     logits: Tensor
-    past_key_values: Sequence[KeyValues] | None
+    past_key_values: Sequence[KVCache] | None
 
 
 @final
@@ -63,15 +63,15 @@ class DecoderModel(nn.Module):
         position_ids: Tensor,
         *,
         use_cache: bool = False,
-        past_key_values: Sequence[KeyValues] | None = None,
+        past_key_values: Sequence[KVCache] | None = None,
         is_packed: bool | None = None,
-    ) -> Hidden:
+    ) -> DecoderOutput:
         """Return the hidden states of ``input_ids``; both ids int64 (rows, length), positions 0 where documents begin.
 
         ``is_packed`` says whether any row holds several documents, for those who know it: on an accelerator None
         assumes it. With ``use_cache`` rows are one document, and ``past_key_values`` are those of its earlier tokens.
         """
-        kept = (past_key_values or [KeyValues() for _ in self.layers]) if use_cache else None
+        kept = (past_key_values or [KVCache() for _ in self.layers]) if use_cache else None
         context = self._context(position_ids, is_packed=is_packed, keeps=use_cache)
         hidden = self.embed_tokens(input_ids)
         if self.embed_positions is not None:
@@ -83,16 +83,16 @@ class DecoderModel(nn.Module):
                 hidden = checkpoint(layer, hidden, context, use_reentrant=False)
             else:
                 hidden = layer(hidden, context, kept[number] if kept else None)
-        return Hidden(self.norm(hidden), kept)
+        return DecoderOutput(self.norm(hidden), kept)
 
-    def _context(self, position_ids: Tensor, *, is_packed: bool | None, keeps: bool) -> Context:
+    def _context(self, position_ids: Tensor, *, is_packed: bool | None, keeps: bool) -> LayerContext:
         # other implementations need not know queries that are fewer than keys
         attention = SdpaAttention() if keeps else self._attention
         documents = attention.separate(position_ids, is_packed=False if keeps else is_packed)
         turned = None
         if self.embed_positions is None:
             turned = rotation(position_ids, self._shape.positions, self._shape.attention.head_size)
-        return Context(attention, documents, turned)
+        return LayerContext(attention, documents, turned)
 
 
 @final

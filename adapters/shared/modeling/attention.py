@@ -119,7 +119,7 @@ def varlen_attention(
 
     Raises ``ValueError`` for what it cannot do (soft caps, sinks, biases by position, looking ahead).
     """
-    _refuse_strange(module, others)
+    _check_supported(module, others)
     if cu_seq_lens_q is None:  # generating: one document with a cache
         output, _ = sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
@@ -196,7 +196,7 @@ def _mask_of_lengths(*, attention_mask: Tensor | None = None, **arguments: Any) 
     return mask
 
 
-def _refuse_strange(module: nn.Module, others: dict[str, Any]) -> None:
+def _check_supported(module: nn.Module, others: dict[str, Any]) -> None:
     strange = [name for name in ("softcap", "s_aux", "position_bias") if others.get(name) is not None]
     is_causal = others.get("is_causal")
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):

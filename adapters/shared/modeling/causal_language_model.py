@@ -146,7 +146,7 @@ class CausalLanguageModel(nn.Module):
         """
         if self.adapters is not None or hasattr(self.network, "from_huggingface"):
             return partial(self._read, self._ranges_of({name: saved.whole(name) for name in saved.shapes}))
-        self._refuse_other(saved.shapes)
+        self._check_same_tensors(saved.shapes)
         return partial(self._read, {name: partial(saved.read, name) for name in saved.shapes})
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
@@ -179,10 +179,10 @@ class CausalLanguageModel(nn.Module):
     def _ranges_of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, ReadRange]:
         read = getattr(self.network, "from_huggingface", dict) if self.adapters is None else self.adapters.read
         own = read(tensors)
-        self._refuse_other({name: tensor.shape for name, tensor in own.items()})
+        self._check_same_tensors({name: tensor.shape for name, tensor in own.items()})
         return {name: partial(_range_of, tensor.reshape(-1)) for name, tensor in own.items()}
 
-    def _refuse_other(self, saved: Mapping[str, torch.Size]) -> None:
+    def _check_same_tensors(self, saved: Mapping[str, torch.Size]) -> None:
         own = self._own_tensors()
         if own.keys() != saved.keys():
             differing = sorted(own.keys() ^ saved.keys())

@@ -46,7 +46,7 @@ def probe_isolation(network: nn.Module, *, length: int, vocabulary: int) -> bool
     return not any(_differ(here, there, rounding=rounding, least=_CLOSE) for here, there in pairs)
 
 
-def refuse_shared_rows(network: nn.Module, sequence_length: int) -> None:
+def raise_mixed_rows(network: nn.Module, sequence_length: int) -> None:
     """Raise the ``ConfigurationError`` for a model that cannot keep apart the documents that the settings pack."""
     msg = (
         f"{type(network).__name__} mixes the documents of a packed row: set data.packing.kind=sliding and "

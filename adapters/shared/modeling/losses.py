@@ -11,6 +11,7 @@ from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.memory_estimate import FEWEST_ROWS, LOGITS_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,13 +20,10 @@ if TYPE_CHECKING:
 
 IGNORED = -100  # the label that counts for nothing, as in ``torch.nn.functional.cross_entropy``
 
-_LOGITS_BYTES = 64 << 20
-_FEWEST_ROWS = 64  # fewer would leave the matrix product without work
-
 
 def rows_at_once(vocabulary: int) -> int:
     """Return how many tokens' logits make a chunk: 64 MiB / (4 bytes x ``vocabulary``), but at least 64."""
-    return max(_FEWEST_ROWS, _LOGITS_BYTES // (4 * vocabulary))
+    return max(FEWEST_ROWS, LOGITS_BYTES // (4 * vocabulary))
 
 
 def chunked_cross_entropy(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from holdfast.adapters.shared.modeling.network_layers import num_parameters
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.memory_estimate import LayerShape, ModelShape
 
@@ -21,7 +22,7 @@ def shape_of_network(network: Any, layers: Sequence[nn.Module]) -> ModelShape:
     config = network.config
     own = getattr(config, "shape", None)
     hidden, attention, shared, mlp = _widths_of_ours(own) if own is not None else _widths(config)
-    are_alike = len({_size(layer) for layer in layers}) == 1
+    are_alike = len({num_parameters(layer) for layer in layers}) == 1
     if None in (hidden, attention, shared, mlp) or not are_alike or _has_experts(layers[0]):
         name = type(network).__name__
         msg = f"nobody knows ahead what {name} takes for its activations: set model.gradient_checkpointing to every:N"
@@ -37,7 +38,7 @@ def shape_of_network(network: Any, layers: Sequence[nn.Module]) -> ModelShape:
         norm_tensors=2 if any(isinstance(module, nn.LayerNorm) for module in modules) else 3,
     )
     is_tied = bool(getattr(config, "tie_word_embeddings", False))
-    return ModelShape(_size(network), len(layers), widths, config.vocab_size, is_tied=is_tied)
+    return ModelShape(num_parameters(network), len(layers), widths, config.vocab_size, is_tied=is_tied)
 
 
 def _widths_of_ours(shape: Any) -> tuple[Any, ...]:
@@ -66,7 +67,3 @@ def _is_composed(modules: Sequence[nn.Module]) -> bool:
 
 def _has_experts(layer: nn.Module) -> bool:
     return any("experts" in name for name, _ in layer.named_modules())
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())

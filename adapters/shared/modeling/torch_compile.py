@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch import nn
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._inductor import config as inductor
 from torch.utils._triton import has_triton
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from holdfast.adapters.shared.modeling.network_layers import layers_of
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch import nn
 
 _MODES = ("default", "reduce-overhead", "max-autotune")
 
@@ -48,7 +50,10 @@ class CompiledLayers:
         self.recompiles = 0
         self.seconds = 0.0
         self._began = 0.0
-        layers = _layers(network)
+        layers = layers_of(network)
+        if not layers:
+            msg = f"{type(network).__name__} has no layers that could be compiled one by one: set model.compile=none"
+            raise ConfigurationError(msg)
         check_tools(device)
         torch.compiler.reset()
         for layer in layers:
@@ -101,19 +106,6 @@ def _beneath_checkpointing(layer: nn.Module) -> Callable[..., Any] | None:
         return None
     found: Callable[..., Any] = vars(type(layer).forward)["__wrapped__"].__get__(layer)
     return found
-
-
-def _layers(network: nn.Module) -> list[nn.Module]:
-    stacks = [module for module in network.modules() if isinstance(module, nn.ModuleList)]
-    layers = list(max(stacks, key=_size, default=nn.ModuleList()).children())
-    if not layers:
-        msg = f"{type(network).__name__} has no layers that could be compiled one by one: set model.compile=none"
-        raise ConfigurationError(msg)
-    return layers
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def check_tools(device: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PASSING_STATUSES = {408, 429, 500, 502, 503, 504}
+TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
 _LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ssl.SSLCertVerificationError)
 _PASSING_NUMBERS = {
     *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ETIMEDOUT, errno.EAGAIN),
@@ -108,7 +108,7 @@ def is_transient(error: BaseException) -> bool:
         return True
     status = http_status(error)
     if status is not None:
-        return status in _PASSING_STATUSES
+        return status in TRANSIENT_STATUSES
     if isinstance(error, OSError) and error.errno in _PASSING_NUMBERS:
         return True
     return any(kind.__name__ in _PASSING_NAMES for kind in type(error).__mro__)

@@ -6,11 +6,11 @@ from threading import RLock
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.tokenizer.backends.encoder import UnfitError
-from holdfast.adapters.tokenizer.backends.fallback_encoder import GuardedEncoder
+from holdfast.adapters.tokenizer.backends.fallback_encoder import FallbackEncoder
 from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from holdfast.adapters.tokenizer.backends.parity import find_difference, sample_documents
-from holdfast.adapters.tokenizer.backends.text_pieces import Pieces
-from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.adapters.tokenizer.backends.text_pieces import TextPieces
+from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class ChosenEncoder:
         self._untried = list(builders) if self._is_auto else [name for name in builders if name == backend]
         self._missing: list[str] = []
         self._refusal: str | None = None
-        self._pieces = Pieces(core)
+        self._pieces = TextPieces(core)
         self._reference = HuggingfaceEncoder(core, dtype)
         self._encoder: Encoder | None = None
         self._name = "huggingface"
@@ -94,7 +94,7 @@ class ChosenEncoder:
         try:
             return self._pieces.encode(encode, documents)
         except DataError:
-            refuse_surrogates(documents)  # so that the error counts documents, not pieces
+            check_surrogates(documents)  # so that the error counts documents, not pieces
             raise
 
     def check(self, documents: Sequence[str]) -> None:
@@ -106,7 +106,7 @@ class ChosenEncoder:
                 if difference is None:
                     break
                 self._encoder = None
-                self._refuse(self._name, difference)
+                self._reject(self._name, difference)
                 encoder = self._take_next()
 
     def _prove(self, documents: Sequence[str]) -> None:
@@ -126,7 +126,7 @@ class ChosenEncoder:
             except ImportError as error:
                 self._note_missing(name, error)
             except UnfitError as error:
-                self._refuse(name, str(error))
+                self._reject(name, str(error))
         self._name, self._encoder = ("huggingface", self._reference) if encoder is None else (name, encoder)
         if self._is_auto:
             better = f"; {self._missing[0]} is faster: pip install 'holdfast-lm[fast]'" if self._missing else ""
@@ -135,12 +135,12 @@ class ChosenEncoder:
 
     def _build(self, name: str) -> Encoder:
         fast = self._builders[name](self._core, self._dtype)
-        on_trial = GuardedEncoder(fast, self._reference, self._dtype, _refuse_failure)
+        on_trial = FallbackEncoder(fast, self._reference, self._dtype, _raise_unfit)
         if difference := find_difference(self._reference, on_trial, sample_documents(self._core)):
             raise UnfitError(difference)
-        return GuardedEncoder(fast, self._reference, self._dtype, lambda reason: self._report(_failure(name, reason)))
+        return FallbackEncoder(fast, self._reference, self._dtype, lambda reason: self._report(_failure(name, reason)))
 
-    def _refuse(self, name: str, reason: str) -> None:
+    def _reject(self, name: str, reason: str) -> None:
         line = f"the tokenizer backend {name} cannot stand in for Hugging Face here: {reason}"
         if not self._is_auto:
             self._refusal = f"{line}; set tokenizer.backend to auto"
@@ -157,7 +157,7 @@ class ChosenEncoder:
         self._missing.append(name)
 
 
-def _refuse_failure(reason: str) -> None:
+def _raise_unfit(reason: str) -> None:
     raise UnfitError(reason)
 
 

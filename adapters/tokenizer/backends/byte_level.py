@@ -49,7 +49,7 @@ def rank_tokens(model: Mapping[str, Any], merge: Callable[[str], Sequence[object
     inside of its bytes is then the same as when it stands alone, so no other pair that spells it ever occurs. Tokens
     that merging does not give are left out, for they never occur. Raises ``UnfitError`` where that does not hold.
     """
-    _refuse_options(model)
+    _check_options(model)
     vocabulary: Mapping[str, int] = model["vocab"]
     if missing := [byte for byte, letter in enumerate(LETTERS) if letter not in vocabulary]:
         msg = f"its vocabulary lacks {len(missing)} of the 256 bytes"
@@ -109,7 +109,7 @@ def _alternatives(pattern: str) -> list[str]:
     return alternatives
 
 
-def _refuse_options(model: Mapping[str, Any]) -> None:
+def _check_options(model: Mapping[str, Any]) -> None:
     if model["type"] != "BPE":
         msg = f"its model is {model['type']}, not BPE"
         raise UnfitError(msg)

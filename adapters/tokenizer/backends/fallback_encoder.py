@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.adapters.tokenizer.backends.encoder import join, join_ids
 from holdfast.adapters.tokenizer.backends.unicode import find_unsettled, is_unsettled
-from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @final
-class GuardedEncoder:
+class FallbackEncoder:
     """Encodes with ``fast``, but with ``reference`` what ``fast`` fails on or may see otherwise.
 
     The latter are documents with characters that Unicode has not settled everywhere. ``dtype`` is that of the ids, and
@@ -45,7 +45,7 @@ class GuardedEncoder:
         try:
             return self._encode_parted(documents)
         except DataError:
-            refuse_surrogates(documents)  # so that the error counts along all documents
+            check_surrogates(documents)  # so that the error counts along all documents
             raise
 
     def _encode_parted(self, documents: Sequence[str]) -> Encoded:
@@ -62,7 +62,7 @@ class GuardedEncoder:
     def _encode_settled(self, documents: Sequence[str]) -> Encoded:
         try:
             encoded = self._fast.encode(documents)
-            self._refuse_shape(encoded, len(documents))
+            self._check_shape(encoded, len(documents))
         except BaseException as error:
             if _is_failure(error):
                 return self._rescue(documents, error)
@@ -79,7 +79,7 @@ class GuardedEncoder:
             self._failed(f"it fails on a document of {sum(map(len, documents)):,} characters ({reason})")
         return self._reference.encode(documents)
 
-    def _refuse_shape(self, encoded: Encoded, num_documents: int) -> None:
+    def _check_shape(self, encoded: Encoded, num_documents: int) -> None:
         if (encoded.ids.dtype, encoded.offsets.dtype) != (self._dtype, np.dtype(np.int64)):
             msg = f"its ids are {encoded.ids.dtype} and its offsets {encoded.offsets.dtype}"
             raise ValueError(msg)

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 
 from holdfast.adapters.tokenizer.backends.encoder import UnfitError
-from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class GigatokenEncoder:
         try:
             layout = self._current().encode_batch(list(documents)).layout
         except TypeError:
-            refuse_surrogates(documents)
+            check_surrogates(documents)
             raise
         with self._lock:
             self._encoded += sum(map(len, documents))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import numpy as np
 
 from holdfast.adapters.tokenizer.backends.encoder import join_ids
-from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.adapters.tokenizer.surrogates import check_surrogates
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +30,6 @@ class HuggingfaceEncoder:
         try:
             encodings = self._core.encode_batch_fast(list(documents), add_special_tokens=False)
         except TypeError:
-            refuse_surrogates(documents)
+            check_surrogates(documents)
             raise
         return join_ids([np.array(encoding.ids, self._dtype) for encoding in encodings], self._dtype)

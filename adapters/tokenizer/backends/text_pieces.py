@@ -68,7 +68,7 @@ def pieces(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 
 @final
-class Pieces:
+class TextPieces:
     """Encodes documents of ``core`` in pieces of about ``size`` characters, some at once."""
 
     def __init__(self, core: Tokenizer, size: int = PIECE_CHARACTERS) -> None:

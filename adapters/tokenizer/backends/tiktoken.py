@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.tokenizer.backends.byte_level import group_plain, rank_tokens, split_pattern
 from holdfast.adapters.tokenizer.backends.encoder import UnfitError, join, join_ids
-from holdfast.adapters.tokenizer.surrogates import refuse_surrogates
+from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class TiktokenEncoder:
 
     def __init__(self, core: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
         record = json.loads(core.to_str())
-        _refuse_extras(record)
+        _check_extras(record)
         pattern = split_pattern(record["pre_tokenizer"])
         merger = Tokenizer.from_str(json.dumps({**record, "added_tokens": []})).model
         merger.ignore_merges = False
@@ -54,7 +54,7 @@ class TiktokenEncoder:
             parts = list(self._threads.map(self._encode_share, shares) if len(shares) > 1 else [])
             parts = parts or [self._encode_share(documents)]
         except UnicodeEncodeError:
-            refuse_surrogates(documents)
+            check_surrogates(documents)
             raise
         return join(parts)
 
@@ -68,7 +68,7 @@ class TiktokenEncoder:
         return Encoded(self._ids[ranks.ids], ranks.offsets)
 
 
-def _refuse_extras(record: dict[str, object]) -> None:
+def _check_extras(record: dict[str, object]) -> None:
     if record["normalizer"] is not None:
         msg = "it has a normalizer"
         raise UnfitError(msg)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fsspec import AbstractFileSystem
 
-    from holdfast.adapters.data_source.file_access import Access
+    from holdfast.adapters.data_source.file_access import FileAccess
 
 T = TypeVar("T")
 
@@ -26,11 +26,11 @@ _GONE = (404, 410)
 
 @final
 @dataclass(frozen=True, slots=True)
-class Place:
+class RemoteFileSystem:
     """Says what there is on ``file_system``; raises its errors when they last, or go on for too long."""
 
     file_system: AbstractFileSystem
-    access: Access
+    access: FileAccess
 
     @property
     def is_local(self) -> bool:

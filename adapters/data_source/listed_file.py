@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class ListedFile:
     """A file that a path led to.
 
     ``unit`` is the whole file, ``path`` what its file system calls it, ``etag`` what that says of its version, if HTTP
