@@ -1,8 +1,8 @@
-"""How full and busy a GPU is, from NVIDIA's management library, which comes with the driver."""
+"""The memory and time of a GPU that are in use, from NVIDIA's management library through ``nvidia-ml-py``."""
 
 from __future__ import annotations
 
-from ctypes import CDLL, POINTER, Structure, byref, c_char_p, c_uint, c_ulonglong, c_void_p
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 if TYPE_CHECKING:
@@ -10,55 +10,51 @@ if TYPE_CHECKING:
 
 
 @final
-class _Memory(Structure):
-    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
-
-
-@final
-class _Utilization(Structure):
-    _fields_ = (("gpu", c_uint), ("memory", c_uint))
-
-
-@final
 class Gpu:
-    """One device of ``library``; asking it starts nothing on the device and waits for nothing there."""
+    """One device of ``library``, the module ``pynvml``; a query starts nothing on the device and never waits for it."""
 
-    def __init__(self, library: Any, device: c_void_p) -> None:
+    def __init__(self, library: Any, device: Any) -> None:
         self._library = library
         self._device = device
 
     @classmethod
     def open(cls, name: str, stack: ExitStack, library: Any = None) -> Gpu | None:
-        """Return the device with that number or UUID until ``stack`` is closed, None where the driver has none."""
+        """Return the device with this number or UUID until ``stack`` is closed, or None if there is no such device.
+
+        None is also returned on a machine without NVIDIA's driver.
+        """
         library = library or _load()
-        if library is None or library.nvmlInit_v2():
+        if library is None:
             return None
-        stack.callback(library.nvmlShutdown)
-        device = c_void_p()
-        if name.isdecimal():
-            failed = library.nvmlDeviceGetHandleByIndex_v2(c_uint(int(name)), byref(device))
-        else:
-            failed = library.nvmlDeviceGetHandleByUUID(c_char_p(name.encode()), byref(device))
-        return None if failed else cls(library, device)
+        try:
+            library.nvmlInit()
+            stack.callback(library.nvmlShutdown)
+            if name.isdecimal():
+                return cls(library, library.nvmlDeviceGetHandleByIndex(int(name)))
+            return cls(library, library.nvmlDeviceGetHandleByUUID(name))
+        except library.NVMLError:
+            return None
 
     def in_use(self) -> tuple[float | None, float | None]:
-        """Return the shares of memory and of time in use, each None where the driver does not tell."""
-        memory, busy = _Memory(), _Utilization()
-        has_memory = not self._library.nvmlDeviceGetMemoryInfo(self._device, byref(memory))
-        has_busy = not self._library.nvmlDeviceGetUtilizationRates(self._device, byref(busy))
-        return (
-            memory.used / memory.total if has_memory and memory.total else None,
-            min(1.0, busy.gpu / 100) if has_busy else None,
-        )
+        """Return the shares, from 0 to 1, of memory and of time in use; a figure that the driver lacks is None."""
+        return self._memory(), self._time()
+
+    def _memory(self) -> float | None:
+        try:
+            memory = self._library.nvmlDeviceGetMemoryInfo(self._device)
+        except self._library.NVMLError:
+            return None
+        return memory.used / memory.total if memory.total else None
+
+    def _time(self) -> float | None:
+        try:
+            return min(1.0, float(self._library.nvmlDeviceGetUtilizationRates(self._device).gpu) / 100)
+        except self._library.NVMLError:
+            return None
 
 
 def _load() -> Any:
     try:
-        library = CDLL("libnvidia-ml.so.1")
-    except OSError:
+        return import_module("pynvml")
+    except ImportError:  # it is installed on Linux only
         return None
-    library.nvmlDeviceGetHandleByIndex_v2.argtypes = [c_uint, POINTER(c_void_p)]
-    library.nvmlDeviceGetHandleByUUID.argtypes = [c_char_p, POINTER(c_void_p)]
-    library.nvmlDeviceGetMemoryInfo.argtypes = [c_void_p, POINTER(_Memory)]
-    library.nvmlDeviceGetUtilizationRates.argtypes = [c_void_p, POINTER(_Utilization)]
-    return library

@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,33 +67,43 @@ class TestMemoryResourceProbe(ResourceProbeContract):
         assert [probe.sample() for _ in range(4)] == [*samples, samples[-1], samples[-1]]
 
 
+class NVMLError(Exception):
+    """Stands for the error of ``pynvml``."""
+
+
 class Driver:
-    """Stands for NVIDIA's library with one device, number 1 or GPU-abc."""
+    """Stands for ``pynvml`` with one device, number 1 or GPU-abc."""
+
+    NVMLError = NVMLError
 
     def __init__(self, *, fails=()):
         self.fails = fails
         self.open = 0
 
-    def nvmlInit_v2(self):  # noqa: N802  the driver's name
+    def _raise_if(self, is_failing):
+        if is_failing:
+            raise NVMLError
+
+    def nvmlInit(self):  # noqa: N802  the library's name
+        self._raise_if("init" in self.fails)
         self.open += 1
-        return int("init" in self.fails)
 
     def nvmlShutdown(self):  # noqa: N802
         self.open -= 1
 
-    def nvmlDeviceGetHandleByIndex_v2(self, number, handle):  # noqa: N802
-        return int(number.value != 1)
+    def nvmlDeviceGetHandleByIndex(self, number):  # noqa: N802
+        self._raise_if(number != 1)
 
-    def nvmlDeviceGetHandleByUUID(self, name, handle):  # noqa: N802
-        return int(name.value != b"GPU-abc")
+    def nvmlDeviceGetHandleByUUID(self, name):  # noqa: N802
+        self._raise_if(name != "GPU-abc")
 
-    def nvmlDeviceGetMemoryInfo(self, device, memory):  # noqa: N802
-        memory._obj.total, memory._obj.used = 200, 50
-        return int("memory" in self.fails)
+    def nvmlDeviceGetMemoryInfo(self, device):  # noqa: N802
+        self._raise_if("memory" in self.fails)
+        return SimpleNamespace(total=200, used=50)
 
-    def nvmlDeviceGetUtilizationRates(self, device, busy):  # noqa: N802
-        busy._obj.gpu = 80
-        return int("busy" in self.fails)
+    def nvmlDeviceGetUtilizationRates(self, device):  # noqa: N802
+        self._raise_if("busy" in self.fails)
+        return SimpleNamespace(gpu=80)
 
 
 @pytest.mark.parametrize("name", ["1", "GPU-abc"])
@@ -112,3 +123,9 @@ def test_a_gpu_that_the_driver_does_not_know_is_none(name, fails):
     """Where the driver has no such device, or does not start, there is nothing to ask."""
     with ExitStack() as stack:
         assert Gpu.open(name, stack, Driver(fails=fails)) is None
+
+
+def test_a_machine_without_such_a_gpu_is_no_error():
+    """Without the driver, or with one that does not know the device, the library itself gives none."""
+    with ExitStack() as stack:
+        assert Gpu.open("GPU-00000000-0000-0000-0000-000000000000", stack) is None
