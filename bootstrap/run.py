@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from holdfast.application.handlers.record_metrics import RecordMetrics
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import generate
+from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
@@ -227,7 +228,8 @@ class Run:
     ) -> None:
         compilations = compile_model(container, stack, say=self._tell)
         account = account_time(self.directory, self._ledger, stack, began=self._began, compilations=compilations)
-        watchdog = build_watchdog(self.settings, self.directory, container, say=self._tell, may_exit=self.may_exit)
+        leave = leave_for_restart if self.may_exit else None
+        watchdog = build_watchdog(self.settings, self.directory, container, say=self._tell, leave=leave)
         stack.callback(watchdog.close)
         also, grace = [account.figures, watchdog.figures], self.settings.recovery.grace_seconds
         metrics = RecordMetrics(monitors, container.trainable(), compilations, also=also, grace_seconds=grace)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -34,4 +35,5 @@ def audit(options: argparse.Namespace) -> int:
     """Verify the audit log of a run; return the exit code."""
     from holdfast.bootstrap.run_folder.run_audit import audit_run
 
-    return audit_run(options.path, as_json=options.json, holding=options.holding)
+    is_intact = audit_run(options.path, as_json=options.json, holding=options.holding)
+    return ExitCode.FINISHED if is_intact else ExitCode.STATE

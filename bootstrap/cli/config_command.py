@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_settings
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -47,4 +48,4 @@ def config(options: argparse.Namespace) -> int:
     else:
         resolved = load_settings(options.config, options.settings, os.environ)
         print(render(resolved, only_changed=options.changed))
-    return 0
+    return ExitCode.FINISHED

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_settings, whole
+from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal
 from holdfast.bootstrap.verification.fault_catalog import DRILLS, SOAK
 from holdfast.domain.errors import ConfigurationError
 
@@ -60,7 +61,7 @@ def drill(options: argparse.Namespace) -> int:
 
     if options.drill == "list":
         print("\n".join(f"{name:12}{words}" for name, words in {**DRILLS, "soak": SOAK}.items()))
-        return 0
+        return ExitCode.FINISHED
     settings = load_settings(options.config, options.settings, os.environ).settings
     steps, faults, seed = _numbers(options)
     proof = VerifyResume(settings, options.config, options.settings, steps)
@@ -78,8 +79,8 @@ def drill(options: argparse.Namespace) -> int:
     except ChildFailedError as error:
         return error.code
     except StoppedAtOnce as stop:
-        return 128 + stop.number
-    return 0 if has_survived else 4
+        return code_of_signal(stop.number)
+    return ExitCode.FINISHED if has_survived else ExitCode.STATE
 
 
 def _numbers(options: argparse.Namespace) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, whole
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -53,4 +54,4 @@ def erase(options: argparse.Namespace) -> int:
     else:
         lines = erase_tokens(place, options.steps, is_sure=options.yes, unencrypted=options.unencrypted)
     print("\n".join(lines))
-    return 0
+    return ExitCode.FINISHED

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, choice_of
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -59,4 +60,4 @@ def evaluate(options: argparse.Namespace) -> int:
     if data.is_named and trained.is_cut:
         text = "these are the first tokens of the data, not all: evaluation.max_tokens=N measures more"
         print(text, file=sys.stderr)
-    return 0
+    return ExitCode.FINISHED

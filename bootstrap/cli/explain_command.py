@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_run
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -31,4 +32,4 @@ def explain(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.explain import explain as report
 
     print(report(options.run))
-    return 0
+    return ExitCode.FINISHED

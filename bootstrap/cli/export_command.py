@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, choice_of
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -52,4 +53,4 @@ def export(options: argparse.Namespace) -> int:
     # by absolute paths: the folder that replaces an empty one may be the working directory of this process
     record_use(run, "CheckpointExported", {"location": location, "to": str(to)})
     print(f"{location} is in {options.folder}{'' if is_new else ' already'}, as transformers loads it")
-    return 0
+    return ExitCode.FINISHED

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, choice_of, whole
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -60,7 +61,7 @@ def generate(options: argparse.Namespace) -> int:
     record_use(place_of(options.run, choice).path, "TextGenerated", {"location": trained.location})
     trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
     print()
-    return 0
+    return ExitCode.FINISHED
 
 
 def _temperature(text: str) -> float:

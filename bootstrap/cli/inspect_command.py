@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, choice_of
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -58,4 +59,4 @@ def inspect(options: argparse.Namespace) -> int:
     print(text)
     if not options.json and (note := note_trust(options.path)) is not None:
         print(note)
-    return 0 if is_sound else 4
+    return ExitCode.FINISHED if is_sound else ExitCode.STATE

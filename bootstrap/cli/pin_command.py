@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_run, whole
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -41,4 +42,4 @@ def pin(options: argparse.Namespace) -> int:
         msg = f"the pins of {options.run} cannot be changed, {explain(error)}"
         raise StateError(msg) from error
     print(f"checkpoint {options.step} is {'left to state_store.keep' if options.release else 'kept until --release'}")
-    return 0
+    return ExitCode.FINISHED

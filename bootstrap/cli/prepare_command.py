@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_settings
+from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -56,4 +57,4 @@ def prepare(options: argparse.Namespace) -> int:
         print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
     print(f"tokens: {location}")
     print(f"try next:   {shlex.join([*called_as(), *again(options)])}")
-    return 0
+    return ExitCode.FINISHED

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_settings, whole
-from holdfast.bootstrap.process.exit_codes import EXIT_CODES
+from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_signal
 
 if TYPE_CHECKING:
     import argparse
@@ -102,15 +102,15 @@ def _train_here(run: Run) -> int:
             progress = run.run()
             if run.stopped_by is None or run.stopped_by.signal is None:
                 report.show(progress)
-                return 0
+                return ExitCode.FINISHED
     except StoppedAtOnce as stop:
         text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
         print(fitting(text, sys.stderr), file=sys.stderr)
-        return 128 + stop.number
+        return code_of_signal(stop.number)
     where = run.newest_checkpoint()
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
     print(fitting(f"stopped {saved}; the same command continues"))
-    return 128 + run.stopped_by.signal
+    return code_of_signal(run.stopped_by.signal)
 
 
 def _say_nothing(_: str) -> None:

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_settings, whole
+from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal
 
 if TYPE_CHECKING:
     import argparse
@@ -57,6 +58,6 @@ def verify_resume(options: argparse.Namespace) -> int:
     except ChildFailedError as error:
         return error.code
     except StoppedAtOnce as stop:
-        return 128 + stop.number
+        return code_of_signal(stop.number)
     print(verdict.to_json() if options.json else "\n".join(verdict.lines()))
-    return 0 if verdict.holds else 4
+    return ExitCode.FINISHED if verdict.holds else ExitCode.STATE

@@ -1,15 +1,18 @@
-"""Exit codes: how a command's errors end this process."""
+"""The exit codes of the program, and the end of a process with one of them."""
 
 from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import traceback
 from contextlib import suppress
+from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.bootstrap.process.own_threads import let_own_threads_end
+from holdfast.domain.fault_tolerance.restart_policy import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,10 +27,53 @@ exit codes:
 """
 
 _PARTING_SECONDS = 2.0
+_SIGNALED = 128
+
+
+class ExitCode(IntEnum):
+    """The exit codes of every command; a process that signal N stopped ends with ``code_of_signal(N)``."""
+
+    FINISHED = 0
+    FAILED = 1
+    CONFIGURATION = 2
+    DATA = 3
+    STATE = 4
+    RESTART_NEEDED = 75  # EX_TEMPFAIL of sysexits.h
+
+
+def code_of_signal(number: int) -> int:
+    """Return the exit code of a process that the signal ``number`` stopped, as a shell reports it."""
+    return _SIGNALED + number
+
+
+def code_of_child(returncode: int) -> int:
+    """Return the exit code of a child as a shell reports it; Python's is negative after a signal."""
+    return returncode if returncode >= 0 else code_of_signal(-returncode)
+
+
+_STOPPED = {code_of_signal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM)}
+_FINAL = {ExitCode.FINISHED, ExitCode.CONFIGURATION, ExitCode.DATA, *_STOPPED}
+
+
+def ending_of(code: int) -> Ending:
+    """Return what the exit ``code`` of a run means for its restart."""
+    if code == ExitCode.RESTART_NEEDED:
+        return Ending.RESTART_NEEDED
+    return Ending.FINAL if code in _FINAL else Ending.CRASHED
+
+
+def cause_of(code: int) -> str:
+    """Return in words how a run ended whose exit code is ``code``."""
+    if code == ExitCode.RESTART_NEEDED:
+        return "asked for a new process, or hung"
+    try:
+        return f"was killed by {signal.Signals(code - _SIGNALED).name}"
+    except ValueError:
+        return f"failed with code {code}"
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Return the exit code of ``command``, or that of the error that it raised, which is told."""
+    """Return the exit code of ``command``, or that of the error that it raised, after printing the error."""
     from holdfast.bootstrap.process.printing import as_error
     from holdfast.configs.secret_masking import mask_text
     from holdfast.domain import errors
@@ -38,33 +84,33 @@ def guarded(command: Callable[[], int]) -> int:
         where = _where(error) if isinstance(error, errors.PluginFailed) else ""
         print(as_error(f"error: {mask_text(str(error))}{where}"), file=sys.stderr)
         codes = {
-            errors.ConfigurationError: 2,
-            errors.TokensLost: 75,
-            errors.DataError: 3,
-            errors.StateError: 4,
-            errors.RestartNeeded: 75,
+            errors.ConfigurationError: ExitCode.CONFIGURATION,
+            errors.TokensLost: ExitCode.RESTART_NEEDED,
+            errors.DataError: ExitCode.DATA,
+            errors.StateError: ExitCode.STATE,
+            errors.RestartNeeded: ExitCode.RESTART_NEEDED,
         }
-        return next((code for kind, code in codes.items() if isinstance(error, kind)), 1)
+        return next((code for kind, code in codes.items() if isinstance(error, kind)), ExitCode.FAILED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has gone; Python would complain about it at exit
-        return 1
+        return ExitCode.FAILED
     except KeyboardInterrupt:
-        return 130
+        return code_of_signal(signal.SIGINT)
     except (Exception, SystemExit) as error:  # the last line of defence
         from holdfast.bootstrap.wiring.plugins import blame
 
         if (sentence := blame(error)) is not None:
             print(as_error(f"error: {mask_text(sentence)}{_where(error)}"), file=sys.stderr)
-            return 1
+            return ExitCode.FAILED
         if isinstance(error, SystemExit):
             raise
         print(mask_text(traceback.format_exc()), file=sys.stderr, end="")
         print(f"error: an unexpected {type(error).__name__}: please report it with the lines above", file=sys.stderr)
-        return 1
+        return ExitCode.FAILED
 
 
 def _where(error: BaseException) -> str:
-    """Return where the traceback of what another package raised is, as the end of a sentence."""
+    """Return the end of a sentence that names the file with the traceback of another package's error."""
     from holdfast.bootstrap.run_folder.post_mortem import WHERE
 
     notes = (note for note in getattr(error, "__notes__", ()) if isinstance(note, str))  # a library may add its own
@@ -74,22 +120,27 @@ def _where(error: BaseException) -> str:
 def end_with(command: Callable[[], int]) -> NoReturn:
     """Run ``command`` and end this process with the exit code that it returns.
 
-    A process that still belongs to a group of torch's ends as soon as all that was registered for its end since then
-    has run: gloo's threads abort an interpreter that is torn down under them (pytorch/pytorch#190489, #179291), and a
-    run that finished would be told as one that died. So does a process in which a thread of ours is still in the middle
-    of something, such as the import of a library, after two seconds.
+    A process that still belongs to a process group of torch skips the teardown of the interpreter once its exit
+    handlers have run: the threads of gloo abort an interpreter that is torn down under them (pytorch/pytorch#190489,
+    #179291), and a finished run would be reported as a crash. So does a process in which one of our threads is still
+    busy after two seconds, for example with the import of a library.
     """
     codes: list[int] = []
-    atexit.register(_leave, codes)  # what is registered first is called last
+    atexit.register(_leave, codes)  # the handler that is registered first runs last
     try:
         codes.append(command())
     except SystemExit as end:
         codes.append(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
     except BaseException:
-        codes.append(1)
+        codes.append(ExitCode.FAILED)
         raise
     sys.exit(codes[0])
+
+
+def leave_for_restart() -> NoReturn:
+    """End this process at once, without any cleanup, so that its supervisor or launcher starts a new one."""
+    os._exit(ExitCode.RESTART_NEEDED)
 
 
 def _leave(codes: Sequence[int]) -> None:
@@ -97,6 +148,6 @@ def _leave(codes: Sequence[int]) -> None:
     is_in_group = distributed is not None and distributed.is_initialized()
     if codes and (is_in_group or not let_own_threads_end(_PARTING_SECONDS)):
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # its reader or its disk has gone, or it was closed
+            with suppress(OSError, ValueError):  # closed, or its reader or disk is gone
                 stream.flush()
         os._exit(codes[0])

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.regular_file import read_regular
+from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.signals import stopping_signals
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.distributed import AutoDistributedSettings
-from holdfast.domain.fault_tolerance.restart_policy import FINAL
+from holdfast.domain.fault_tolerance.restart_policy import Ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,7 +67,7 @@ def launch_through_shortages(
     while True:
         before = _rows(record)
         code = launch(arguments, num_processes, module=module, grace_seconds=grace_seconds)
-        if code in FINAL or _rows(record) >= before:
+        if ending_of(code) is Ending.FINAL or _rows(record) >= before:
             return code
         say("starting all processes again, in smaller micro-batches")
 
@@ -110,7 +111,7 @@ def launch(
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values() if failure.exitcode]
         told = [code for code in codes if code > 1]  # what a user's mistake ends with says more than its followers' 1
-        return next((code if code > 0 else 128 - code for code in (*told, *codes)), 1)
+        return next((code_of_child(code) for code in (*told, *codes)), ExitCode.FAILED)
     except SignalException as stop:
-        return 128 + int(stop.sigval)
-    return 0
+        return code_of_signal(int(stop.sigval))
+    return ExitCode.FINISHED

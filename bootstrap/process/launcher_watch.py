@@ -8,6 +8,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from holdfast.bootstrap.process.exit_codes import code_of_signal
 from holdfast.bootstrap.process.launch import launcher_of
 from holdfast.bootstrap.wiring.process_group import is_launched
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.5
 _UNBEGUN_SECONDS = 5.0  # for a run that has nothing to save yet
 _SAY_SECONDS = 2.0  # a terminal may be held, a pipe be full
-_CODE = 128 + signal.SIGTERM
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def ending_with_launcher(
             os.kill(os.getpid(), signal.SIGTERM)  # for the main thread, wherever it is
         if not has_left.wait(patience):
             _say(f"not ended within {patience:g} s of the end of its launcher: ended where it stands")
-            end(_CODE)
+            end(code_of_signal(signal.SIGTERM))
 
     thread = threading.Thread(target=watch, name="launcher watch", daemon=True)
     thread.start()

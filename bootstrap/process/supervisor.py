@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, TextIO, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import open_regular
+from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, code_of_signal, ending_of
 from holdfast.bootstrap.process.heartbeat_monitor import Silence
 from holdfast.bootstrap.process.process_tree import adopt_orphans, kill_descendants
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
-from holdfast.domain.fault_tolerance.restart_policy import RESTART_NEEDED, Death, GiveUp, RestartPolicy
+from holdfast.domain.fault_tolerance.restart_policy import Death, GiveUp, RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -75,11 +76,12 @@ class Supervisor:
                 began, before = time.monotonic(), durable_step(self._folder)
                 code = self._start()
                 kill_descendants()
-                seconds = self._after(Death(code, durable_step(self._folder) > before), time.monotonic() - began)
+                death = Death(ending_of(code), durable_step(self._folder) > before)
+                seconds = self._after(code, death, time.monotonic() - began)
                 if seconds is None:
                     return code
                 if not self._pause(seconds):
-                    return 128 + self._signals[0]
+                    return code_of_signal(self._signals[0])
 
     def _start(self) -> int:
         """Return the exit code of one start, as a shell would tell it."""
@@ -102,10 +104,10 @@ class Supervisor:
                 process.kill()
             time.sleep(_POLL_SECONDS)
         if is_silent:
-            return RESTART_NEEDED
-        return code if code >= 0 else 128 - code
+            return ExitCode.RESTART_NEEDED
+        return code_of_child(code)
 
-    def _after(self, death: Death, lived: float) -> float | None:
+    def _after(self, code: int, death: Death, lived: float) -> float | None:
         """Return after how many seconds to start again, None if that is all."""
         self._deaths.append(death)
         verdict = self._policy.after(self._deaths)
@@ -113,12 +115,12 @@ class Supervisor:
             return None
         durable, last = durable_step(self._folder), last_step(self._folder)
         lost = max(0, last - durable)
-        where = f"{cause_of(death.code)} at step {last}, {counted(lost, 'step')} after its newest checkpoint"
+        where = f"{cause_of(code)} at step {last}, {counted(lost, 'step')} after its newest checkpoint"
         record = {
             "time": datetime.now(UTC).isoformat(),
             "start": len(self._deaths),
-            "code": death.code,
-            "cause": cause_of(death.code),
+            "code": code,
+            "cause": cause_of(code),
             "seconds": round(lived, 3),
             "step": last,
             "durable_step": durable,
@@ -186,13 +188,3 @@ def last_step(folder: Path) -> int:
         except (ValueError, KeyError, TypeError):
             continue  # a torn line, or the first one, of which only the end was read
     return known
-
-
-def cause_of(code: int) -> str:
-    """Return in words how a process ended whose exit code a shell tells as ``code``."""
-    if code == RESTART_NEEDED:
-        return "asked for a new process, or hung"
-    try:
-        return f"was killed by {signal.Signals(code - 128).name}"
-    except ValueError:
-        return f"failed with code {code}"

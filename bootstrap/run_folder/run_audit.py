@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.state_store import RetentionSettings
 
 AUDIT = "audit.jsonl"
-_STATE = 4
 _log = logging.getLogger(__name__)
 
 
@@ -100,10 +99,10 @@ def audit_of(directory: Path, section: RetentionSettings) -> Audit:
     return Audit(directory, is_on=getattr(section, "audit", False))
 
 
-def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: str | None = None) -> int:
-    """Print whether the audit of the run folder ``path``, or the audit file ``path``, is as it was written.
+def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: str | None = None) -> bool:
+    """Print and return whether the audit of the run folder ``path``, or the audit file ``path``, is intact.
 
-    Returns the exit code: 0, or 4 if a line is broken. Raises ``StateError`` if there is no audit that can be read.
+    Raises ``StateError`` if there is no audit that can be read.
     """
     file = path / AUDIT if path.is_dir() else path
     try:
@@ -117,7 +116,7 @@ def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: s
     record = _record(file, report)
     text = json.dumps(record, indent=1) if as_json else "\n".join(_lines(record, is_keyed=key is not None))
     sys.stdout.write(f"{text}\n")
-    return 0 if report.broken is None else _STATE
+    return report.broken is None
 
 
 def _record(file: Path, report: ChainReport) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ import psutil
 
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.application.inbox import Inbox
+from holdfast.bootstrap.process.exit_codes import code_of_child
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.verification.comparison import (
@@ -171,7 +172,7 @@ def start(run: ShortRun) -> tuple[int, str]:
             code = process.wait()
         finally:
             _end(process)
-    return code if code >= 0 else 128 - code, log.read_text(encoding="utf-8", errors="replace")
+    return code_of_child(code), log.read_text(encoding="utf-8", errors="replace")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.bootstrap.process.exit_codes import end_with, guarded
+from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal, end_with, guarded
 from holdfast.bootstrap.process.launch import launch, processes_to_start
 from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
 from holdfast.bootstrap.process.library_environment import set_library_defaults
@@ -128,7 +128,8 @@ def _train(arguments: Sequence[str]) -> int:
     grace = settings.recovery.grace_seconds
     with stopping_on_signals(run.request_stop), ending_with_launcher(run.request_stop, grace):
         run.run()
-    return 0 if run.stopped_by is None or run.stopped_by.signal is None else 128 + run.stopped_by.signal
+    stop = None if run.stopped_by is None else run.stopped_by.signal
+    return ExitCode.FINISHED if stop is None else code_of_signal(stop)
 
 
 def _say(line: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal
 from holdfast.bootstrap.process.heartbeat_monitor import Silence
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 from holdfast.bootstrap.process.supervisor import RESTARTS, Supervisor
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.verification.short_run import ShortRun
 
 _STEPS_PER_FAULT = 4
-_PREEMPTED = 128 + signal.SIGTERM
+_PREEMPTED = code_of_signal(signal.SIGTERM)
 _SILENT_SECONDS = 180.0
 
 
@@ -51,7 +52,7 @@ class SoakOutcome:
     @property
     def survived(self) -> bool:
         """Return whether all faults came and the run ended as its configuration promises all the same."""
-        return sum(self.faults.values()) == self.planned and self.code == 0 and self.holds
+        return sum(self.faults.values()) == self.planned and self.code == ExitCode.FINISHED and self.holds
 
     def line(self) -> str:
         """Return it for a person."""

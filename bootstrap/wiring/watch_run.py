@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from holdfast.application.handlers.watchdog import Watchdog
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import RunStalled
 from holdfast.domain.fault_tolerance.liveness import Doing, Patience
-from holdfast.domain.fault_tolerance.restart_policy import RESTART_NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,13 +38,18 @@ _DOING = {
 
 
 def build_watchdog(
-    settings: TrainSettings, folder: Path, container: Container, *, say: Callable[[str], object], may_exit: bool
+    settings: TrainSettings,
+    folder: Path,
+    container: Container,
+    *,
+    say: Callable[[str], object],
+    leave: Callable[[], object] | None,
 ) -> Watchdog:
-    """Return what watches this rank of the run in ``folder``; with ``may_exit`` it ends a process that hangs."""
+    """Return the watchdog of this rank of the run in ``folder``; it calls ``leave`` to end a process that hangs."""
     limits, group = settings.recovery.watchdog, container.process_group()
     patience = Patience(limits.min_seconds, limits.factor, limits.slow_seconds)
     heartbeats = HeartbeatFiles(folder / HEARTBEATS, group.rank, group.size)
-    alarm = RunAlarm(folder, group.rank, container.inbox(), say=say, may_exit=may_exit)
+    alarm = RunAlarm(folder, group.rank, container.inbox(), say=say, leave=leave)
     return Watchdog(patience, group.rank, heartbeats, alarm, doing=doing_of)
 
 
@@ -68,15 +71,24 @@ def doing_of(thread: int) -> Doing:
 class RunAlarm:
     """Leaves the stacks of all threads in ``stacks/`` of the run folder and asks the loop to publish ``RunStalled``.
 
-    If it is to give up it writes that event itself, in the loop's place, and ends the process with exit code 75.
+    To give up it writes that event itself, in place of the loop, and calls ``leave`` to end the process, unless that is
+    None.
     """
 
-    def __init__(self, folder: Path, rank: int, inbox: Inbox, *, say: Callable[[str], object], may_exit: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        inbox: Inbox,
+        *,
+        say: Callable[[str], object],
+        leave: Callable[[], object] | None,
+    ) -> None:
         self._folder = folder
         self._rank = rank
         self._inbox = inbox
         self._say = say
-        self._may_exit = may_exit
+        self._leave = leave
 
     def ring(self, report: ReportStall) -> None:
         """Leave the stacks, and say where."""
@@ -96,7 +108,7 @@ class RunAlarm:
 
     def give_up(self, report: ReportStall) -> None:
         """End the process."""
-        if not self._may_exit:
+        if self._leave is None:
             return
         if self._rank == 0:
             record = {"time": datetime.now(UTC).isoformat(), "event": RunStalled.__name__, **asdict(report)}
@@ -106,4 +118,4 @@ class RunAlarm:
                 sys.stderr.write(f"{error}\n")
         sys.stderr.write(f"error: {report.reason}: start the same command again\n")
         sys.stderr.flush()
-        os._exit(RESTART_NEEDED)
+        self._leave()

@@ -1,52 +1,60 @@
-"""Whether a run that died is started again."""
+"""The policy of restarting a run that died."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RESTART_NEEDED = 75
-# Finished, a user's mistake (settings, data), or stopped by SIGHUP, SIGINT, SIGUSR1 or SIGTERM: not started again.
-FINAL = frozenset({0, 2, 3, 129, 130, 138, 143})
+
+class Ending(Enum):
+    """The kinds of end of a start of the run, by what they mean for a restart."""
+
+    FINAL = "final"
+    """It finished, failed by a user's mistake (settings, data), or was stopped by a signal: not restarted."""
+    RESTART_NEEDED = "restart-needed"
+    """It asked for a new process."""
+    CRASHED = "crashed"
+    """It ended in any other way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a start of the run ended: its exit code, and whether a newer checkpoint became durable in it."""
+    """The end of a start of the run, and whether a newer checkpoint became durable in it."""
 
-    code: int
+    ending: Ending
     has_progressed: bool
 
     @property
     def is_planned(self) -> bool:
-        """Return whether the run asked for a new process and had come further."""
-        return self.code == RESTART_NEEDED and self.has_progressed
+        """Return whether the run asked for a new process and had made progress."""
+        return self.ending is Ending.RESTART_NEEDED and self.has_progressed
 
 
 @dataclass(frozen=True, slots=True)
 class StartAgain:
-    """Start the same command again after so many ``seconds``."""
+    """The verdict to start the same command again after ``seconds``."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Leave it; ``reason`` says why in words, None if nobody needs to be told."""
+    """The verdict to start nothing again; ``reason`` is a clause to report, or None if there is nothing to report."""
 
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Starts a dead run again, ``max_restarts`` times at most, with growing pauses while it does not come further.
+    """Restarts a dead run at most ``max_restarts`` times, with growing pauses while it makes no progress.
 
-    ``crash_loop`` deaths in a row without a new durable checkpoint end it: the next would be like the last. A run that
-    asked for a new process (code 75) and had come further goes on at once, and counts for nothing.
+    It gives up after ``crash_loop`` deaths in a row without a new durable checkpoint. A run that asked for a new
+    process and had made progress is restarted at once, and is not counted.
     """
 
     max_restarts: int = 100
@@ -55,9 +63,9 @@ class RestartPolicy:
     longest_seconds: float = 60.0
 
     def after(self, deaths: Sequence[Death]) -> StartAgain | GiveUp:
-        """Return what follows on ``deaths``, oldest first, of which there is one at least."""
+        """Return the verdict after ``deaths`` (oldest first, at least one)."""
         last = deaths[-1]
-        if last.code in FINAL:
+        if last.ending is Ending.FINAL:
             return GiveUp()
         if last.is_planned:
             return StartAgain(0.0)

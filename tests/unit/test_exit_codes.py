@@ -1,10 +1,12 @@
-"""How a command tells the shell what ended it."""
+"""The exit codes of errors and signals, and what they mean for a restart."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
-from holdfast.bootstrap.process.exit_codes import guarded
+from holdfast.bootstrap.process.exit_codes import cause_of, code_of_child, ending_of, guarded
 from holdfast.bootstrap.run_folder.post_mortem import write_before_training
 from holdfast.domain.errors import (
     ConfigurationError,
@@ -15,6 +17,7 @@ from holdfast.domain.errors import (
     TokensLost,
     TrainingError,
 )
+from holdfast.domain.fault_tolerance.restart_policy import Ending
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,28 @@ def test_a_note_of_another_package_is_no_place(tmp_path, capsys):
     assert guarded(command) == 2
     (file,) = tmp_path.glob("post-mortem/*/rank0/traceback.txt")
     assert capsys.readouterr().err.endswith(f"; its traceback is in {file.parent}\n")
+
+
+@pytest.mark.parametrize("code", [0, 2, 3, 129, 130, 138, 143])
+def test_a_run_that_ended_for_good_is_final(code):
+    """A finished run, a user's mistake and a run that a signal stopped with a checkpoint saved are final."""
+    assert ending_of(code) is Ending.FINAL
+
+
+@pytest.mark.parametrize("code", [1, 4, 134, 137, 139])
+def test_any_other_code_is_a_crash(code):
+    """A code that no command gives on purpose, and that of a damaged run folder, count as a crash."""
+    assert ending_of(code) is Ending.CRASHED
+
+
+def test_a_run_may_ask_for_a_new_process():
+    """Code 75 asks for a restart."""
+    assert ending_of(75) is Ending.RESTART_NEEDED
+
+
+def test_a_child_that_a_signal_killed_has_the_code_of_a_shell():
+    """The negative number that Python gives becomes 128 and the signal's number, which is named in words."""
+    assert code_of_child(3) == 3
+    assert code_of_child(-signal.SIGKILL) == 137
+    assert cause_of(137) == "was killed by SIGKILL"
+    assert cause_of(1) == "failed with code 1"
