@@ -1,1 +1,1 @@
-"""What a run is told: the typed settings, the layers they come from, and ready-made YAML files."""
+"""The typed settings of a run, the layers they come from, and ready-made YAML files."""

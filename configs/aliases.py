@@ -51,8 +51,8 @@ _VALUES: Mapping[Path, Mapping[object, Any]] = MappingProxyType(
 )
 _WITHOUT_COUNTERPART: Mapping[Path, str] = MappingProxyType(
     {
-        ("data", "settings", "prefetch_size"): "counts samples, and here batches are read ahead: set data.prefetch",
-        ("data", "settings", "cache_dsn"): "asks for metadata in PostgreSQL, which nothing here keeps: leave it out",
+        ("data", "settings", "prefetch_size"): "counts samples, but batches are prefetched here: set data.prefetch",
+        ("data", "settings", "cache_dsn"): "asks for metadata in PostgreSQL, which is not used here: leave it out",
         ("data", "source", "name"): "names no data by itself: set data.kind=huggingface and data.path to a name on the "
         "hub, or leave it out beside data.source.urls",
     }

@@ -1,4 +1,4 @@
-"""Which variables of the environment are settings."""
+"""Environment variables that set settings."""
 
 from __future__ import annotations
 

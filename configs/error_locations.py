@@ -1,4 +1,4 @@
-"""Where pydantic found a problem, as the path that a person wrote."""
+"""Locations of pydantic's errors, as the paths that the user wrote."""
 
 from __future__ import annotations
 

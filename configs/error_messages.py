@@ -1,4 +1,4 @@
-"""What is wrong with the settings, each in one sentence for the person who wrote them."""
+"""Error messages about settings, one sentence for each problem."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TEXTS = {
 
 
 class Origins:
-    """Where each value came from, for those that were set at all."""
+    """The layer that each value came from, for all values that were set."""
 
     def __init__(self, layers: Mapping[tuple[str, ...], str]) -> None:
         self._layers = layers
@@ -84,14 +84,14 @@ def dotted(path: Location) -> str:
 
 
 def unknown(path: Location, origins: Origins, kind: object = None) -> str:
-    """Return that ``path`` is no setting, and which one may be meant."""
+    """Return a sentence that ``path`` is not a setting, with the setting that was probably meant."""
     name, layer, section = dotted(path), origins.of(path), str(path[0])
     owners = [owner for owner in settings_by_name().get(name, {}) if owner in built_in_kinds(section)]
     if kind is not None and kind not in built_in_kinds(section):
         known = ", ".join(built_in_kinds(section))
         return (
             f"{name} ({layer}) is not a setting of {section}.kind={one_line(str(kind), 80)}, which is not built in "
-            f"({known} are): what an outside adapter needs stands under {section}.options"
+            f"({known} are): put the arguments of an outside adapter under {section}.options"
         )
     if owners == ["decoder"] and path[1] in FIELDS_OF_CONFIG:
         field = f"model.config.{dotted(path[1:])}"
@@ -123,7 +123,7 @@ def _siblings(path: Location, kind: object) -> Iterable[str]:
 
 
 def explain_all(errors: Iterable[ErrorDetails], origins: Origins, tree: Mapping[str, Any]) -> list[str]:
-    """Return what pydantic found as sentences in the words of the settings, one for each value that is wrong."""
+    """Return pydantic's errors as sentences in terms of the settings, one for each wrong value."""
     places = by_place(errors, tree)
     return [
         _explain(path, found, origins, tree)
@@ -163,7 +163,7 @@ def _explain(path: Location, errors: Sequence[ErrorDetails], origins: Origins, t
 
 
 def _among_types(errors: Sequence[ErrorDetails]) -> str:
-    """Return what the value must be, which may be one of several types."""
+    """Return a clause on what the value must be, across the types that it may have."""
     literal = next((error for error in errors if error["type"] == "literal_error"), None)
     other = next((error for error in errors if error["type"] != "literal_error"), errors[0])
     text = _TEXTS.get(other["type"], "is wrong").format(**_shown(other.get("ctx", {})))

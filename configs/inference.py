@@ -1,4 +1,4 @@
-"""The kind of a section that nobody chose, where what was set can be of one kind only."""
+"""Infers the kind of a section from its other settings, if they can belong to one kind only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.configs.settings_tree import Tree
 
 _BY_LOOK = ""
-# which field tells the kind; the first that is set counts
+# the fields that imply a kind; the first one that is set counts
 _TELLING: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
     {
         "data": (
@@ -37,7 +37,7 @@ _NAME_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 def infer_kinds(tree: Tree, lower: Tree | None = None) -> Tree:
     """Return ``tree`` with the kind of each section that has none, if a field of it can mean one kind only.
 
-    With a ``lower`` layer that is done only where that one chose a kind which has no such field.
+    With a ``lower`` layer, only if the kind chosen there does not have that field.
     """
     inferred = dict(tree)
     for section, telling in _TELLING.items():
@@ -81,7 +81,7 @@ def _is_set(node: Tree | Leaf | None) -> bool:
 
 
 def _look(value: Any) -> str | None:
-    """Return the kind of data at a path; None where a name may be one of the hub or of a folder that is missing."""
+    """Return the kind of data at a path, None if the name may be either one on the hub or a missing folder."""
     paths = [value] if isinstance(value, str) else value
     if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
         return "files"

@@ -1,4 +1,4 @@
-"""Settings that are written as options: ``--optimizer.clip=2`` means ``optimizer.clip=2``."""
+"""Settings written as command line options: ``--optimizer.clip=2`` means ``optimizer.clip=2``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _converted(arguments: Iterator[str]) -> Iterator[str]:
             continue
         following = next(arguments, None)
         if following is None or following.startswith("--"):
-            yield name  # which sets nothing, and is told
+            yield name  # sets nothing, and is reported as an error
             if following is not None:
                 yield from _converted(iter((following, *arguments)))
             return
@@ -33,7 +33,7 @@ def _converted(arguments: Iterator[str]) -> Iterator[str]:
 
 
 def hint_for(option: str) -> str:
-    """Return how settings are written, with the one that an unknown ``option`` may mean."""
+    """Return a sentence on the form of settings, with the setting that an unknown ``option`` may mean."""
     from holdfast.configs.settings_catalog import nearest_name
 
     name, _, value = option.lstrip("-").partition("=")

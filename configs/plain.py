@@ -28,7 +28,7 @@ def _kind_first(names: Mapping[str, object]) -> list[str]:
 
 
 def leaves(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield path and value of all that is no mapping, or an empty one."""
+    """Yield the path and value of everything that is not a mapping, and of empty mappings."""
     for key, value in plain.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*path, key))

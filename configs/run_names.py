@@ -1,4 +1,4 @@
-"""The name that a run gets by itself, and the settings that make two runs one."""
+"""Automatic names of runs, and the settings that identify a run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FREE = (
     *("tokenizer.backend", "tokenizer.allow_other"),  # all backends give the same ids, and it is asked at the beginning
     "model.compile",  # compiled layers train the same model
 )
-# where files lie is no part of what they are, but what a person tells them apart by
+# the place of files is not part of their identity, but runs are named by it
 _FREE_OF_SOURCES = re.compile(r"data\.sources\..*\.(retry\..*|path)")
 _PATH_OF_SOURCE = re.compile(r"data\.sources\..*\.path")
 # a renamed setting counts under its former name, so that a run's folder keeps the name that it has
@@ -54,12 +54,12 @@ def is_below(key: str, names: tuple[str, ...]) -> bool:
 
 
 def names_itself(settings: TrainSettings) -> bool:
-    """Return whether a run that was given no name gets one: not where its place is given, or known to an archive."""
+    """Return whether a run without a name is named automatically: not if it has a folder or an archive."""
     return settings.run.dir is None and getattr(settings.state_store, "archive", None) is None
 
 
 def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]) -> str:
-    """Return the name of a run that was given none: of its data or model, and of what makes it this run.
+    """Return the automatic name of a run, made of its data or model and a hash of the settings that identify it.
 
     The quickstart's is ``default``. A run that stands there from before names came by themselves continues there;
     ``restore`` gives the settings out of its record.
@@ -87,7 +87,7 @@ def _name_of(settings: TrainSettings) -> str:
 
 
 def _identity(settings: TrainSettings) -> dict[str, Any]:
-    """Return what identifies a run, by dotted key; what has its default is left out, so that new settings may come."""
+    """Return the settings that identify a run, by dotted key; defaults are left out, so settings can be added."""
     plain = mask(_chosen(settings), mask_url)
     found = {".".join(path): value for path, value in leaves(plain)}
     kinds = {f"{section}.kind": getattr(settings, section).kind for section in _KINDS}
@@ -95,7 +95,7 @@ def _identity(settings: TrainSettings) -> dict[str, Any]:
 
 
 def _chosen(value: Any) -> Any:
-    """Return plain data of what is not the default, with paths as they are seen from the current folder."""
+    """Return plain data of the values that are not defaults, with paths relative to the current folder."""
     if isinstance(value, BaseModel):
         defaults, own = _defaults(type(value)), {name: getattr(value, name) for name in type(value).model_fields}
         chosen = {name: item for name, item in own.items() if to_plain(item) != defaults[name]}
@@ -107,7 +107,7 @@ def _chosen(value: Any) -> Any:
 
 @cache
 def _defaults(section: type[BaseModel]) -> Mapping[str, Any]:
-    """Return the plain default of each field; that of one which has to be given equals nothing."""
+    """Return the plain default of each field; the default of a required field equals no value."""
     try:
         whole: Any = section()
     except ValidationError:
@@ -117,7 +117,7 @@ def _defaults(section: type[BaseModel]) -> Mapping[str, Any]:
 
 
 def _seen_from_here(path: Any) -> Any:
-    """Return a local path without its spelling: relative if it lies below the current folder, else from the root."""
+    """Return a normalized local path: relative if it lies below the current folder, absolute otherwise."""
     if isinstance(path, list | tuple):
         return [_seen_from_here(item) for item in path]
     text = str(path)

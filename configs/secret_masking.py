@@ -1,4 +1,4 @@
-"""Keeps secrets out of whatever is written or said about the settings."""
+"""Masks secrets in all output about the settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def is_secret(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Return ``text``, which somebody is told, as ``mask_url`` does, and without ``key:secret@`` before other names."""
+    """Return ``text`` for a message, masked as by ``mask_url`` and without ``key:secret@`` before other names."""
     return _BARE_USER.sub(f"{MASK}@", mask_url(text))
 
 

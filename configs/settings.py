@@ -1,4 +1,4 @@
-"""The settings of a run: one section a concern, one ``kind`` a port."""
+"""The settings of a run, with a section for each concern and a ``kind`` for each port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.configs.sections.tokenizer import TokenizerSettings, TrainTokenize
 
 
 class EvaluationSettings(Section):
-    """How often, and on how much held-out text, the model is measured."""
+    """Frequency and size of evaluations on held-out text."""
 
     every: Natural = Field(
         default=100,
@@ -42,7 +42,7 @@ class EvaluationSettings(Section):
 
 
 class SampleSettings(Section):
-    """The text that the model writes at the end of a run."""
+    """Text that the model generates at the end of a run."""
 
     prompt: str = Field(default="def ", description="Text that the sample continues.")
     max_new_tokens: Positive = Field(default=96, description="Maximum number of new tokens.")
@@ -53,7 +53,7 @@ class SampleSettings(Section):
 
 
 class TrainSettings(BaseSettings):
-    """All that a run is told; built from nothing but its arguments, so that a host's environment cannot leak in.
+    """All settings of a run, built from the arguments only, so that a host's environment cannot leak in.
 
     ``holdfast.configs.settings_layers.load_settings`` reads files, environment and command line, since it must know
     each value's origin.
@@ -117,7 +117,7 @@ class TrainSettings(BaseSettings):
     def _can_tell_the_best(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
         if "state_store" in info.data and info.data["state_store"].keep_best and not evaluation.every:
             msg = (
-                "has every=0, so state_store.keep_best could not tell which checkpoints are best: set it to some steps"
+                "has every=0, so state_store.keep_best could not find the best checkpoints: set it to a number of steps"
             )
             raise ValueError(msg)
         return evaluation

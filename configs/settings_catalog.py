@@ -1,4 +1,4 @@
-"""What can be set: every name, for which kinds, what it is by default and what it is for."""
+"""Catalog of all settings: names, kinds, defaults and descriptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @cache
 def kinds_of(section: str) -> Mapping[str, type[Section]]:
-    """Return the models of a section by kind, the plug-in's under ``PLUGIN``; none if the section has no kinds."""
+    """Return the models of a section by kind, that of plug-ins under ``PLUGIN``; empty if the section has no kinds."""
     field = TrainSettings.model_fields.get(section)
     union = field.annotation if field else None
     if get_origin(union) is tuple:
@@ -96,7 +96,7 @@ def _choices(annotation: Any) -> list[Any]:
 
 
 def nearest_name(name: str) -> str | None:
-    """Return the setting or section that ``name``, which is none, probably means."""
+    """Return the setting or section that was probably meant by ``name``, which is neither."""
     name = name[:120].lower()
     if (meant := meaning_of(name, frozenset(TrainSettings.model_fields))) is not None:
         return meant
@@ -114,10 +114,10 @@ def _likeness(name: str, candidate: str) -> float:
 
 
 def describe_settings(wanted: Sequence[str] = ()) -> str:
-    """Return a line for every setting: name, default, the kinds that have it if not all do, and what it is for.
+    """Return a line for each setting: name, default, the kinds that have it unless all do, and description.
 
-    ``wanted`` names the sections and settings that are to be described, none all of them; raises
-    ``ConfigurationError`` for one that is not there.
+    ``wanted`` names the sections and settings to describe; if it is empty, all are described. Raises
+    ``ConfigurationError`` for an unknown name.
     """
     names = settings_by_name()
     for prefix in wanted:
@@ -156,7 +156,7 @@ def _default(name: str, kind: str, field: FieldInfo) -> str:
     if kind in ("", *built_in_kinds(name.partition(".")[0])[:1]):
         value = to_plain(TrainSettings())
         for key in name.split("."):
-            if value is None:  # a section that nobody has set
+            if value is None:  # a section that is not set
                 break
             value = value[key]
         else:

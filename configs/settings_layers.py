@@ -45,7 +45,7 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Settings, and where each value came from.
+    """The settings and the origin of each value.
 
     ``origins`` maps every dotted name to ``default``, the path of a file, ``environment HOLDFAST_...`` or
     ``command line``. ``notes`` are sentences on former names of settings, and on sections
@@ -58,9 +58,9 @@ class Resolved:
 
 
 def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ: Mapping[str, str]) -> Resolved:
-    """Return the settings out of YAML ``files`` (later ones win), ``environ`` and ``key.path=value`` overrides.
+    """Return the settings from YAML ``files`` (later files win), ``environ`` and ``key.path=value`` overrides.
 
-    All that is wrong is told in one ``ConfigurationError``: for each, the key, the layer and what was probably meant.
+    Raises one ``ConfigurationError`` for all problems, each with its key, its layer and what was probably meant.
     """
     problems: list[str] = []
     texts = [*filter(None, (_attempt(problems, _from_file, Path(file)) for file in files))]

@@ -1,4 +1,4 @@
-"""Nested settings whose every value knows where it came from, laid one over the other."""
+"""Nested settings in layers; each value knows the layer that it came from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A value that is no mapping, and the layer that set it; ``is_inferred`` if no layer did, but others tell it."""
+    """A value that is not a mapping, and the layer that set it; ``is_inferred`` if it follows from other settings."""
 
     value: Any
     origin: str
@@ -42,7 +42,7 @@ def _node(value: Any, origin: str) -> Tree | Leaf:
 
 
 def leaves_of(tree: Tree, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf]]:
-    """Yield the leaves, those of higher layers after those of lower ones that they lie beside."""
+    """Yield the leaves; within a mapping, those of higher layers come after those of lower layers."""
     for key, node in tree.items():
         if isinstance(node, Leaf):
             yield (*path, key), node
@@ -56,7 +56,7 @@ def values_of(tree: Tree) -> dict[str, Any]:
 
 
 def merge(lower: Tree, higher: Tree) -> Tree:
-    """Return both, key by key; where they differ the higher one counts."""
+    """Return the union of both, key by key; the higher layer wins."""
     merged = dict(lower)
     for key, node in higher.items():
         below = merged.pop(key, None)
@@ -65,10 +65,10 @@ def merge(lower: Tree, higher: Tree) -> Tree:
 
 
 def lay(lower: Tree, higher: Tree) -> Tree:
-    """Merge two layers; where the higher one chooses anew, what belonged to the lower one's choice goes.
+    """Merge two layers; a new choice in the higher layer drops the settings that belonged to the lower layer's choice.
 
-    Another ``kind`` drops what only the former kind has; another ``path`` of a model or tokenizer drops its revision,
-    and the ``config`` in place of which it stands; another ``model_type`` drops the former type's fields.
+    Another ``kind`` drops the fields that only the former kind has. Another ``path`` of a model or tokenizer drops its
+    revision and the ``config`` that it replaces. Another ``model_type`` drops the fields of the former type.
     """
     return merge({section: _surviving(section, below, higher.get(section)) for section, below in lower.items()}, higher)
 
@@ -95,7 +95,7 @@ def _surviving_keys(section: str, lower: Tree, higher: Tree) -> set[str]:
 
 
 def replaced_config(lower: Tree, higher: Tree) -> str | None:
-    """Return a sentence that says why ``model.config`` of the lower layer goes by ``lay``, None if it does not."""
+    """Return a sentence on why ``lay`` drops ``model.config`` of the lower layer, None if it does not."""
     below, above = lower.get("model"), higher.get("model")
     if not (isinstance(below, dict) and isinstance(above, dict) and "config" in below):
         return None

@@ -20,13 +20,13 @@ def find_file(path: Path) -> Path:
 
 
 def shown_name(path: Path) -> str:
-    """Return how a file that ``find_file`` finds is told to a person."""
+    """Return the name of a file that ``find_file`` found, for messages."""
     found = find_file(path)
     return str(path) if found == path else f"{found.name} of this package"
 
 
 def list_ready() -> str:
-    """Return a line for each configuration: its name, and what it is for."""
+    """Return a line for each configuration: its name and its purpose."""
     lines = [(path.stem, _purpose(path)) for path in sorted(FOLDER.glob("*.yaml"))]
     width = max(len(name) for name, _ in lines) + 2
     return "\n".join(f"{name:{width}}{purpose}" for name, purpose in lines)

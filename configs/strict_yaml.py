@@ -1,4 +1,4 @@
-"""The part of YAML that settings are written in: plain data, bounded in size, read and written by one set of rules.
+"""Reads and writes the subset of YAML that settings are written in: plain data of bounded size.
 
 Scalars follow YAML 1.2 (``1e-3`` is a number; ``yes``, ``1:30`` and dates are text). There are no anchors, aliases,
 tags or merge keys; a key is text and stands once.
@@ -28,7 +28,7 @@ _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./-]*")
 
 
 class StrictYamlError(ValueError):
-    """The text is outside the part of YAML that is read; ``line`` counts from 1."""
+    """The text is outside the supported subset of YAML; ``line`` counts from 1."""
 
     def __init__(self, problem: str, line: int) -> None:
         super().__init__(problem)
@@ -46,10 +46,10 @@ class _StrictLoader(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-            msg = "anchors (&) and aliases (*) are not allowed, quote text that begins so"
+            msg = "anchors (&) and aliases (*) are not allowed, quote text that begins with one"
             raise StrictYamlError(msg, line)
         if event.tag is not None:
-            msg = "tags (!) are not allowed, quote text that begins so"
+            msg = "tags (!) are not allowed, quote text that begins with one"
             raise StrictYamlError(msg, line)
         self._depth += 1
         self._nodes += 1
@@ -109,7 +109,7 @@ def _mapping(node: yaml.MappingNode, path: str) -> dict[str, Any]:
 
 
 def read_scalar(text: str) -> str | float | bool | None:
-    """Return what an unquoted scalar means: nothing, true or false, a number, or else the text itself."""
+    """Return the value of an unquoted scalar: None, a boolean, a number, or the text itself."""
     if text in _NULL:
         return None
     if text in _BOOL:

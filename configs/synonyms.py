@@ -1,4 +1,4 @@
-"""What other programs call the settings: names that are no settings here, but whose meaning is plain."""
+"""Names of settings in other programs, which are not accepted here but suggested from."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FIELDS_OF_CONFIG = frozenset(
 
 
 def meaning_of(name: str, sections: frozenset[str]) -> str | None:
-    """Return the setting that the dotted ``name`` means elsewhere, unless it is that of another of the ``sections``."""
+    """Return the setting that ``name`` (dotted) means elsewhere, unless it lies in another of the ``sections``."""
     section, _, last = name.rpartition(".")
     setting = _BY_NAME.get(last.replace("-", "_"))
     top = section.partition(".")[0]

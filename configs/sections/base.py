@@ -1,4 +1,4 @@
-"""What every section shares: immutability, exact types, and the choice of a kind."""
+"""Base of all sections: immutability, exact types, and the choice of a kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLUGIN = "plugin"
 
 
 class Section(BaseModel):
-    """A part of the settings: immutable, and without room for a field that nobody reads."""
+    """A part of the settings; immutable, and unknown fields are an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -39,7 +39,7 @@ def _path(value: object) -> object:
     return value
 
 
-# 1e6 and 20M are whole numbers to whoever writes them; True and "5" are not.
+# 1e6 and 20M count as whole numbers; True and "5" do not.
 _WHOLE = BeforeValidator(_whole)
 Natural = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), _WHOLE]
 Positive = Annotated[int, Field(strict=True, ge=1, le=2**63 - 1), _WHOLE]
@@ -62,7 +62,7 @@ KeyPlace = Annotated[Text, AfterValidator(_key_place)]
 
 
 class KeySettings(Section):
-    """Keys that are held elsewhere."""
+    """Places of encryption keys, which are never part of the settings."""
 
     key_from: KeyPlace = Field(
         description="Where the key is: env:NAME for a variable with the base64 of 32 bytes, file:PATH for a file with "
@@ -83,14 +83,14 @@ class PluginSettings(Section):
 
 
 def nearest_kind(kind: str, built_in: tuple[str, ...]) -> str | None:
-    """Return the built-in kind that ``kind``, which is none, is probably a slip of."""
+    """Return the built-in kind that ``kind`` is probably a misspelling of, None if there is none."""
     if kind in built_in:
         return None
     return next(iter(get_close_matches(kind[:80].lower(), built_in, n=1, cutoff=0.8)), None)
 
 
 def by_kind(default: str, *others: str) -> Discriminator:
-    """Choose the member of a union by its ``kind``: a built-in one or else the plug-in, but none for a slip."""
+    """Choose the member of a union by its ``kind``: a built-in one, or the plug-in unless the kind looks misspelled."""
     built_in = (default, *others)
 
     def tag(section: Any) -> str | None:

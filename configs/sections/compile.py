@@ -1,4 +1,4 @@
-"""Whether a model's layers are compiled."""
+"""Compilation of a model's layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where documents come from, and how they become batches."""
+"""The data section: documents, their token cache, and how they become batches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.configs.sections.sources import (
 
 
 class PackingSettings(Section):
-    """How documents become rows of one length."""
+    """Packing of documents into rows of one length."""
 
     kind: Literal["concat", "best_fit", "sliding"] = Field(
         default="concat",
@@ -67,7 +67,7 @@ class PackingSettings(Section):
 
 
 class CacheSettings(Section):
-    """Where tokens are kept, so that text is tokenized once."""
+    """The token cache, by which text is tokenized once."""
 
     dir: Folder | None = Field(
         default=None,
@@ -94,7 +94,7 @@ class CacheSettings(Section):
 
 
 class TransformSettings(PluginSettings):
-    """What is done to each text: a built-in kind (length, normalize, replace), or one that another package offers."""
+    """A transform of each text: a built-in kind (length, normalize, replace), or one from another package."""
 
     @model_validator(mode="before")
     @classmethod
@@ -103,7 +103,7 @@ class TransformSettings(PluginSettings):
 
 
 class FeedSettings(Section):
-    """What every data source shares: how its documents are split, ordered and packed."""
+    """Settings that all data sources share: how documents are split, ordered and packed."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     sequence_length: Annotated[Positive, Field(ge=8)] | Literal["auto"] = Field(
@@ -155,7 +155,7 @@ class FeedSettings(Section):
 
     @property
     def row_length(self) -> int:
-        """Return the tokens in a row, of settings in which that has been decided."""
+        """Return the tokens in a row; the length must have been decided."""
         assert isinstance(self.sequence_length, int)
         return self.sequence_length
 
@@ -164,7 +164,7 @@ class FeedSettings(Section):
     def _is_there(cls, fold: int, info: ValidationInfo) -> int:
         folds = info.data.get("folds", fold + 1)
         if folds is None and fold:
-            msg = f"is {fold}, but data.folds is null: say how many folds there are, or leave data.fold out"
+            msg = f"is {fold}, but data.folds is null: set the number of folds, or leave data.fold out"
             raise ValueError(msg)
         if folds is not None and fold >= folds:
             msg = f"must be below data.folds, which is {folds}, not {fold}"
@@ -185,7 +185,7 @@ class HuggingFaceDataSettings(HuggingFaceSource, FeedSettings):
 
 
 class TokensDataSettings(FeedSettings):
-    """Files that hold tokens already, each document with its end-of-text."""
+    """Files of token ids, in which each document ends with end-of-text."""
 
     kind: Literal["tokens"] = Field(default="tokens", description="Documents that are tokenized already.")
     path: Annotated[tuple[Text, ...], Field(min_length=1), BeforeValidator(several)] = Field(
@@ -200,7 +200,7 @@ class TokensDataSettings(FeedSettings):
     @classmethod
     def _is_read_in_place(cls, mode: str) -> str:
         if mode == "stream":
-            msg = "is stream, but data.kind=tokens is read where it lies, as a cache is: leave data.mode out"
+            msg = "is stream, but data.kind=tokens is always read in place: leave data.mode out"
             raise ValueError(msg)
         return mode
 
@@ -208,7 +208,7 @@ class TokensDataSettings(FeedSettings):
     @classmethod
     def _is_somebody_else_s(cls, cache: CacheSettings) -> CacheSettings:
         if cache.encryption is not None:
-            msg = "names a key, but data.kind=tokens reads files as others have made them: leave the encryption out"
+            msg = "names a key, but data.kind=tokens reads existing files unchanged: leave the encryption out"
             raise ValueError(msg)
         return cache
 
@@ -237,7 +237,7 @@ class MixtureDataSettings(FeedSettings):
 
     @property
     def giving(self) -> dict[str, MixtureSource]:
-        """Return by name, in order, the sources that have a weight in any stage: a run reads no others."""
+        """Return the sources that have a weight in any stage, sorted by name; a run reads only these."""
         later = {name for stage in self.stages for name, weight in stage.weights.items() if weight}
         return {name: source for name, source in sorted(self.sources.items()) if source.weight or name in later}
 

@@ -1,4 +1,4 @@
-"""A decoder of our own, part by part."""
+"""Settings of the package's own decoder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_SHAPE = frozenset(
 
 
 class RopeScalingSettings(Section):
-    """How rotary positions reach further than those that weights were trained on."""
+    """Scaling of rotary positions beyond those that the weights were trained on."""
 
     kind: Literal["linear", "llama3"] = Field(
         description="linear slows all rotations down; llama3 slows only those that turn little within the original "
@@ -44,7 +44,7 @@ class RopeScalingSettings(Section):
 
 
 class DropoutSettings(Section):
-    """What training drops, as shares from 0 to below 1."""
+    """Dropout probabilities during training, from 0 to below 1."""
 
     embedding: Share = Field(default=0.0, description="Dropout probability of the embeddings.")
     attention: Share = Field(default=0.0, description="Dropout probability of the attention weights.")
@@ -52,7 +52,7 @@ class DropoutSettings(Section):
 
 
 class DecoderModelSettings(Section):
-    """A decoder of our own: Llama-like, GPT-2-like, or what lies between; the defaults are a small Llama."""
+    """The package's own decoder: like Llama, like GPT-2 or in between; the defaults are a small Llama."""
 
     kind: Literal["decoder"] = Field(default="decoder", description="The decoder of this package.")
     path: Text | None = Field(
@@ -151,12 +151,12 @@ class DecoderModelSettings(Section):
 
     @property
     def shape(self) -> dict[str, Any]:
-        """Return the fields that decide the model's shape, by name; none if it is that of ``path``."""
+        """Return the fields that decide the model's shape, by name; empty if the shape comes from ``path``."""
         return {} if self.path is not None else self.model_dump(include=set(self._shape_fields()))
 
     @property
     def dropped(self) -> dict[str, float] | None:
-        """Return the shares that training drops, by name."""
+        """Return the dropout probabilities by name, None if they come from ``path`` or are zero."""
         return None if self.dropout is None else self.dropout.model_dump()
 
     @property

@@ -1,4 +1,4 @@
-"""Which processes train together."""
+"""The processes that train together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How facts reach their handlers."""
+"""The event bus."""
 
 from __future__ import annotations
 

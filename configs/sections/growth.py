@@ -1,4 +1,4 @@
-"""Files that may become more while a run lasts."""
+"""Data files that may be added during a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.configs.sections.sources import FilesSource
 
 
 class GrowingFilesSource(FilesSource):
-    """Files of text or records to which others may be added while a run lasts."""
+    """Files of text or records to which files may be added during a run."""
 
     grow: bool = Field(
         default=False,
@@ -20,6 +20,6 @@ class GrowingFilesSource(FilesSource):
     @model_validator(mode="after")
     def _grows_in_the_cache(self) -> Self:
         if self.grow and getattr(self, "mode", None) == "stream":
-            msg = "grow is true, but data.mode=stream: only a run whose tokens are cached can take files up exactly"
+            msg = "grow is true, but data.mode=stream: only a run with cached tokens can include added files"
             raise ValueError(msg)
         return self

@@ -1,4 +1,4 @@
-"""Adapters of low rank in place of training all weights."""
+"""Low-rank adapters (LoRA) instead of training all weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.configs.sections.base import Number, Positive, Section, Text
 
 
 class LoraSettings(Section):
-    """Adapters of low rank (LoRA) beside a model's linear layers: they train and are saved, its own weights are not."""
+    """Low-rank adapters (LoRA) beside a model's linear layers; only the adapters are trained and saved."""
 
     rank: Positive = Field(
         default=16, description="Rank of an adapter; its matrices have the shapes (rank, in) and (out, rank)."

@@ -1,4 +1,4 @@
-"""What of memory is traded for time."""
+"""Activation checkpointing, which trades time for memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained."""
+"""The model to train."""
 
 from __future__ import annotations
 

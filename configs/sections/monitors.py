@@ -1,4 +1,4 @@
-"""Where figures and events go."""
+"""Destinations of metrics, and event handlers from other packages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from holdfast.configs.sections.base import PLUGIN, PluginSettings, Section, by_k
 
 
 class ConsoleMonitorSettings(Section):
-    """Figures on the terminal."""
+    """Metrics on the terminal."""
 
     kind: Literal["console"] = Field(default="console", description="The terminal.")
 
 
 class JsonlMonitorSettings(Section):
-    """Figures as JSON lines in the run's folder."""
+    """Metrics as JSON lines in the run folder."""
 
     kind: Literal["jsonl"] = Field(default="jsonl", description="A file of JSON lines in the run folder.")
 
 
 class TensorboardMonitorSettings(Section):
-    """Figures as TensorBoard events in the run's folder."""
+    """Metrics as TensorBoard events in the run folder."""
 
     kind: Literal["tensorboard"] = Field(
         default="tensorboard", description="TensorBoard event files in the run folder."
@@ -30,7 +30,7 @@ class TensorboardMonitorSettings(Section):
 
 
 class StructlogMonitorSettings(Section):
-    """Figures as structured log lines."""
+    """Metrics as structured log lines."""
 
     kind: Literal["structlog"] = Field(default="structlog", description="Structured log lines.")
 

@@ -1,4 +1,4 @@
-"""How the model learns."""
+"""The optimizer, its batch and its number format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST_RATE = 1e19
 
 
 class StepSettings(Section):
-    """What every optimizer shares: how large a step is and how many sequences it sees."""
+    """Settings that all optimizers share: the learning rate and the batch."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     learning_rate: Annotated[Number, Field(gt=0)] = Field(default=3e-3, description="Peak learning rate, above 0.")
@@ -80,18 +80,18 @@ class StepSettings(Section):
 
     @property
     def num_rows(self) -> int:
-        """Return the sequences in an optimizer step, of settings in which that has been decided."""
+        """Return the sequences in an optimizer step; the number must have been decided."""
         assert isinstance(self.batch_size, int)
         return self.batch_size
 
     @property
     def fixed_micro_batch(self) -> int | None:
-        """Return the size that is configured, None if it is to be found."""
+        """Return the configured micro-batch size, None if it is to be found."""
         return self.micro_batch if isinstance(self.micro_batch, int) else None
 
 
 class TorchOptimizerSettings(StepSettings):
-    """An algorithm of torch or of its libraries."""
+    """An optimization algorithm of torch or its libraries."""
 
     algorithm: Literal["adamw", "muon", "lion", "adamw_8bit"] = Field(
         default="adamw",
@@ -131,7 +131,7 @@ class TorchOptimizerSettings(StepSettings):
 
 
 class AccelerateOptimizerSettings(TorchOptimizerSettings):
-    """An algorithm under Hugging Face Accelerate and torch."""
+    """An optimization algorithm under Hugging Face Accelerate."""
 
     kind: Literal["accelerate"] = Field(
         default="accelerate", description="accelerate trains under Hugging Face Accelerate and torch."
@@ -145,7 +145,7 @@ class AccelerateOptimizerSettings(TorchOptimizerSettings):
 
 
 class DeepspeedOptimizerSettings(TorchOptimizerSettings):
-    """An algorithm under DeepSpeed's ZeRO."""
+    """An optimization algorithm under DeepSpeed ZeRO."""
 
     kind: Literal["deepspeed"] = Field(default="deepspeed", description="deepspeed trains under DeepSpeed's ZeRO.")
     stage: Literal[1, 2, 3] | None = Field(

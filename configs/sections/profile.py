@@ -1,4 +1,4 @@
-"""Which steps are looked at closely."""
+"""Profiling of some steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STEPS = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 
 class ProfileSettings(Section):
-    """Which steps are profiled, and where the result goes."""
+    """The steps to profile, and the folder of the result."""
 
     steps: str | None = Field(
         default=None,
@@ -33,7 +33,7 @@ class ProfileSettings(Section):
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """Return the first step that is profiled and the first one behind, None if none is."""
+        """Return the first profiled step and the first step after the last, None if no step is profiled."""
         if self.steps is None:
             return None
         first, end = self.steps.split(":")

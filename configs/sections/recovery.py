@@ -1,4 +1,4 @@
-"""What a run does about signals and failures."""
+"""Reaction of a run to signals and failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Sect
 
 
 class SupervisorSettings(Section):
-    """When `train --supervise` starts a dead run again."""
+    """Restarts by `train --supervise`."""
 
     max_restarts: Natural = Field(default=100, description="Maximum number of restarts after crashes.")
     crash_loop: Positive = Field(
@@ -21,7 +21,7 @@ class SupervisorSettings(Section):
 
 
 class WatchdogSettings(Section):
-    """When a run that shows no sign of life is taken to hang."""
+    """Detection of a run that hangs."""
 
     enabled: Flag = Field(default=True, description="Whether a thread in each process detects that training hangs.")
     min_seconds: Number = Field(
@@ -39,7 +39,7 @@ class WatchdogSettings(Section):
 
 
 class HealthSettings(Section):
-    """When a run goes back to an older checkpoint, and goes on behind the batches that led astray."""
+    """Roll-back to an older checkpoint, after which training continues past the batches that caused the trouble."""
 
     nonfinite_limit: Positive = Field(
         default=3,
@@ -66,7 +66,7 @@ class HealthSettings(Section):
 
 
 class RecoverySettings(Section):
-    """How a run survives what befalls it."""
+    """Reaction of a run to signals, crashes, hangs and diverging losses."""
 
     grace_seconds: Number = Field(
         default=30.0,

@@ -1,4 +1,4 @@
-"""How much of its machine a run uses."""
+"""Use of the machine's resources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Sect
 
 
 class ResourceSettings(Section):
-    """What of the machine may be used, and whether that follows what the machine has to give."""
+    """Limits on memory and prefetching, and their automatic adjustment."""
 
     auto_tune: Flag = Field(
         default=True,

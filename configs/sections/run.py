@@ -1,4 +1,4 @@
-"""The run itself: its name, its folder, its length."""
+"""Name, folder, seed and length of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.domain.errors import ConfigurationError
 
 
 class BudgetSettings(Section):
-    """How long to train; the limit that is reached first ends the run."""
+    """Length of the training; the first limit that is reached ends the run."""
 
     steps: Positive | None = Field(
         default=None,
@@ -30,7 +30,7 @@ class BudgetSettings(Section):
 
 
 class RunSettings(Section):
-    """What a run is called, where it is kept and when it is done."""
+    """Name, folder, seed and length of a run."""
 
     name: str = Field(
         default="default",
@@ -72,7 +72,7 @@ class RunSettings(Section):
 
     @property
     def cache_directory(self) -> Path:
-        """Return the folder of tokenizers and tokens; ``ConfigurationError`` if there is no home for it."""
+        """Return the folder of cached tokenizers and tokens; ``ConfigurationError`` if the user has no home folder."""
         if self.cache_dir is not None:
             return self.cache_dir.expanduser()
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))

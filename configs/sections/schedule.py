@@ -1,4 +1,4 @@
-"""The learning rate over a run."""
+"""The learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _known(kind: str) -> str:
 
 
 class ScheduleSettings(Section):
-    """The learning rate over a run: linear warm-up, then what ``kind`` says."""
+    """The learning-rate schedule: linear warm-up, then the shape given by ``kind``."""
 
     kind: Annotated[Text, AfterValidator(_known)] = Field(
         default="cosine",

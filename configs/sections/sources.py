@@ -1,4 +1,4 @@
-"""Where documents may come from."""
+"""Sources of documents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.configs.sections.base import Natural, Number, Positive, Section, T
 
 
 def several(value: object) -> object:
-    """Return one text as a list of it."""
+    """Return a single text as a list of one."""
     return (value,) if isinstance(value, str) else value
 
 
@@ -23,7 +23,7 @@ class PythonLibrarySource(Section):
 
 
 class RecordSource(Section):
-    """What sources of records share: which field is the text, and which records count."""
+    """Settings that sources of records share: the field that holds the text, and a filter."""
 
     text_field: Text = Field(default="text", description="Field or column of a record that holds the text.")
     filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
@@ -34,7 +34,7 @@ class RecordSource(Section):
 
 
 class RetrySettings(Section):
-    """How long a place on the network may fail before the run does, or the rest of the file is left out."""
+    """Retries of network requests before the run fails, or skips the rest of the file."""
 
     deadline_seconds: Annotated[Number, Field(gt=0)] = Field(
         default=120.0, description="Seconds for which a request is retried after transient errors."
@@ -99,7 +99,7 @@ MixtureSource = Annotated[
 
 
 class StageSettings(Section):
-    """From where on a mixture has other weights."""
+    """A stage of a mixture: from some point of the run on it has other weights."""
 
     after_tokens: Positive = Field(
         description="Tokens after which the stage begins, rounded up to blocks of 1,024 rows."

@@ -1,4 +1,4 @@
-"""Where checkpoints are kept, and how many."""
+"""Stores of checkpoints, and their retention."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EncryptionSettings(KeySettings):
 
 
 class RetentionSettings(Section):
-    """What every state store shares: how often is saved and how much is kept."""
+    """Settings that all state stores share: frequency of saves, and retention."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     every: Natural = Field(
@@ -83,7 +83,7 @@ class RetentionSettings(Section):
 
 
 class ArchiveSettings(Section):
-    """Copies of checkpoints at a place that outlives the machine, made beside training."""
+    """Copies of checkpoints in a place that outlives the machine, made in the background."""
 
     url: Text = Field(description="Location such as s3://bucket/runs, in which each run has a folder of its name.")
     keep: Newest = 3
@@ -103,7 +103,7 @@ class ArchiveSettings(Section):
 
 
 class DiskStateStoreSettings(RetentionSettings):
-    """Checkpoints in the run's folder."""
+    """Checkpoints in the run folder."""
 
     kind: Literal["disk"] = Field(default="disk", description="The run folder.")
     encryption: EncryptionSettings | None = Field(
@@ -128,13 +128,13 @@ class DiskStateStoreSettings(RetentionSettings):
     @model_validator(mode="after")
     def _has_an_archive(self) -> Self:
         if self.disk_budget is not None and self.archive is None:
-            msg = "has a disk_budget but no archive for what leaves the disk: set archive.url, or lower keep"
+            msg = "has a disk_budget but no archive for checkpoints that leave the disk: set archive.url, or lower keep"
             raise ValueError(msg)
         return self
 
 
 class MemoryStateStoreSettings(RetentionSettings):
-    """Checkpoints that die with the process."""
+    """Checkpoints in the memory of the process, which end with it."""
 
     kind: Literal["memory"] = Field(
         default="memory", description="The memory of this process; nothing remains after its end."

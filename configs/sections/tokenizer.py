@@ -1,4 +1,4 @@
-"""How text becomes tokens."""
+"""The tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALLOW_OTHER = Field(
 
 
 class BackendSettings(Section):
-    """What both kinds share: the library that encodes."""
+    """Settings that both kinds share: the library that encodes."""
 
     allow_other: Flag = _ALLOW_OTHER
     backend: Literal["auto", "huggingface", "tiktoken", "gigatoken"] = Field(
@@ -48,7 +48,7 @@ class HuggingFaceTokenizerSettings(BackendSettings):
 
     @property
     def follows_model(self) -> bool:
-        """Return whether nobody chose this tokenizer: it is that of the weights which are trained."""
+        """Return whether this tokenizer was not chosen, but is that of the weights to train."""
         return "path" not in self.model_fields_set
 
 
@@ -67,7 +67,7 @@ TokenizerSettings = Annotated[
 
 
 def of_model(tokenizer: Any, model: Any) -> HuggingFaceTokenizerSettings | None:
-    """Return the tokenizer of the weights that ``model`` loads, None if ``tokenizer`` was chosen or none are loaded."""
+    """Return the tokenizer of the weights that ``model`` loads, None if ``tokenizer`` was chosen or there are none."""
     chosen = tokenizer.model_fields_set - {"backend", "allow_other"}
     if chosen or not getattr(model, "loads_weights", False):
         return None

@@ -177,7 +177,7 @@ TOKENS = ["data.kind=tokens", "tokenizer.kind=huggingface", "tokenizer.path=x"]
     [
         ("env:NO_SUCH_KEY", [], "NO_SUCH_KEY is not set"),
         ("secret", [], r"data\.cache\.encryption\.key_from .* must be env:NAME, file:PATH or KIND:PLACE"),
-        ("env:A_KEY", TOKENS, r"data\.kind=tokens reads files as others have made them"),
+        ("env:A_KEY", TOKENS, r"data\.kind=tokens reads existing files unchanged"),
     ],
 )
 def test_a_key_that_is_of_no_use_is_one_sentence(tmp_path, place, more, words):

@@ -88,5 +88,5 @@ def test_the_best_without_an_evaluation_are_refused():
     """state_store.keep_best beside evaluation.every=0 could never choose, and says so."""
     sections = {"data": {"kind": "python_library"}, "state_store": {"keep_best": 1}}
     assert TrainSettings(**sections).state_store.keep_best == 1
-    with pytest.raises(ValidationError, match="could not tell which checkpoints are best"):
+    with pytest.raises(ValidationError, match="could not find the best checkpoints"):
         TrainSettings(**sections, evaluation={"every": 0})

@@ -70,7 +70,7 @@ def written(folder, text):
         ("data.kind=fils", "data.kind", "did you mean files?"),
         ("data.sequence_length=7", "data.sequence_length", "must be at least 8, or auto, not 7"),
         ("data.holdout=1", "data.holdout", "must be below 1, not 1"),
-        ("data.fold=1", "data.fold", "data.folds is null: say how many folds there are"),
+        ("data.fold=1", "data.fold", "data.folds is null: set the number of folds"),
         ("data={folds: 3, fold: 3}", "data.fold", "must be below data.folds, which is 3, not 3"),
         ("data.packing.stride=9", "data.packing.stride", "belongs to data.packing.kind=sliding, but"),
         ("data.packing={kind: best_fit, stride: 9}", "data.packing.stride", "but data.packing.kind is best_fit"),
