@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
 from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.settings_layers import load_settings
@@ -27,7 +28,7 @@ def supervise(options: argparse.Namespace) -> int:
     folder, limits = settings.run.directory, settings.recovery.supervisor
     begin_as_asked(options, settings, lambda line: print(line, flush=True))
     supervisor = Supervisor(
-        [sys.executable, "-m", "holdfast", *again(options)],
+        [sys.executable, "-m", module_called(), *again(options)],
         folder,
         RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
         Silence(folder / "heartbeats", 3 * settings.recovery.watchdog.min_seconds),

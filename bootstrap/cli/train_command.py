@@ -61,6 +61,7 @@ def train(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import fitting
+    from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
     from holdfast.bootstrap.wiring.first_micro_batch import FILE as SIZES
     from holdfast.bootstrap.wiring.process_group import is_first_rank
@@ -78,7 +79,9 @@ def train(options: argparse.Namespace) -> int:
         begin()
         say(f"training in {num_processes} processes on this machine")
         grace, sizes = settings.recovery.grace_seconds, run.directory / SIZES
-        return launch_through_shortages(again(options), num_processes, sizes, say, grace_seconds=grace)
+        return launch_through_shortages(
+            again(options), num_processes, sizes, say, module=module_called(), grace_seconds=grace
+        )
     for note in resolved.notes:
         say(fitting(note))
     run.begin_with = begin

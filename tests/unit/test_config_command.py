@@ -9,6 +9,7 @@ import pytest
 
 import holdfast.configs
 from holdfast.bootstrap.cli.main import main
+from holdfast.bootstrap.process.program import module_called
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 
@@ -66,17 +67,23 @@ def test_a_description_may_be_of_some_settings(capsys):
 
 
 @pytest.mark.parametrize(
-    ("program", "called"), [("/x/bin/holdfast", "holdfast"), ("/x/__main__.py", "python -m application")]
+    ("program", "called", "module"),
+    [
+        ("/x/bin/holdfast", "holdfast", "holdfast"),
+        ("/x/holdfast/__main__.py", "python -m holdfast", "holdfast"),
+        ("/x/application/__main__.py", "python -m application", "application"),
+    ],
 )
-def test_help_calls_the_program_as_it_was_called(program, called, monkeypatch, capsys):
-    """Usage and examples can be pasted by whoever asked for them."""
+def test_help_calls_the_program_as_it_was_called(program, called, module, monkeypatch, capsys):
+    """Usage and examples name the command that was given, and so do the processes that it starts."""
     monkeypatch.setattr(sys, "argv", [program])
     with pytest.raises(SystemExit, match="0"):
         main(["train", "--help"])
     text = capsys.readouterr().out
     assert f"usage: {called} train" in text
     assert f"  {called} train --supervise" in text
-    assert ("python -m application" in text) is (called != "holdfast")
+    assert ("python -m application" in text) is (module == "application")
+    assert module_called() == module
 
 
 def test_the_version_is_told(capsys):
