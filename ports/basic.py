@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import SupportsFloat
 
-    from holdfast.domain.checkpoints.retention import WayBack
+    from holdfast.domain.checkpoints.retention import RollBackFloor
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.data_source import Rejected, Unit
@@ -165,7 +165,7 @@ class BasicStateStore(StateStore):
         pass
 
     @override
-    def spare(self, way_back: WayBack) -> None:
+    def spare(self, way_back: RollBackFloor) -> None:
         pass
 
     @override

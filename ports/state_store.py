@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.domain.checkpoints.reproducibility import Contract
+from holdfast.domain.checkpoints.reproducibility import Reproducibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from holdfast.domain.checkpoints.retention import WayBack
+    from holdfast.domain.checkpoints.retention import RollBackFloor
     from holdfast.domain.training.progress import Progress
 
 
@@ -81,7 +81,7 @@ class Snapshot:
     reason: str
     parts: Sequence[StatePart | JoinedPart]
     evaluation_loss: float | None = None
-    contract: Contract = Contract.BITWISE
+    contract: Reproducibility = Reproducibility.BITWISE
     conditions: Mapping[str, str] = field(default_factory=dict)
     saved_at: float = field(default_factory=time.time)
     share: StateShare | None = None
@@ -99,7 +99,7 @@ class CheckpointInfo:
     location: str
     num_bytes: int
     evaluation_loss: float | None = None
-    contract: Contract = Contract.BITWISE
+    contract: Reproducibility = Reproducibility.BITWISE
     conditions: Mapping[str, str] = field(default_factory=dict)
     saved_at: float = 0.0
 
@@ -237,7 +237,7 @@ class StateStore(ABC):
         """Delete what failed saves and deletions of earlier starts have left; never while a save is under way."""
 
     @abstractmethod
-    def spare(self, way_back: WayBack) -> None:
+    def spare(self, way_back: RollBackFloor) -> None:
         """Have the retention of later saves leave what ``way_back`` needs; a store that keeps all does so anyway."""
 
     @abstractmethod

@@ -17,7 +17,7 @@ from holdfast.adapters.state_store.checkpoint_verification import complete, next
 from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, reading_under
-from holdfast.domain.checkpoints.retention import Retention, Stored, WayBack
+from holdfast.domain.checkpoints.retention import Retention, RollBackFloor, StoredCheckpoint
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
 from holdfast.ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
@@ -66,7 +66,7 @@ class DiskStateStore(StateStore):
         self._writer = CheckpointWriter(self._files, encryption)
         self._reader = CheckpointReader(self._files, self.guard, encryption)
         self._lock = RLock()
-        self._elsewhere: dict[int, Stored] = {}
+        self._elsewhere: dict[int, StoredCheckpoint] = {}
         self._held: set[int] = set()
         self._scrubbed: set[Path] = set()
 
@@ -149,7 +149,7 @@ class DiskStateStore(StateStore):
             self._folder.sweep()
 
     @override
-    def spare(self, way_back: WayBack) -> None:
+    def spare(self, way_back: RollBackFloor) -> None:
         self.retention = self.retention.sparing(way_back)
 
     @override
@@ -201,7 +201,7 @@ class DiskStateStore(StateStore):
         with self._lock, reading_under(self._folder.root):
             told = read_manifest(self._files, self.folder_of(step)).snapshot
             self._folder.remove(self.folder_of(step))
-            self._elsewhere[step] = Stored(told.evaluation_loss, told.saved_at)
+            self._elsewhere[step] = StoredCheckpoint(told.evaluation_loss, told.saved_at)
 
     def _newest(self, at_most: int | None, read: Callable[[Path], Loaded]) -> Loaded:
         rejected: list[Rejected] = []
@@ -236,7 +236,10 @@ class DiskStateStore(StateStore):
             found = complete(self._files, self._folder.checkpoints())
             stored = {manifest.progress.step: (folder, manifest.snapshot) for folder, manifest in found}
             kept = {*self._folder.pinned(), *self._held}
-            known = {step: Stored(of.evaluation_loss, of.saved_at, step in kept) for step, (_, of) in stored.items()}
+            known = {
+                step: StoredCheckpoint(of.evaluation_loss, of.saved_at, step in kept)
+                for step, (_, of) in stored.items()
+            }
             doomed = self.retention.doomed({**self._elsewhere, **known}, saved=saved)
             self._folder.retire([stored[step][0] for step in doomed if step in stored])
 

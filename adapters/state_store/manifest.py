@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
 from holdfast.adapters.state_store.hashing import hash_bytes
-from holdfast.domain.checkpoints.reproducibility import Contract
+from holdfast.domain.checkpoints.reproducibility import Reproducibility
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.key_provider import WrappedKey
 from holdfast.ports.state_store import CheckpointInfo, Snapshot
@@ -126,7 +126,7 @@ def _snapshot(record: Mapping[str, Any]) -> Snapshot:
         _text(record, "reason"),
         parts=(),
         evaluation_loss=_loss(record.get("evaluation_loss")),
-        contract=_contract(record.get("contract", Contract.BITWISE)),
+        contract=_contract(record.get("contract", Reproducibility.BITWISE)),
         conditions=_conditions(_mapping(record.get("conditions", {}), "conditions")),
         saved_at=_loss(record.get("saved_at")) or 0.0,
     )
@@ -187,10 +187,10 @@ def _progress(record: Mapping[str, Any]) -> Progress:
         raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "progress has other fields") from error
 
 
-def _contract(value: object) -> Contract:
-    if not isinstance(value, str) or value not in list(Contract):
+def _contract(value: object) -> Reproducibility:
+    if not isinstance(value, str) or value not in list(Reproducibility):
         raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "contract is none that is known")
-    return Contract(value)
+    return Reproducibility(value)
 
 
 def key_record(key: WrappedKey | None) -> Mapping[str, str] | None:

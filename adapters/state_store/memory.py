@@ -15,7 +15,7 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.manifest import refuse_odd_names
 from holdfast.adapters.state_store.store_folder import folder_name
-from holdfast.domain.checkpoints.retention import Retention, Stored
+from holdfast.domain.checkpoints.retention import Retention, StoredCheckpoint
 from holdfast.domain.errors import StateError
 from holdfast.ports.basic import BasicStateStore
 from holdfast.ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePart
@@ -23,7 +23,7 @@ from holdfast.ports.state_store import CheckpointInfo, Loaded, Snapshot, StatePa
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.domain.checkpoints.retention import WayBack
+    from holdfast.domain.checkpoints.retention import RollBackFloor
 
 
 @final
@@ -60,7 +60,10 @@ class MemoryStateStore(BasicStateStore):
                 snapshot.saved_at,
             )
             self._stored[step] = (info, files)
-            known = {stored: Stored(info.evaluation_loss, info.saved_at) for stored, (info, _) in self._stored.items()}
+            known = {
+                stored: StoredCheckpoint(info.evaluation_loss, info.saved_at)
+                for stored, (info, _) in self._stored.items()
+            }
             for old in self._retention.doomed(known, saved=step):
                 del self._stored[old]
         return info
@@ -91,7 +94,7 @@ class MemoryStateStore(BasicStateStore):
             return [self._stored[step][0] for step in sorted(self._stored)]
 
     @override
-    def spare(self, way_back: WayBack) -> None:
+    def spare(self, way_back: RollBackFloor) -> None:
         self._retention = self._retention.sparing(way_back)
 
     @override

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, final
 from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.checkpoint_verification import verify
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
-from holdfast.domain.checkpoints.retention import Stored
+from holdfast.domain.checkpoints.retention import StoredCheckpoint
 from holdfast.domain.checkpoints.roles import Role
-from holdfast.domain.checkpoints.tiers import CopyState, Phase, Placed, Tier
+from holdfast.domain.checkpoints.tiers import CheckpointCopies, CopyState, Phase, Tier
 from holdfast.domain.commands import AcknowledgeMove
 from holdfast.domain.errors import StateError
 from holdfast.ports.state_store import Rejected
@@ -138,26 +138,26 @@ class TierMigrator:
         doomed = retention.doomed(_stored(archived, pinned), saved=saved)
         for step in [step for step in doomed if step not in may_leave_disk]:
             copies = {Tier.ARCHIVE: CopyState.READY, Tier.DISK: _state(step in local)}
-            if Placed(step, copies, is_protected=step in lasting).may_leave(Tier.ARCHIVE):
+            if CheckpointCopies(step, copies, is_protected=step in lasting).may_leave(Tier.ARCHIVE):
                 self._disk.guard.record_deletion(archived[step].location, "retention of the archive")
                 self._archive.delete(step)
 
-    def _next_to_leave(self, budget: DiskBudget, phase: Phase) -> Placed | None:
+    def _next_to_leave(self, budget: DiskBudget, phase: Phase) -> CheckpointCopies | None:
         local = self._disk.list()
-        sizes = [Placed(info.progress.step, {Tier.DISK: CopyState.READY}, info.num_bytes) for info in local]
+        sizes = [CheckpointCopies(info.progress.step, {Tier.DISK: CopyState.READY}, info.num_bytes) for info in local]
         self._is_tight = budget.is_tight(sizes, was_tight=self._is_tight)
         return budget.next_to_leave(self._survey(local, budget.fewest), phase) if self._is_tight else None
 
-    def _survey(self, local: Sequence[CheckpointInfo], fewest: int) -> Sequence[Placed]:
+    def _survey(self, local: Sequence[CheckpointInfo], fewest: int) -> Sequence[CheckpointCopies]:
         archived, pinned = _by_step(self._archive.list()), self._disk.pinned()
-        placed: list[Placed] = []
+        placed: list[CheckpointCopies] = []
         for info in reversed(local):
             step = info.progress.step
             is_archived = step in archived and self._archive.holds(self._disk.folder_of(step))
             copies = {Tier.DISK: CopyState.READY, Tier.ARCHIVE: _state(is_archived)}
             num_verified = sum(one.is_verified for one in placed)
             placed.append(
-                Placed(
+                CheckpointCopies(
                     step,
                     copies,
                     info.num_bytes,
@@ -167,7 +167,7 @@ class TierMigrator:
             )
         return placed
 
-    def _evict(self, placed: Placed) -> None:
+    def _evict(self, placed: CheckpointCopies) -> None:
         leaving = placed.with_copy(Tier.DISK, CopyState.DELETING)
         self._disk.evict(placed.step)
         left = leaving.with_copy(Tier.DISK, CopyState.DELETED)
@@ -197,5 +197,5 @@ def _by_step(infos: Sequence[CheckpointInfo]) -> Mapping[int, CheckpointInfo]:
     return {info.progress.step: info for info in infos}
 
 
-def _stored(infos: Mapping[int, CheckpointInfo], pinned: Collection[int]) -> Mapping[int, Stored]:
-    return {step: Stored(info.evaluation_loss, info.saved_at, step in pinned) for step, info in infos.items()}
+def _stored(infos: Mapping[int, CheckpointInfo], pinned: Collection[int]) -> Mapping[int, StoredCheckpoint]:
+    return {step: StoredCheckpoint(info.evaluation_loss, info.saved_at, step in pinned) for step, info in infos.items()}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.state_store.archive.archive import CheckpointArchive
     from holdfast.adapters.state_store.archive.lease import ArchiveLease
     from holdfast.adapters.state_store.disk import DiskStateStore
-    from holdfast.domain.checkpoints.retention import Retention, WayBack
+    from holdfast.domain.checkpoints.retention import Retention, RollBackFloor
     from holdfast.domain.commands import Command
     from holdfast.ports.state_store import OpenFile
 
@@ -187,7 +187,7 @@ class TieredStateStore(StateStore):
         self._disk.tidy()
 
     @override
-    def spare(self, way_back: WayBack) -> None:
+    def spare(self, way_back: RollBackFloor) -> None:
         self._disk.spare(way_back)
 
     @override

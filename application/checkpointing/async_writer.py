@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.concurrency.background import Background
+from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.domain.commands import AcknowledgeSave
 from holdfast.domain.errors import StateError
 from holdfast.ports.state_store import StateShare
@@ -22,7 +22,7 @@ _PARTING_SECONDS = 30.0  # for the others' shares once this rank has left the lo
 
 
 @final
-class SaveWriter:
+class AsyncCheckpointWriter:
     """Writes snapshots into ``store`` in a thread, and leaves an ``AcknowledgeSave`` of each in ``inbox``.
 
     ``outcome`` is that of the last one. A share of another rank's save is written without: that rank tells.
@@ -31,7 +31,7 @@ class SaveWriter:
     def __init__(self, store: StateStore, inbox: Inbox) -> None:
         self._store = store
         self._inbox = inbox
-        self._thread = Background("checkpoints")
+        self._thread = BackgroundWorker("checkpoints")
         self._awaited = ""
         self._patient_until = math.inf
         self.outcome: AcknowledgeSave | None = None

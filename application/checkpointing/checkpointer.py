@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
-from holdfast.application.checkpointing.async_writer import SaveWriter
+from holdfast.application.checkpointing.async_writer import AsyncCheckpointWriter
 from holdfast.application.checkpointing.memory_tier import MemoryTier
-from holdfast.application.checkpointing.restorer import Restoring
-from holdfast.domain.checkpoints.reproducibility import Contract, changes, contract_of
+from holdfast.application.checkpointing.restorer import Restorer
+from holdfast.domain.checkpoints.reproducibility import Reproducibility, changes, reproducibility_of
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import AcknowledgeSave, SaveReason, from_json, to_json
 from holdfast.domain.data.cursor import Cursor
@@ -48,7 +48,7 @@ class _Pending:
 
 
 @final
-class Checkpoints:
+class Checkpointer:
     """Captures a trainable into a state store and back; ``parts`` go into each checkpoint beside it (the tokenizer).
 
     All ranks of ``group`` call each method; the first one writes and sets aside, the others read what it left. Where
@@ -78,10 +78,10 @@ class Checkpoints:
         self._group = group
         self._parts = parts
         self._conditions = conditions or {}
-        self._contract = contract_of(self._conditions)
+        self._contract = reproducibility_of(self._conditions)
         self._memory = memory or MemoryTier()
-        self._restoring = Restoring(store, trainable, bus, group, self._memory)
-        self._writer = SaveWriter(store, inbox)
+        self._restoring = Restorer(store, trainable, bus, group, self._memory)
+        self._writer = AsyncCheckpointWriter(store, inbox)
         self._pending: _Pending | None = None
         self._durable_step = 0
         self._number = 0
@@ -101,17 +101,17 @@ class Checkpoints:
         if info is None:
             return Progress()
         self._durable_step = info.progress.step
-        self._contract = max(self._contract, info.contract, key=list(Contract).index)
+        self._contract = max(self._contract, info.contract, key=list(Reproducibility).index)
         if differing := changes(info.conditions, self._conditions):
             self.weaken(info.progress, differing)
         return info.progress
 
     def restore_captured(self, step: int) -> Progress | None:
-        """Restore the copy in memory as ``Restoring.from_memory`` does."""
+        """Restore the copy in memory as ``Restorer.from_memory`` does."""
         return self._restoring.from_memory(step)
 
     def roll_back(self, step: int) -> Progress | None:
-        """Go back to the newest state of ``step`` or before, as ``Restoring.back_to`` does; return its progress."""
+        """Go back to the newest state of ``step`` or before, as ``Restorer.back_to`` does; return its progress."""
         self._settle()
         progress = self._restoring.back_to(step)
         if progress is not None:
@@ -125,9 +125,9 @@ class Checkpoints:
 
     def weaken(self, progress: Progress, reasons: Sequence[str]) -> None:
         """Have all later checkpoints say that the run equals the undisturbed one but for rounding, told once."""
-        if self._contract is Contract.NUMERICAL:
+        if self._contract is Reproducibility.NUMERICAL:
             return
-        self._contract = Contract.NUMERICAL
+        self._contract = Reproducibility.NUMERICAL
         self._bus.publish(ContractWeakened(progress, reasons))
 
     def save(self, progress: Progress, reason: SaveReason, *, evaluation_loss: float | None = None) -> None:

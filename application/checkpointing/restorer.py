@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @final
-class Restoring:
+class Restorer:
     """Restores ``trainable`` from ``store`` or ``memory``; all ranks of ``group`` call each method.
 
     A checkpoint is verified while it is read. The first rank reads it before the others do, since it sets aside what is

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Background:
+class BackgroundWorker:
     """Makes calls one after another, in order, in a thread of its own, from the first call to ``close``.
 
     An error does not keep the later calls from being made; ``raise_errors`` raises it in the caller's thread.

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 @final
-class Workers:
+class ThreadPool:
     """Makes calls in ``threads`` threads that a process does not wait for at its end.
 
     It does wait for those of ``concurrent.futures``: a read that hangs would keep it from ending.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.mixture import Mixture
     from holdfast.domain.data.row_index import RowPlace
-    from holdfast.domain.data.sample_order import Fewer, Share
+    from holdfast.domain.data.sample_order import EarlierSize, RankShard
 
 # what is read together, in whole batches: NumPy is called as often for many rows as for a few, each of which may lie in
 # a shard of its own, and that takes a file descriptor meanwhile
@@ -44,11 +44,11 @@ class CachedBatches:
         self,
         sources: Sequence[Rows],
         mixture: Mixture,
-        share: Share,
+        share: RankShard,
         *,
         length: int,
         epochs: int | None,
-        grown: tuple[Fewer, ...] = (),
+        grown: tuple[EarlierSize, ...] = (),
     ) -> None:
         self._sources = sources
         self._mixture = mixture

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol, final
 
-from holdfast.application.data.prefetch import Prefetch, WaitGivenUp
+from holdfast.application.data.prefetch import Prefetch, WaitAbandoned
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.training.step_outcome import DataSupply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from holdfast.application.data.rejected_records import Rejections
+    from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.domain.data.batch import Batch
     from holdfast.ports.data_source import DataSource
 
@@ -50,7 +50,7 @@ class Feed:
         *,
         prefetch: int = 4,
         source: DataSource | None = None,
-        rejections: Rejections | None = None,
+        rejections: RejectedRecords | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._stream = stream
@@ -115,7 +115,7 @@ class Feed:
         self.gave_up = False
         try:
             return self._take(is_given_up)
-        except WaitGivenUp:
+        except WaitAbandoned:
             self.gave_up = True
             return None
         finally:

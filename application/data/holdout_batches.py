@@ -63,7 +63,7 @@ class ShardGroups(TokenGroups):
 
 
 @final
-class HeldOut:
+class HoldoutBatches:
     """Held-out documents as packed batches of ``rows``, the first ``max_tokens`` of them; kept in memory.
 
     The set is a pure function of the data, the seed and the tokenizer, so evaluations of one run compare.

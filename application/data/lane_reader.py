@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
 
-from holdfast.domain.data.cursor import Lane
+from holdfast.domain.data.cursor import LanePosition
 from holdfast.domain.data.no_text import all_dropped, no_text
-from holdfast.domain.data.packed_rows import Rows, lay_out
+from holdfast.domain.data.packed_rows import LaidOutRows, lay_out
 from holdfast.domain.data.permutation import permute
 from holdfast.domain.data.sample_order import unit_order
 from holdfast.domain.errors import DataError
@@ -44,20 +44,20 @@ class LanePlan:
 class Window:
     """Rows in the order of their use, where the window began, and where the next one does."""
 
-    rows: Rows
-    start: Lane
-    next_start: Lane
+    rows: LaidOutRows
+    start: LanePosition
+    next_start: LanePosition
     _firsts: Sequence[int]  # of the rows' pieces
 
     @classmethod
-    def of(cls, rows: Rows, start: Lane, next_start: Lane) -> Self:
+    def of(cls, rows: LaidOutRows, start: LanePosition, next_start: LanePosition) -> Self:
         """Return the window with these rows."""
         return cls(rows, start, next_start, np.append(0, np.cumsum(rows.counts)).tolist())
 
-    def part(self, begin: int, end: int) -> Rows:
+    def part(self, begin: int, end: int) -> LaidOutRows:
         """Return the rows from ``begin`` to before ``end``, without a copy."""
         ids, lengths, starts, counts = self.rows
-        return Rows(
+        return LaidOutRows(
             ids[begin:end], lengths[begin:end], starts[self._firsts[begin] : self._firsts[end]], counts[begin:end]
         )
 
@@ -83,12 +83,12 @@ class LaneReader:
         self._wanted = wanted
         self._lane = lane
 
-    def expect(self, start: Lane) -> None:
+    def expect(self, start: LanePosition) -> None:
         """Have what follows ``start`` fetched: ``windows`` is asked for it soon."""
         for unit in self._units_from(start)[:1]:
             self._expect(unit, max(start.position, unit.start))
 
-    def windows(self, start: Lane) -> Generator[Window]:
+    def windows(self, start: LanePosition) -> Generator[Window]:
         """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` says.
 
         A window ends with its epoch. Raises ``DataError`` where no unit holds anything that makes a row.
@@ -100,27 +100,29 @@ class LaneReader:
             for window in self._epoch(begin):
                 num_rows += window.rows.num_rows
                 yield window
-            begin = Lane(begin.epoch + 1)
+            begin = LanePosition(begin.epoch + 1)
             num_barren = 0 if num_rows else num_barren + 1
             if num_barren == _BARREN_EPOCHS and self._plan.epochs is None:
                 self._check_some()
 
-    def _epoch(self, begin: Lane) -> Iterator[Window]:
+    def _epoch(self, begin: LanePosition) -> Iterator[Window]:
         held: list[_Documents] = []
         room = self._plan.window_tokens
         for place, read in self._documents(begin):
             documents = read
             while (cut := documents.first_reaching(room)) is not None:
                 within, documents = documents.cut(cut + 1)
-                behind = Lane(begin.epoch, place, within.ends[-1])  # wherever reading began: groups may end elsewhere
+                behind = LanePosition(
+                    begin.epoch, place, within.ends[-1]
+                )  # wherever reading began: groups may end elsewhere
                 yield self._window([*held, within], begin, behind)
                 begin, held, room = behind, [], self._plan.window_tokens
             held.append(documents)
             room -= documents.num_tokens
         if any(documents.num_tokens for documents in held):
-            yield self._window(held, begin, Lane(begin.epoch + 1))
+            yield self._window(held, begin, LanePosition(begin.epoch + 1))
 
-    def _documents(self, begin: Lane) -> Iterator[tuple[int, _Documents]]:
+    def _documents(self, begin: LanePosition) -> Iterator[tuple[int, _Documents]]:
         position = begin.position
         units = self._units_from(begin)
         for place, unit in enumerate(units, begin.unit):
@@ -135,7 +137,7 @@ class LaneReader:
         if self._plan.lanes <= MOST_EXPECTING:
             self._reader.source.expect(unit, start)
 
-    def _units_from(self, begin: Lane) -> Sequence[Unit]:
+    def _units_from(self, begin: LanePosition) -> Sequence[Unit]:
         order = unit_order(len(self._units), self._plan.seed, begin.epoch)[self._lane :: self._plan.lanes]
         return [self._units[number] for number in order[begin.unit :].tolist()]
 
@@ -143,14 +145,14 @@ class LaneReader:
         has_documents = False
         for unit in self._units:  # what this lane was dealt is no proof: the others may hold all there is
             for group in self._reader.tokens(unit, wanted=self._wanted, is_hashed=False):
-                if self._window([_Documents.of(group)], Lane(), Lane()).rows.num_rows:
+                if self._window([_Documents.of(group)], LanePosition(), LanePosition()).rows.num_rows:
                     return
                 has_documents = True
         if has_documents and getattr(self._plan.packing, "overflow", "split") == "drop":
             raise DataError(all_dropped(self._plan.packing.length))
         raise DataError(no_text([unit.name for unit in self._units]))
 
-    def _window(self, held: Sequence[_Documents], begin: Lane, behind: Lane) -> Window:
+    def _window(self, held: Sequence[_Documents], begin: LanePosition, behind: LanePosition) -> Window:
         ids = np.concatenate([documents.ids for documents in held])
         lengths = np.concatenate([documents.lengths for documents in held])
         index = self._plan.packing(np.cumsum(lengths) - lengths, lengths).index

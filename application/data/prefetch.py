@@ -19,7 +19,7 @@ _IMPATIENCE_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 
 
-class WaitGivenUp(Exception):
+class WaitAbandoned(Exception):
     """The item is not there yet, and nobody wants to wait for it."""
 
 
@@ -60,7 +60,7 @@ class Prefetch(Generic[T]):
         return self.next_unless(lambda: False)
 
     def next_unless(self, is_given_up: Callable[[], bool]) -> T:
-        """Return the next item as ``next`` does; raises ``WaitGivenUp`` once ``is_given_up`` says so while it waits."""
+        """Return the next item as ``next`` does; raises ``WaitAbandoned`` if ``is_given_up`` is true while it waits."""
         if self._end is None:
             item = self._awaited(is_given_up)
             if not isinstance(item, _End):
@@ -100,7 +100,7 @@ class Prefetch(Generic[T]):
             except Empty:
                 if is_given_up():
                     self._patience = _IMPATIENCE_SECONDS
-                    raise WaitGivenUp from None
+                    raise WaitAbandoned from None
 
     def _free_place(self) -> None:
         if self._places > self._depth:

@@ -8,14 +8,14 @@ from dataclasses import astuple, dataclass
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
-from holdfast.application.concurrency.thread_pool import Workers
+from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from holdfast.application.data.rejected_records import Rejections
+    from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.application.data.text_reader import TextReader
     from holdfast.ports.data_source import Unit
     from holdfast.ports.token_cache import TokenCache
@@ -62,7 +62,7 @@ class PrepareTokens:
         self,
         reader: TextReader,
         cache: TokenCache,
-        rejections: Rejections,
+        rejections: RejectedRecords,
         *,
         progress: Callable[[int, int], object] = lambda _done, _total: None,
         shard_bytes: int | None = None,
@@ -91,7 +91,7 @@ class PrepareTokens:
         self._cancelled.clear()
         if missing:
             self._progress(0, total)
-        workers = Workers(self._workers, "holdfast-prepare")
+        workers = ThreadPool(self._workers, "holdfast-prepare")
         try:
             making = [workers.submit(self._make, name, shards[name], total) for name in missing]
             wait(making, return_when=FIRST_EXCEPTION)

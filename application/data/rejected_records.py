@@ -17,7 +17,7 @@ Record = dict[str, object]
 
 
 @final
-class Rejections:
+class RejectedRecords:
     """Ends the run at the first record that cannot be used, or writes down each once, with its reason, and goes on.
 
     ``write`` gets source, position and reason as JSON. ``known`` is what earlier processes wrote: data that are read

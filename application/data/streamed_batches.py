@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from holdfast.application.concurrency.thread_pool import Workers
+from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.lane_reader import LaneReader
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.packed_rows import join_rows
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.application.data.text_reader import TextReader
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.mixture import Mixture
-    from holdfast.domain.data.packed_rows import Rows
-    from holdfast.domain.data.sample_order import Share
+    from holdfast.domain.data.packed_rows import LaidOutRows
+    from holdfast.domain.data.sample_order import RankShard
 
 _PATIENCE_SECONDS = 5.0
 _BATCHES_AT_ONCE = 32
@@ -48,7 +48,7 @@ class StreamedBatches:
         mixture: Mixture,
         plan: LanePlan,
         wanted: Wanted | None,
-        share: Share,
+        share: RankShard,
         *,
         workers: int,
     ) -> None:
@@ -58,7 +58,7 @@ class StreamedBatches:
         self._wanted = wanted
         self._share = share
         self._threads = workers
-        self._pool: Workers | None = None
+        self._pool: ThreadPool | None = None
         self._turning = Lock()  # a pool that is being closed, in the thread that makes batches, takes no more threads
         if plan.lanes % share.ranks:
             msg = (
@@ -88,7 +88,7 @@ class StreamedBatches:
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``."""
         expected = self._plan.lanes * len(self._readers)
-        places = list(cursor.lanes or (Lane(),) * expected)
+        places = list(cursor.lanes or (LanePosition(),) * expected)
         if len(places) != expected:
             msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
             raise StateError(msg)
@@ -110,20 +110,20 @@ class StreamedBatches:
             for reader in self._readers:
                 reader.source.release()
 
-    def _open_pool(self) -> Workers:
+    def _open_pool(self) -> ThreadPool:
         with self._turning:
-            self._pool = Workers(self._threads, "holdfast-lane")
+            self._pool = ThreadPool(self._threads, "holdfast-lane")
             return self._pool
 
     def _reader_of(self, number: int) -> LaneReader:
         lane, source = divmod(number, len(self._readers))
         return LaneReader(self._readers[source], self._plan, self._wanted, lane)
 
-    def _deal(self, streams: dict[int, _LaneStream], places: list[Lane], samples: int) -> Iterator[Batch]:
+    def _deal(self, streams: dict[int, _LaneStream], places: list[LanePosition], samples: int) -> Iterator[Batch]:
         shares = self._shares(samples)
         num_rows = self._share.batch // self._share.ranks
         while (ended := self._ended_source(streams, samples)) is None:
-            parts: list[Rows] = []
+            parts: list[LaidOutRows] = []
             filled: list[NDArray[np.int64]] = []
             for number, rows in next(shares):
                 stream = streams[number]
@@ -170,7 +170,7 @@ def _grouped(numbers: NDArray[np.int64], order: NDArray[np.int64]) -> Sequence[t
 class _LaneStream:
     """The rows of one lane, its next window being made in ``pool`` meanwhile."""
 
-    def __init__(self, reader: LaneReader, start: Lane, pool: Workers) -> None:
+    def __init__(self, reader: LaneReader, start: LanePosition, pool: ThreadPool) -> None:
         reader.expect(start)
         self._windows = reader.windows(start)
         self._pool = pool
@@ -189,7 +189,7 @@ class _LaneStream:
         return self._ended
 
     @property
-    def place(self) -> Lane:
+    def place(self) -> LanePosition:
         """Return where the lane stands behind the rows that were taken."""
         window = self._window
         if window is None:
@@ -197,9 +197,9 @@ class _LaneStream:
         if self._row >= self._num_rows:
             return window.next_start
         epoch, unit, position, _ = window.start
-        return Lane(epoch, unit, position, self._row)
+        return LanePosition(epoch, unit, position, self._row)
 
-    def take(self, num_rows: int, parts: list[Rows]) -> int:
+    def take(self, num_rows: int, parts: list[LaidOutRows]) -> int:
         """Append the next rows, of one window or several, to ``parts``; return how many are missing at the end."""
         while num_rows and not self.has_ended:
             assert self._window is not None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.application.data.rejected_records import Record, Rejections
+    from holdfast.application.data.rejected_records import Record, RejectedRecords
     from holdfast.ports.data_source import DataSource, Unit
     from holdfast.ports.tokenizer import Tokenizer
     from holdfast.ports.transform import Transform
@@ -55,7 +55,11 @@ class TextReader:
     """Reads documents of a source: those that can be used, as the ``transforms`` leave them."""
 
     def __init__(
-        self, source: DataSource, tokenizer: Tokenizer, rejections: Rejections, transforms: Sequence[Transform] = ()
+        self,
+        source: DataSource,
+        tokenizer: Tokenizer,
+        rejections: RejectedRecords,
+        transforms: Sequence[Transform] = (),
     ) -> None:
         self.source = source
         self._tokenizer = tokenizer

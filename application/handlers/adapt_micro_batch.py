@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import BatchSplit, MemoryExhausted, StepCompleted
-    from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
+    from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState
 
 
 @final
@@ -27,9 +27,9 @@ class AdaptMicroBatch:
     def __init__(
         self,
         policy: MicroBatchPolicy,
-        known: KnownSize,
+        known: MicroBatchState,
         inbox: Inbox,
-        keep: Callable[[KnownSize], object],
+        keep: Callable[[MicroBatchState], object],
         *,
         memory_retries: Callable[[], int] = lambda: 0,
     ) -> None:

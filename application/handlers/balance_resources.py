@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.domain.commands import AdjustResources
-from holdfast.domain.resources.balance_state import Reading, Saved
-from holdfast.domain.resources.knobs import Knob, Setting
+from holdfast.domain.resources.balance_state import ResourceReading, SaveTiming
+from holdfast.domain.resources.knobs import Knob, KnobSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import BatchSplit, CheckpointSaved, StepCompleted
-    from holdfast.domain.resources.balance_state import BalancePolicy, BalanceState, Change
+    from holdfast.domain.resources.balance_state import BalancePolicy, BalanceState, KnobChange
     from holdfast.domain.resources.knobs import ResourceSample
 
 _READING_SECONDS = 0.25  # shorter steps are put together
@@ -38,12 +38,12 @@ class BalanceResources:
         self._state = state
         self._inbox = inbox
         self._latest = latest
-        self._reading = Reading(0.0, 0.0, 0, steps=0)
+        self._reading = ResourceReading(0.0, 0.0, 0, steps=0)
 
     def on_step(self, event: StepCompleted) -> None:
         """Answer a step, or several short ones together."""
         outcome, so_far = event.outcome, self._reading
-        self._reading = reading = Reading(
+        self._reading = reading = ResourceReading(
             so_far.step_seconds + outcome.step_seconds,
             so_far.wait_seconds + outcome.supply.wait_seconds,
             max(so_far.batches_ready, outcome.supply.batches_ready),
@@ -51,7 +51,7 @@ class BalanceResources:
         )
         if reading.step_seconds + reading.wait_seconds < _READING_SECONDS:
             return
-        self._reading = Reading(0.0, 0.0, 0, steps=0)
+        self._reading = ResourceReading(0.0, 0.0, 0, steps=0)
         if (sample := self._latest()) is not None:
             stalled = sample.pressure.memory
             reading = replace(reading, memory=sample.memory, processors=sample.processors, stalled=stalled)
@@ -59,16 +59,16 @@ class BalanceResources:
 
     def on_save(self, event: CheckpointSaved) -> None:
         """Answer a checkpoint that is durable."""
-        self._decide(*self._policy.after_save(self._state, Saved(event.seconds, event.stall_seconds)))
+        self._decide(*self._policy.after_save(self._state, SaveTiming(event.seconds, event.stall_seconds)))
 
     def on_split(self, event: BatchSplit) -> None:
         """Take micro-batches that somebody else has made smaller as the usual ones."""
         rows, known = event.micro_batch, self._state.knobs.get(Knob.MICRO_BATCH)
         if known is not None and known.value != rows:
-            setting = Setting(rows, usual=rows, least=1, most=rows)
+            setting = KnobSetting(rows, usual=rows, least=1, most=rows)
             self._state = replace(self._state, knobs={**self._state.knobs, Knob.MICRO_BATCH: setting})
 
-    def _decide(self, state: BalanceState, change: Change | None) -> None:
+    def _decide(self, state: BalanceState, change: KnobChange | None) -> None:
         self._state = state
         if change is not None:
             self._inbox.post(AdjustResources(change.knob, change.before, change.after, change.reason))

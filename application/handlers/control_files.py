@@ -18,7 +18,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @final
-class ObeyFiles:
+class ControlFiles:
     """Asks for a checkpoint where there is a file ``SAVE``, and for one and the end of the run where there is ``STOP``.
 
     ``is_there`` and ``remove`` take a file's name. A file goes once it is obeyed, so none is lost to a crash; after a

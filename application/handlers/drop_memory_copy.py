@@ -17,7 +17,7 @@ _SECONDS = 1.0
 
 
 @final
-class RelieveMemory:
+class DropMemoryCopy:
     """Asks for the captured state in memory to be given up once ``is_tight`` says that memory is nearly full.
 
     Looks once a second at most, and asks once until memory has been free again.

@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import DataEnded, RunStarted, StepCompleted
     from holdfast.domain.training.budget import Budget
-    from holdfast.domain.training.cadence import Every
+    from holdfast.domain.training.cadence import Cadence
 
 
 @final
 class EvaluateOnCadence:
     """Asks for an evaluation when one is due, at the end of budget or data, and, if ``at_start``, of the new model."""
 
-    def __init__(self, cadence: Every, budget: Budget, inbox: Inbox, *, at_start: bool) -> None:
+    def __init__(self, cadence: Cadence, budget: Budget, inbox: Inbox, *, at_start: bool) -> None:
         self._cadence = cadence
         self._budget = budget
         self._inbox = inbox

@@ -47,7 +47,7 @@ _KNOBS = {
 
 
 @final
-class Announce:
+class LogEvents:
     """Says the events that matter to a person, each in one line, and each trouble once.
 
     The error that ends a run is left to who started it, who gets it. What fails for the same reason is not told again

@@ -6,7 +6,7 @@ import math
 import time
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.concurrency.background import Background
+from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RecordMetrics:
         self._clock = clock
         self._grace_seconds = grace_seconds
         self._patience = _PATIENCE_SECONDS
-        self._thread = Background("monitors")
+        self._thread = BackgroundWorker("monitors")
         self._ready = -math.inf
         self._memory_bytes = 0
         self._asked = -math.inf

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from holdfast.domain.checkpoints.retention import WayBack
+from holdfast.domain.checkpoints.retention import RollBackFloor
 from holdfast.domain.commands import RollBack
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Returns:
+class RollBackPlanner:
     """Where and how often a run may go back: to multiples of ``every`` steps, ``most`` times."""
 
     every: int
@@ -36,7 +36,7 @@ class Returns:
 class RollBackOnDrops:
     """Asks to go back once ``limit`` updates in a row were dropped: the parameters are what is wrong then."""
 
-    def __init__(self, limit: int, returns: Returns, inbox: Inbox) -> None:
+    def __init__(self, limit: int, returns: RollBackPlanner, inbox: Inbox) -> None:
         self._limit = limit
         self._returns = returns
         self._inbox = inbox
@@ -52,7 +52,7 @@ class RollBackOnDrops:
 class RollBackOnSpike:
     """Asks to go back behind a spike of the loss, as ``policy`` tells it; without a checkpoint the run goes on."""
 
-    def __init__(self, policy: SpikePolicy, returns: Returns, inbox: Inbox) -> None:
+    def __init__(self, policy: SpikePolicy, returns: RollBackPlanner, inbox: Inbox) -> None:
         self._policy = policy
         self._returns = returns
         self._inbox = inbox
@@ -69,7 +69,7 @@ class RollBackOnSpike:
 
 
 @final
-class KeepWayBack:
+class ProtectRollBackTarget:
     """Has ``store`` keep what the run goes back to should its last ``most_bad`` steps turn out to be bad.
 
     The newest checkpoints alone may all be of these steps, or of where the run was interrupted.
@@ -82,4 +82,4 @@ class KeepWayBack:
 
     def __call__(self, event: CheckpointStarted) -> None:
         """Answer ``event``, behind which a save deletes older checkpoints."""
-        self._store.spare(WayBack(event.progress.step - self._most_bad, self._every))
+        self._store.spare(RollBackFloor(event.progress.step - self._most_bad, self._every))

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.domain.commands import SaveCheckpoint, SaveReason
 from holdfast.domain.resources.knobs import Knob
-from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.cadence import Cadence
 
 if TYPE_CHECKING:
-    from holdfast.application.checkpointing.checkpointer import Checkpoints
+    from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.inbox import Inbox
     from holdfast.domain.events import ResourcesAdjusted, RunFailed, StepCompleted, StopRequested
     from holdfast.domain.training.budget import Budget
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class SaveOnCadence:
     """Asks for a checkpoint when one is due and at the end of the budget; how often may change as the run goes on."""
 
-    def __init__(self, cadence: Every, budget: Budget, inbox: Inbox) -> None:
+    def __init__(self, cadence: Cadence, budget: Budget, inbox: Inbox) -> None:
         self._cadence = cadence
         self._budget = budget
         self._inbox = inbox
@@ -34,7 +34,7 @@ class SaveOnCadence:
     def on_adjusted(self, event: ResourcesAdjusted) -> None:
         """Save as often as the run can afford now."""
         if event.knob is Knob.SAVE_EVERY:
-            self._cadence = Every(event.after)
+            self._cadence = Cadence(event.after)
 
 
 @final
@@ -56,7 +56,7 @@ class SaveOnFailure:
     Rank-local, and starts no collective: the peers may be in any state.
     """
 
-    def __init__(self, checkpoints: Checkpoints) -> None:
+    def __init__(self, checkpoints: Checkpointer) -> None:
         self._checkpoints = checkpoints
 
     def __call__(self, event: RunFailed) -> None:

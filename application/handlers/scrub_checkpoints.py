@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.concurrency.background import Background
+from holdfast.application.concurrency.background import BackgroundWorker
 from holdfast.domain.commands import ReportDamage
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class ScrubCheckpoints:
         self._inbox = inbox
         self._every = every
         self._saves = 0
-        self._thread = Background("scrub")
+        self._thread = BackgroundWorker("scrub")
         self._is_looking = False
 
     def __call__(self, event: CheckpointSaved) -> None:  # noqa: ARG002  that it happened is enough

@@ -19,7 +19,7 @@ from holdfast.domain.events import (
     StepCompleted,
     StopRequested,
 )
-from holdfast.domain.fault_tolerance.goodput import Mark, Spent
+from holdfast.domain.fault_tolerance.goodput import TimeCategory, TimeSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from holdfast.domain.fault_tolerance.goodput import Ledger
 
 _WENT_INTO = {
-    RunStarted: Spent.START_UP,
-    DataStalled: Spent.DATA,
-    EvaluationCompleted: Spent.EVALUATION,
-    MemoryExhausted: Spent.RECOVERY,
-    BatchSplit: Spent.RECOVERY,
-    RolledBack: Spent.RECOVERY,
-    RunFinished: Spent.SAVE,
-    RunFailed: Spent.SAVE,
+    RunStarted: TimeCategory.START_UP,
+    DataStalled: TimeCategory.DATA,
+    EvaluationCompleted: TimeCategory.EVALUATION,
+    MemoryExhausted: TimeCategory.RECOVERY,
+    BatchSplit: TimeCategory.RECOVERY,
+    RolledBack: TimeCategory.RECOVERY,
+    RunFinished: TimeCategory.SAVE,
+    RunFailed: TimeCategory.SAVE,
 }
 
 
 @final
-class AccountTime:
+class TrackGoodput:
     """Tells ``ledger``, and ``keep`` for later starts, what the time since ``began`` (of ``clock``) went into.
 
     Each event closes the time since the one before it, so that every second is counted once. A mark is made at the
@@ -52,7 +52,7 @@ class AccountTime:
     def __init__(
         self,
         ledger: Ledger,
-        keep: Callable[[Mark], object],
+        keep: Callable[[TimeSample], object],
         *,
         began: float,
         compile_seconds: Callable[[], float] = lambda: 0.0,
@@ -66,7 +66,7 @@ class AccountTime:
         self._clock = clock
         self._origin = wall() - clock()
         self._compiled = 0.0
-        self._seconds = dict.fromkeys(Spent, 0.0)
+        self._seconds = dict.fromkeys(TimeCategory, 0.0)
         self._step: int | None = None
         self._known_wait = 0.0
         self._is_preempted = False
@@ -79,12 +79,14 @@ class AccountTime:
             case StepCompleted(_, outcome):
                 self._count_step(elapsed, outcome.supply.wait_seconds)
             case CheckpointSaved():
-                self._count(Spent.COMPUTE, elapsed)  # the step under way
-                stall = min(event.stall_seconds, self._seconds[Spent.COMPUTE])
-                self._count(Spent.COMPUTE, -stall)
-                self._count(Spent.SAVE, stall)
+                self._count(TimeCategory.COMPUTE, elapsed)  # the step under way
+                stall = min(event.stall_seconds, self._seconds[TimeCategory.COMPUTE])
+                self._count(TimeCategory.COMPUTE, -stall)
+                self._count(TimeCategory.SAVE, stall)
             case _:
-                known = _WENT_INTO.get(type(event), Spent.START_UP if self._step is None else Spent.COMPUTE)
+                known = _WENT_INTO.get(
+                    type(event), TimeCategory.START_UP if self._step is None else TimeCategory.COMPUTE
+                )
                 self._count(known, elapsed)
         if isinstance(event, DataStalled):
             self._known_wait = event.seconds
@@ -96,7 +98,7 @@ class AccountTime:
         """Return what monitors are told."""
         return {"goodput": self._ledger.goodput.share}
 
-    def _count(self, kind: Spent, seconds: float) -> None:
+    def _count(self, kind: TimeCategory, seconds: float) -> None:
         self._seconds[kind] += seconds
 
     def _count_step(self, elapsed: float, wait: float) -> None:
@@ -104,9 +106,9 @@ class AccountTime:
         compiled = self._compile_seconds()
         compiling = min(elapsed - waited, compiled - self._compiled)
         self._known_wait, self._compiled = 0.0, compiled
-        self._count(Spent.DATA, waited)
-        self._count(Spent.START_UP, compiling)
-        self._count(Spent.COMPUTE, elapsed - waited - compiling)
+        self._count(TimeCategory.DATA, waited)
+        self._count(TimeCategory.START_UP, compiling)
+        self._count(TimeCategory.COMPUTE, elapsed - waited - compiling)
 
     def _mark_if_due(self, event: Event, now: float) -> None:
         before = self._step
@@ -123,6 +125,6 @@ class AccountTime:
 
     def _mark(self, step: int, now: float, *, is_planned_end: bool = False) -> None:
         self._marked = now
-        mark = Mark(self._origin + self._began, self._origin + now, step, dict(self._seconds), is_planned_end)
+        mark = TimeSample(self._origin + self._began, self._origin + now, step, dict(self._seconds), is_planned_end)
         self._ledger.add(mark)
         self._keep(mark)

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol, final
 
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import RunFailed, RunFinished, RunStarted, StepCompleted
-from holdfast.domain.fault_tolerance.liveness import Beat, Doing
+from holdfast.domain.fault_tolerance.liveness import Activity, Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.domain.events import Event
-    from holdfast.domain.fault_tolerance.liveness import Patience
+    from holdfast.domain.fault_tolerance.liveness import Timeouts
 
 _REMEMBERED_STEPS = 64
 _TICKS_BETWEEN_FIGURES = 12
@@ -30,10 +30,10 @@ _JOIN_SECONDS = 1.0  # a thread that waits for a dead disk is left to itself
 class Heartbeats(Protocol):
     """Where each rank tells that it is alive."""
 
-    def tell(self, beat: Beat) -> None:
+    def tell(self, beat: Heartbeat) -> None:
         """Replace what this rank has told."""
 
-    def all(self) -> Sequence[Beat]:
+    def all(self) -> Sequence[Heartbeat]:
         """Return what each rank told last."""
 
     def leave(self) -> None:
@@ -61,12 +61,12 @@ class Watchdog:
 
     def __init__(
         self,
-        patience: Patience,
+        patience: Timeouts,
         rank: int,
         heartbeats: Heartbeats,
         alarm: Alarm,
         *,
-        doing: Callable[[int], Doing],
+        doing: Callable[[int], Activity],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._patience = patience
@@ -75,13 +75,13 @@ class Watchdog:
         self._doing = doing
         self._clock = clock
         self.interval = min(5.0, patience.min_seconds / 10)
-        self._beat = Beat(rank, 0, socket.gethostname(), os.getpid(), 0, Doing.STEP)
+        self._beat = Heartbeat(rank, 0, socket.gethostname(), os.getpid(), 0, Activity.STEP)
         self._signs, self._known_signs, self._step = 0, 0, 0
         self._steps: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED_STEPS)
         self._last_tick = clock()
         self._waited, self._rang_at = 0.0, math.inf
         self._seen: dict[int, tuple[int, float]] = {}
-        self._everyone: Sequence[Beat] = ()
+        self._everyone: Sequence[Heartbeat] = ()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -159,7 +159,7 @@ class Watchdog:
         if self._beat.rank == 0 and number % _TICKS_BETWEEN_FIGURES == 0:
             self._everyone = self._heartbeats.all()
 
-    def _peers(self) -> tuple[Sequence[Beat], Sequence[Beat]]:
+    def _peers(self) -> tuple[Sequence[Heartbeat], Sequence[Heartbeat]]:
         """Return the other ranks that beat, and those that do not: looked at only once there is a reason to."""
         if self._waited < self._patience.min_seconds / 2:
             self._seen.clear()

@@ -37,11 +37,11 @@ from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.progress import Progress
 
 if TYPE_CHECKING:
-    from holdfast.application.checkpointing.checkpointer import Checkpoints
+    from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.application.inbox import Inbox
     from holdfast.application.training.evaluator import Evaluator
-    from holdfast.application.training.step_engine import Engine
+    from holdfast.application.training.step_engine import StepEngine
     from holdfast.domain.commands import Command
     from holdfast.domain.events import Event
     from holdfast.ports.event_bus import EventBus
@@ -82,9 +82,9 @@ class CommandExecutor:
         state: RunState,
         *,
         feed: Feed,
-        engine: Engine,
+        engine: StepEngine,
         evaluator: Evaluator,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpointer,
         bus: EventBus,
         inbox: Inbox,
         group: ProcessGroup,

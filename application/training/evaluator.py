@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-from holdfast.application.data.prefetch import Prefetch, WaitGivenUp
+from holdfast.application.data.prefetch import Prefetch, WaitAbandoned
 from holdfast.domain.errors import OutOfMemory
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.step_outcome import Evaluation
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from holdfast.application.data.holdout_batches import HeldOut
+    from holdfast.application.data.holdout_batches import HoldoutBatches
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.optimizer import Trainable
@@ -33,7 +33,7 @@ class Evaluator:
     def __init__(
         self,
         trainable: Trainable,
-        held_out: HeldOut,
+        held_out: HoldoutBatches,
         token_bytes: NDArray[np.int32],
         group: ProcessGroup,
         *,
@@ -76,7 +76,7 @@ class Evaluator:
         reading = Prefetch((self._held_out.batches for _ in range(1)), depth=1)
         try:
             return reading.next_unless(should_stop)
-        except WaitGivenUp:
+        except WaitAbandoned:
             return ()
         finally:
             reading.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.training.command_executor import CommandExecutor, RunState
-from holdfast.application.training.step_engine import StepGivenUp
+from holdfast.application.training.step_engine import StepAbandoned
 from holdfast.domain.commands import RollBack, StopRun
 from holdfast.domain.errors import LeaveAtOnce, OutOfMemory, RestartNeeded, StepTorn
 from holdfast.domain.events import (
@@ -21,11 +21,11 @@ from holdfast.domain.events import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.application.checkpointing.checkpointer import Checkpoints
+    from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.application.inbox import Inbox
     from holdfast.application.training.evaluator import Evaluator
-    from holdfast.application.training.step_engine import Engine
+    from holdfast.application.training.step_engine import StepEngine
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.training.progress import Progress
     from holdfast.domain.training.step_outcome import StepOutcome
@@ -62,9 +62,9 @@ class TrainRun:
         *,
         plan: TrainPlan,
         feed: Feed,
-        engine: Engine,
+        engine: StepEngine,
         evaluator: Evaluator,
-        checkpoints: Checkpoints,
+        checkpoints: Checkpointer,
         bus: EventBus,
         inbox: Inbox,
         group: ProcessGroup,
@@ -137,7 +137,7 @@ class TrainRun:
             self._bus.publish(DataStalled(self._progress, supply.wait_seconds))
         try:
             outcome = self._step(batch, quorum)
-        except StepGivenUp:
+        except StepAbandoned:
             return self._put_back(batch)
         except (OutOfMemory, StepTorn) as error:
             out_of_memory = error.with_traceback(None)  # its frames would hold the step's tensors

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from holdfast.ports.optimizer import Trainable, Update
 
 
-class StepGivenUp(Exception):
+class StepAbandoned(Exception):
     """The step was abandoned between two micro-batches, and nothing has changed."""
 
 
 @final
-class Engine:
+class StepEngine:
     """Takes optimizer steps; ``micro_batch``, the rows that go through the model at once, changes no result.
 
     Each token of the batch weighs the same, whatever its micro-batch and rank: losses are summed and weighted by one
@@ -56,7 +56,7 @@ class Engine:
 
         ``num_targets`` and ``num_tokens`` are sums over all ranks. ``is_given_up`` is asked between micro-batches.
         ``on_applied`` gets the mean loss, and None or the reason why the update was dropped, as soon as the parameters
-        are those after the step. Raises ``OutOfMemory``, or ``StepGivenUp`` if asked to, with nothing changed, and
+        are those after the step. Raises ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing changed, and
         ``StepTorn`` where memory ran out during the update.
         """
         started = time.perf_counter()
@@ -66,7 +66,7 @@ class Engine:
             losses: list[SupportsFloat] = []
             for part in parts:
                 if losses and self._trainable.is_retry_safe and is_given_up():
-                    raise StepGivenUp
+                    raise StepAbandoned
                 losses.append(update.accumulate(part, weight=weight, last=part is parts[-1]))
             summed = [float(loss) for loss in self._trainable.sum_over_ranks(losses)]
             loss = math.fsum(summed) / max(1, num_targets)

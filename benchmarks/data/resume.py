@@ -14,7 +14,7 @@ from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.application.data.row_packer import PackedRows
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.sample_order import SampleOrder, Share
+from holdfast.domain.data.sample_order import RankShard, SampleOrder
 from holdfast.ports.basic import BasicTokenSource
 from holdfast.ports.token_source import Tokens, TokenShard
 
@@ -83,7 +83,7 @@ def resume_billion() -> dict[str, list[float]]:
 def _first_batch(source: RepeatedTokens, place: int) -> float:
     began = time.perf_counter()
     rows = PackedRows(source, ConcatPacking(LENGTH), lambda hashes: np.ones(len(hashes), np.bool_), "all")
-    stream = CachedBatches([rows], MIXTURE, Share(ROWS), length=LENGTH, epochs=None)
+    stream = CachedBatches([rows], MIXTURE, RankShard(ROWS), length=LENGTH, epochs=None)
     batch = next(stream.batches(Cursor(place)))
     seconds = time.perf_counter() - began
     assert (batch.cursor.samples, batch.num_tokens) == (place + ROWS, ROWS * LENGTH)

@@ -20,7 +20,7 @@ from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.application.data.feed import Feed
 from holdfast.application.data.pretokenize import PrepareTokens
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.data_streams import cached_batches, streamed_batches
 from holdfast.configs.sections.data import FilesDataSettings
@@ -28,7 +28,7 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.sample_order import Share
+from holdfast.domain.data.sample_order import RankShard
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -40,19 +40,19 @@ MIXTURE = Mixture(0, (Stage(0, (1,)),))
 
 _KEY = "benchmark"
 _GROWN_SHARD_BYTES = 4 << 20  # so that there are hundreds of shards, as a large corpus has
-_PACKING, _NOTHING_HELD_OUT, _SHARE = ConcatPacking(LENGTH), Holdout(0.0, seed=0), Share(ROWS)
+_PACKING, _NOTHING_HELD_OUT, _SHARE = ConcatPacking(LENGTH), Holdout(0.0, seed=0), RankShard(ROWS)
 
 
 def open_reader(folder: str, tokenizer: str, backend: str) -> TextReader:
     """Return a reader whose tokenizer has met no text."""
-    return TextReader(FilesDataSource([folder]), NewTokenizer(tokenizer, backend), Rejections("stop"))
+    return TextReader(FilesDataSource([folder]), NewTokenizer(tokenizer, backend), RejectedRecords("stop"))
 
 
 def open_checked_reader(folder: str, tokenizer: str, backend: str) -> TextReader:
     """Return a reader as a run has it: its tokenizer was compared with the reference."""
     encoder = HuggingfaceTokenizer.load(tokenizer, backend=backend)
     encoder.encode(["The first document is compared as well."])
-    return TextReader(FilesDataSource([folder]), encoder, Rejections("stop"))
+    return TextReader(FilesDataSource([folder]), encoder, RejectedRecords("stop"))
 
 
 def stream_of(reader: TextReader, folder: str) -> BatchStream:
@@ -69,7 +69,7 @@ def open_cache(cache: str) -> DiskTokenCache:
 def fill_cache(reader: TextReader, cache: str, shard_bytes: int | None = None) -> DiskTokenCache:
     """Return a cache with all tokens of the reader's source."""
     tokens = open_cache(cache)
-    PrepareTokens(reader, tokens, Rejections("stop"), shard_bytes=shard_bytes, workers=usable_cpus()).run()
+    PrepareTokens(reader, tokens, RejectedRecords("stop"), shard_bytes=shard_bytes, workers=usable_cpus()).run()
     return tokens
 
 
@@ -138,7 +138,7 @@ def grow(folder: str, tokenizer: str, warm: str, mode: str, cache: str) -> dict[
     encoder = NewTokenizer(tokenizer, "gigatoken")
     encoder.encode(list(texts_of(warm)))
     limits = Limits(unit_bytes=_GROWN_SHARD_BYTES) if mode == "cache" else None
-    reader = TextReader(FilesDataSource([folder], limits=limits), encoder, Rejections("stop"))
+    reader = TextReader(FilesDataSource([folder], limits=limits), encoder, RejectedRecords("stop"))
     reset_peak()
     with _PrivatePeak() as private:
         began = time.perf_counter()
@@ -156,7 +156,7 @@ def resume_stream(folder: str, tokenizer: str) -> dict[str, Any]:
     encoder = NewTokenizer(tokenizer, "gigatoken")
 
     def batches_from(cursor: Cursor) -> Generator[Batch]:
-        reader = TextReader(FilesDataSource([folder]), encoder, Rejections("stop"))
+        reader = TextReader(FilesDataSource([folder]), encoder, RejectedRecords("stop"))
         return batches_of(stream_of(reader, folder), cursor)
 
     cursors = [batch.cursor for batch in batches_from(Cursor())]

@@ -27,7 +27,7 @@ from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.training.progress import Progress
@@ -122,7 +122,7 @@ class Holdfast:
     def _saved(self, reason: SaveReason) -> dict[str, Any]:
         self._clear()
         answer: dict[str, Any] = {}
-        checkpoints = Checkpoints(self._store, self._trainable, self._bus, SingleProcessGroup(), self._inbox)
+        checkpoints = Checkpointer(self._store, self._trainable, self._bus, SingleProcessGroup(), self._inbox)
         with _timed(answer):
             checkpoints.save(Progress(step=self._next()), reason)
         began = time.perf_counter()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.bootstrap.run_folder.folder import RECORD, read_record, tokenizer_before
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, take_former_tokenizer
@@ -36,7 +36,7 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
         msg = "data.kind=tokens is prepared already: train on it as it is"
         raise ConfigurationError(msg)
     rejected: list[Mapping[str, object]] = []
-    rejections = Rejections(settings.data.on_error, lambda record: rejected.append(mask(dict(record))))
+    rejections = RejectedRecords(settings.data.on_error, lambda record: rejected.append(mask(dict(record))))
     container = _container(settings, rejections)
     is_new = not (settings.run.directory / RECORD).exists()
     with phases_shown() as show:
@@ -63,7 +63,7 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     return container.cache_folder(), Prepared.total(prepared), rejected
 
 
-def _container(settings: TrainSettings, rejections: Rejections) -> Container:
+def _container(settings: TrainSettings, rejections: RejectedRecords) -> Container:
     folder, parts = settings.run.directory, {"rejections": rejections}
     container = assemble(settings, folder, parts, say=_say, decide=lambda _name, value, _reason: value)
     take_former_tokenizer(container, tokenizer_before(folder))

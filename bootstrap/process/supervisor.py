@@ -19,7 +19,7 @@ from holdfast.bootstrap.process.process_tree import adopt_orphans, kill_descenda
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
-from holdfast.domain.fault_tolerance.restart_policy import Death, GiveUp, RestartPolicy
+from holdfast.domain.fault_tolerance.restart_policy import GiveUp, ProcessExit, RestartPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ class Supervisor:
         self._grace_seconds = grace_seconds
         self._say = say
         self._output = output
-        self._deaths: list[Death] = []
+        self._deaths: list[ProcessExit] = []
         self._signals: deque[int] = deque()
         self.stopped_by: int | None = None
 
@@ -76,7 +76,7 @@ class Supervisor:
                 began, before = time.monotonic(), durable_step(self._folder)
                 code = self._start()
                 kill_descendants()
-                death = Death(ending_of(code), durable_step(self._folder) > before)
+                death = ProcessExit(ending_of(code), durable_step(self._folder) > before)
                 seconds = self._after(code, death, time.monotonic() - began)
                 if seconds is None:
                     return code
@@ -107,7 +107,7 @@ class Supervisor:
             return ExitCode.RESTART_NEEDED
         return code_of_child(code)
 
-    def _after(self, code: int, death: Death, lived: float) -> float | None:
+    def _after(self, code: int, death: ProcessExit, lived: float) -> float | None:
         """Return after how many seconds to start again, None if that is all."""
         self._deaths.append(death)
         verdict = self._policy.after(self._deaths)

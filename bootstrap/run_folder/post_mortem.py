@@ -22,7 +22,7 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.errors import LeaveAtOnce, PluginFailed, TrainingError
-from holdfast.domain.fault_tolerance.remedies import advice_for
+from holdfast.domain.fault_tolerance.remedies import remedies_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +89,7 @@ class PostMortem:
             "step": progress.step,
             "tokens": progress.tokens,
             "saved_step": failure.saved,
-            "what_to_try": advice_for(error),
+            "what_to_try": remedies_for(error),
         }
 
     def _batch(self, failure: Failure) -> Mapping[str, Any]:

@@ -31,7 +31,7 @@ from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.bootstrap.wiring.state_stores import build_disk_store
 from holdfast.configs.sections.distributed import TorchDistributedSettings
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
-from holdfast.domain.checkpoints.reproducibility import Contract
+from holdfast.domain.checkpoints.reproducibility import Reproducibility
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class VerifyResume:
             killed_after=2 * every,
             saved=every,
             resumed_from=(first_steps(killed) or [0])[-1],
-            promises_bits=self.settings.run.deterministic and second.info.contract is Contract.BITWISE,
+            promises_bits=self.settings.run.deterministic and second.info.contract is Reproducibility.BITWISE,
             conditions={**first.info.conditions, **self._chosen(undisturbed)},
             differences=[found for _, found in sorted(differences, key=lambda found: found[0])],
             state=compare_states(first.folder, second.folder),

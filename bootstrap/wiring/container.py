@@ -10,14 +10,14 @@ from typing import Any
 from dependency_injector import containers, providers
 
 from holdfast.adapters.shared.tensor_state.file_parts import captured
-from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.data.feed import Feed
-from holdfast.application.data.holdout_batches import HeldOut, ShardGroups, TextGroups
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.holdout_batches import HoldoutBatches, ShardGroups, TextGroups
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
-from holdfast.application.training.step_engine import Engine
+from holdfast.application.training.step_engine import StepEngine
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring import build_model as training
 from holdfast.bootstrap.wiring import data_sources as sources
@@ -38,8 +38,8 @@ from holdfast.bootstrap.wiring.text_transforms import load_transforms
 from holdfast.bootstrap.wiring.torch_providers import model_factories, optimizers
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.checkpoints.tiers import phase_at
-from holdfast.domain.data.sample_order import Share
-from holdfast.domain.fault_tolerance.grace_period import Grace
+from holdfast.domain.data.sample_order import RankShard
+from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.micro_batch import largest_size
 from holdfast.domain.training.train_plan import TrainPlan
@@ -88,7 +88,7 @@ class Container(containers.DeclarativeContainer):
     )
     holdout = providers.Singleton(data.hold_out, data_source, settings.provided.data, settings.provided.run.seed, say)
     transforms = providers.Singleton(load_transforms, settings.provided.data)
-    rejections = providers.Singleton(Rejections, settings.provided.data.on_error)
+    rejections = providers.Singleton(RejectedRecords, settings.provided.data.on_error)
     tokenizer = providers.Selector(
         settings.provided.tokenizer.kind,
         train=providers.Singleton(
@@ -155,7 +155,7 @@ class Container(containers.DeclarativeContainer):
     all_readers = providers.Singleton(data.with_added, readers, added, tokenizer, rejections, transforms)
     packing = providers.Singleton(data.choose_packing, settings.provided.data)
     share = providers.Singleton(
-        Share, settings.provided.optimizer.batch_size, process_group.provided.rank, process_group.provided.size
+        RankShard, settings.provided.optimizer.batch_size, process_group.provided.rank, process_group.provided.size
     )
     cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     datasets = providers.Singleton(datasets_in, cache_folder, settings.provided.data.cache, show)
@@ -211,7 +211,7 @@ class Container(containers.DeclarativeContainer):
     )
     model = providers.Singleton(training.build_model, model_factory, tokenizer, settings, packing, say=say)
     held_out = providers.Singleton(
-        HeldOut,
+        HoldoutBatches,
         providers.Selector(
             form,
             text=providers.Singleton(TextGroups, readers, holdout, settings.provided.run.seed),
@@ -232,10 +232,10 @@ class Container(containers.DeclarativeContainer):
         settings.provided.optimizer.fixed_micro_batch,
         process_group.provided.size,
     )
-    engine = providers.Singleton(Engine, trainable, micro_batch=micro_batch)
+    engine = providers.Singleton(StepEngine, trainable, micro_batch=micro_batch)
     memory_pressure = providers.Singleton(MemoryPressure)
     checkpoints = providers.Singleton(
-        Checkpoints,
+        Checkpointer,
         state_store,
         trainable,
         event_bus,
@@ -247,7 +247,7 @@ class Container(containers.DeclarativeContainer):
         ),
         conditions=providers.Callable(conditions, settings, chosen, share.provided.ranks, micro_batch, data_changes),
     )
-    grace = providers.Factory(Grace, settings.provided.recovery.grace_seconds)
+    grace = providers.Factory(GracePeriod, settings.provided.recovery.grace_seconds)
     plan = providers.Singleton(TrainPlan, budget, schedule, grace)
     train_run = providers.Singleton(
         TrainRun,

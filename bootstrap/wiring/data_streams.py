@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.application.data.feed import BatchStream
-    from holdfast.application.data.rejected_records import Rejections
+    from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.bootstrap.wiring.dataset_registry import Datasets
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.run import RunSettings
     from holdfast.domain.data.packing import Packing
-    from holdfast.domain.data.sample_order import Share
+    from holdfast.domain.data.sample_order import RankShard
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource
     from holdfast.ports.token_cache import TokenCache
@@ -127,7 +127,7 @@ def read_parts(
     source: DataSource,
     mixture: Mixture,
     tokenizer: Tokenizer,
-    rejections: Rejections,
+    rejections: RejectedRecords,
     transforms: Sequence[Transform],
 ) -> list[TextReader]:
     """Return a reader of each part of a mixture, by name, or of the one source."""
@@ -142,7 +142,7 @@ def with_added(
     readers: Sequence[TextReader],
     added: Sequence[DataSource],
     tokenizer: Tokenizer,
-    rejections: Rejections,
+    rejections: RejectedRecords,
     transforms: Sequence[Transform],
 ) -> list[TextReader]:
     """Return ``readers``, and after them one of each part of the data that was added after the run began."""
@@ -152,7 +152,7 @@ def with_added(
 def prepare(
     readers: Sequence[TextReader],
     make_cache: Callable[[str], TokenCache],
-    rejections: Rejections,
+    rejections: RejectedRecords,
     datasets: Datasets,
     *,
     workers: int | None,
@@ -198,7 +198,7 @@ def cached_batches(
     mixture: Mixture,
     packing: Packing,
     holdout: Holdout,
-    share: Share,
+    share: RankShard,
     epochs: int | None,
     growth: Growth = UNGROWN,
 ) -> BatchStream:
@@ -216,7 +216,7 @@ def streamed_batches(
     mixture: Mixture,
     packing: Packing,
     holdout: Holdout,
-    share: Share,
+    share: RankShard,
     *,
     data: FeedSettings,
 ) -> BatchStream:

@@ -16,7 +16,7 @@ from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import ATTENTION
 from holdfast.domain.sizes import size_in_bytes
 from holdfast.domain.training.checkpoint_budget import CheckpointBudget
-from holdfast.domain.training.memory_estimate import Engine, Training
+from holdfast.domain.training.memory_estimate import EngineSetup, Training
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ def checkpointing(settings: TrainSettings, precision: str) -> str | CheckpointBu
     training = Training(
         rows=min(optimizer.fixed_micro_batch or whole, whole),
         length=settings.data.row_length,
-        engine=Engine("zero" if optimizer.kind == "deepspeed" else "single"),
+        engine=EngineSetup("zero" if optimizer.kind == "deepspeed" else "single"),
         precision="fp32" if precision == "fp32" else "bf16",  # others keep as many bytes
         is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
     )

@@ -16,7 +16,7 @@ from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
 from holdfast.bootstrap.wiring.reserve_host_memory import total_bytes
 from holdfast.configs.rendering import dump_settings
-from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy, largest_size
+from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState, largest_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,18 +60,18 @@ def begin_micro_batch(
         say(f"micro-batches of {rows}, not {most}: {reason}")
     container.micro_batch.override(providers.Object(rows))
 
-    def keep(known: KnownSize) -> None:
+    def keep(known: MicroBatchState) -> None:
         of_run.write(known)
         of_machine.write(known)
 
-    trainable, begun = container.trainable(), KnownSize(rows, {} if known is None else known.shortages)
+    trainable, begun = container.trainable(), MicroBatchState(rows, {} if known is None else known.shortages)
     return AdaptMicroBatch(policy, begun, container.inbox(), keep, memory_retries=lambda: trainable.memory_retries)
 
 
-def _decided(folder: SharedRunFolder, find: Callable[[], tuple[KnownSize, str]]) -> tuple[KnownSize, str]:
+def _decided(folder: SharedRunFolder, find: Callable[[], tuple[MicroBatchState, str]]) -> tuple[MicroBatchState, str]:
     """Return what the run began with, or have it found and keep that with its reason."""
     if (earlier := folder.decided(_SETTING)) is not None:
-        return KnownSize(int(earlier)), "as the run began"
+        return MicroBatchState(int(earlier)), "as the run began"
     known, reason = find()
     folder.decide(_SETTING, str(known.rows), reason)
     return known, reason
@@ -79,25 +79,25 @@ def _decided(folder: SharedRunFolder, find: Callable[[], tuple[KnownSize, str]])
 
 def _found(
     container: Container, policy: MicroBatchPolicy, of_machine: SizeFile, *, is_compiled: bool
-) -> tuple[KnownSize, str]:
+) -> tuple[MicroBatchState, str]:
     group = container.process_group()
     if (known := _agreed(of_machine, group)) is not None:
         return replace(known, rows=min(known.rows, policy.most)), "more did not fit before"
     if container.settings().optimizer.micro_batch is None:
-        return KnownSize(policy.most), "all rows"
+        return MicroBatchState(policy.most), "all rows"
     container.show()("looking for the largest micro-batch")
     choice = choose_size(container, policy.sizes, is_compiled=is_compiled)
-    return KnownSize(min(map(int, group.gather(str(choice.rows))))), choice.reason
+    return MicroBatchState(min(map(int, group.gather(str(choice.rows))))), choice.reason
 
 
-def _agreed(file: SizeFile, group: ProcessGroup) -> KnownSize | None:
+def _agreed(file: SizeFile, group: ProcessGroup) -> MicroBatchState | None:
     """Return what the first rank finds in ``file``."""
     known = file.read() if group.rank == 0 else None
     text = group.gather("" if known is None else json.dumps([known.rows, [*known.shortages.items()]]))[0]
     if not text:
         return None
     rows, shortages = json.loads(text)
-    return KnownSize(rows, dict(shortages))
+    return MicroBatchState(rows, dict(shortages))
 
 
 def _key(container: Container) -> str:

@@ -9,7 +9,7 @@ from holdfast.application.resources.micro_batch_search import try_sizes
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import shown_size
-from holdfast.domain.training.memory_estimate import Engine, Training, estimate_memory
+from holdfast.domain.training.memory_estimate import EngineSetup, Training, estimate_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -86,9 +86,9 @@ def _formula(container: Container) -> Callable[[int], float] | None:
     return needs
 
 
-def _engine(optimizer: Any, ranks: int) -> Engine:
+def _engine(optimizer: Any, ranks: int) -> EngineSetup:
     if optimizer.kind == "deepspeed":
-        return Engine("zero", ranks, stage=optimizer.stage or 2)
+        return EngineSetup("zero", ranks, stage=optimizer.stage or 2)
     if ranks == 1:
-        return Engine()
-    return Engine("fsdp2" if optimizer.sharding == "fsdp2" else "ddp", ranks)
+        return EngineSetup()
+    return EngineSetup("fsdp2" if optimizer.sharding == "fsdp2" else "ddp", ranks)

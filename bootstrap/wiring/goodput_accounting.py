@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.application.handlers.track_goodput import AccountTime
-from holdfast.domain.fault_tolerance.goodput import Ledger, Mark, Spent
+from holdfast.application.handlers.track_goodput import TrackGoodput
+from holdfast.domain.fault_tolerance.goodput import Ledger, TimeCategory, TimeSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
 
 GOODPUT = "goodput.jsonl"
 _WORDS = {
-    Spent.START_UP: "start-up",
-    Spent.DATA: "waiting for data",
-    Spent.SAVE: "saving",
-    Spent.EVALUATION: "evaluation",
-    Spent.RECOVERY: "recovery",
-    Spent.RESTART: "restarts",
-    Spent.LOST: "steps taken again",
+    TimeCategory.START_UP: "start-up",
+    TimeCategory.DATA: "waiting for data",
+    TimeCategory.SAVE: "saving",
+    TimeCategory.EVALUATION: "evaluation",
+    TimeCategory.RECOVERY: "recovery",
+    TimeCategory.RESTART: "restarts",
+    TimeCategory.LOST: "steps taken again",
 }
 
 
 def account_time(
     folder: Path, ledger: Ledger, stack: ExitStack, *, began: float, compilations: Compilations | None
-) -> AccountTime:
+) -> TrackGoodput:
     """Return what accounts for this start, until ``stack`` ends, after the starts that ``folder`` tells of."""
     lines = stack.enter_context(closing(JsonLines(folder / GOODPUT)))
     for mark in _marks(lines):
         ledger.add(mark)
-    return AccountTime(
+    return TrackGoodput(
         ledger,
         lambda mark: lines.append(mark.to_json()),
         began=began,
@@ -65,10 +65,10 @@ def sentence_of(goodput: Goodput) -> str:
     return f"goodput: {goodput.share:.1%} of {wall:,.1f} s in {times}" + (f" ({', '.join(rest)})" if rest else "")
 
 
-def _marks(lines: JsonLines) -> Iterator[Mark]:
+def _marks(lines: JsonLines) -> Iterator[TimeSample]:
     for record in lines.read():
         try:
-            mark = Mark.from_json(record)
+            mark = TimeSample.from_json(record)
         except (KeyError, ValueError, TypeError, AttributeError):
             continue  # a line of another version: its seconds show up as part of a restart
         yield mark

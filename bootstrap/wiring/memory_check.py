@@ -14,7 +14,7 @@ from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, TorchOptimizerSettings
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.training.memory_fit import Model, Plan, refusal, warning
+from holdfast.domain.training.memory_fit import MemoryPlan, SizedModel, refusal, warning
 from holdfast.domain.training.parameter_count import fewest_parameters
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
-    from holdfast.domain.training.memory_fit import Room
+    from holdfast.domain.training.memory_fit import MemoryCapacity
 
 _OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "lion": 4, "adamw_8bit": 2}
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
@@ -61,10 +61,10 @@ def refuse_counted(container: Container) -> str | None:
     )
     if number is None:
         return None
-    return refuse(Model(number), settings, container.process_group().size, container.chosen()["optimizer.device"])
+    return refuse(SizedModel(number), settings, container.process_group().size, container.chosen()["optimizer.device"])
 
 
-def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | None) -> str | None:
+def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: str | None) -> str | None:
     """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device``, None while it is not known.
 
     Return a clause that says so if what it takes leaves little memory for all else.
@@ -72,7 +72,7 @@ def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | 
     if not isinstance(settings.optimizer, TorchOptimizerSettings):
         return None
     is_shared_out = device not in ("cpu", "cuda") or not isinstance(settings.optimizer, AccelerateOptimizerSettings)
-    plan = Plan(
+    plan = MemoryPlan(
         optimizer_bytes=_OPTIMIZER_BYTES[settings.optimizer.algorithm],
         is_on_host=device == "cpu" or _is_offloaded(settings),
         num_parts=num_ranks if _may_shard(settings, device) else 1,
@@ -82,7 +82,7 @@ def refuse(model: Model, settings: TrainSettings, num_ranks: int, device: str | 
         may_keep_8_bits=isinstance(settings.optimizer, AccelerateOptimizerSettings) and num_ranks == 1,
         only_built=is_shared_out,
     )
-    host: Room = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
+    host: MemoryCapacity = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
         int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     )
     length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
@@ -97,7 +97,7 @@ def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
     rows = settings.optimizer.batch_size
     if not isinstance(rows, int):  # still to be decided, by the memory that there is
         return
-    room: Room = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
+    room: MemoryCapacity = lazy("holdfast.adapters.shared.device.memory_limits:host_room")(
         int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
     )
     length = settings.data.sequence_length if isinstance(settings.data.sequence_length, int) else _SHORTEST
@@ -115,12 +115,12 @@ def _is_from_outside(container: Container) -> bool:
     return bool(container.model_factory.overridden or container.optimizer.overridden)
 
 
-def _gpu(device: str | None, plan: Plan) -> Room | None:
+def _gpu(device: str | None, plan: MemoryPlan) -> MemoryCapacity | None:
     if device != "cuda" or plan.only_built or plan.is_on_host:
         return None
     import torch
 
-    room: Room = lazy("holdfast.adapters.shared.device.memory_limits:gpu_room")(
+    room: MemoryCapacity = lazy("holdfast.adapters.shared.device.memory_limits:gpu_room")(
         torch.cuda.get_device_properties(0).total_memory
     )
     return room
@@ -139,7 +139,7 @@ def _lora(settings: TrainSettings) -> Any:
     return getattr(settings.model, "lora", None)
 
 
-def _described(settings: TrainSettings) -> Model | None:
+def _described(settings: TrainSettings) -> SizedModel | None:
     """Return what the settings, or the files of a local model folder, tell of the model; None if that is nothing."""
     chosen = settings.model
     if not isinstance(chosen, (HuggingFaceModelSettings, DecoderModelSettings)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dependency_injector import providers
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.handlers.record_audit import RecordAudit
 from holdfast.configs.secret_masking import mask
 from holdfast.domain.checkpoints.roles import Role
@@ -35,7 +35,7 @@ def open_rejections(container: Container, rank: int, stack: ExitStack, *, say: C
         except StateError as error:  # it is kept, and no reason for the data to end
             say(str(error))
 
-    rejections = Rejections(settings.data.on_error, write, known=rejected.read())
+    rejections = RejectedRecords(settings.data.on_error, write, known=rejected.read())
     container.rejections.override(providers.Object(rejections))
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 import psutil
 
 from holdfast.adapters.shared.device.host_memory import free_share
-from holdfast.domain.checkpoints.tiers import Band
+from holdfast.domain.checkpoints.tiers import Hysteresis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,9 @@ def has_room_beside(is_wanted: bool) -> bool:  # noqa: FBT001  a setting, bound 
 class MemoryPressure:
     """Tells whether the host's memory is nearly full: from the upper end of ``band`` on, until below its lower end."""
 
-    def __init__(self, free: Callable[[], float] | None = None, band: Band | None = None) -> None:
+    def __init__(self, free: Callable[[], float] | None = None, band: Hysteresis | None = None) -> None:
         self._free = free or free_share
-        self._band = band or Band()
+        self._band = band or Hysteresis()
         self._is_on = False
 
     def __call__(self) -> bool:

@@ -8,7 +8,7 @@ from holdfast.adapters.shared.device.host_memory import give_back_freed
 from holdfast.application.handlers.balance_resources import BalanceResources
 from holdfast.application.resources.sampler import ResourceSampler
 from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
-from holdfast.domain.checkpoints.tiers import Band
+from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.events import (
     BatchSplit,
     CheckpointSaved,
@@ -20,7 +20,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.resources.balance_policy import Balance
 from holdfast.domain.resources.balance_state import BalanceState
-from holdfast.domain.resources.knobs import Knob, Setting
+from holdfast.domain.resources.knobs import Knob, KnobSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def _give_back(event: ResourcesAdjusted) -> None:
 
 def load_policy(settings: ResourceSettings) -> BalancePolicy:
     """Return the policy that the settings name; raises ``ConfigurationError`` if it cannot be had."""
-    built_in = {"balance": lambda: Balance(Band(settings.max_memory, settings.max_memory - _LEAVE))}
+    built_in = {"balance": lambda: Balance(Hysteresis(settings.max_memory, settings.max_memory - _LEAVE))}
     kind = settings.policy
     policy: BalancePolicy = make_plugin(
         "balance",
@@ -78,22 +78,22 @@ def load_policy(settings: ResourceSettings) -> BalancePolicy:
 def knobs_of(container: Container) -> Knobs:
     """Return the knobs that there are, where they stand, and how far they may be turned."""
     settings, feed = container.settings(), container.feed()
-    knobs: dict[Knob, Setting] = _saving(settings.state_store)
+    knobs: dict[Knob, KnobSetting] = _saving(settings.state_store)
     if feed.prefetch:
         most = max(feed.prefetch, settings.resources.io_queue_size)
-        knobs[Knob.PREFETCH] = Setting(feed.prefetch, feed.prefetch, 1, most)
+        knobs[Knob.PREFETCH] = KnobSetting(feed.prefetch, feed.prefetch, 1, most)
     if feed.threads:
         most = feed.threads if settings.data.workers else max(feed.threads, feed.most_threads)
-        knobs[Knob.THREADS] = Setting(feed.threads, feed.threads, 1, most)
+        knobs[Knob.THREADS] = KnobSetting(feed.threads, feed.threads, 1, most)
     if container.chosen().get("optimizer.device") == "cpu":  # where activations lie in the host's memory
         whole = -(-settings.optimizer.num_rows // container.process_group().size)
         rows = min(container.engine().micro_batch, whole)
-        knobs[Knob.MICRO_BATCH] = Setting(rows, rows, 1, rows)
+        knobs[Knob.MICRO_BATCH] = KnobSetting(rows, rows, 1, rows)
     return knobs
 
 
-def _saving(store: RetentionSettings) -> dict[Knob, Setting]:
+def _saving(store: RetentionSettings) -> dict[Knob, KnobSetting]:
     """Return the rhythm of checkpoints as a knob, unless some that are to be kept would be left out."""
     if not store.every or store.keep_every or store.keep_best:
         return {}
-    return {Knob.SAVE_EVERY: Setting(store.every, store.every, store.every, store.every * _LONGEST)}
+    return {Knob.SAVE_EVERY: KnobSetting(store.every, store.every, store.every, store.every * _LONGEST)}

@@ -5,13 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.application.handlers.control_files import ObeyFiles
-from holdfast.application.handlers.drop_memory_copy import RelieveMemory
+from holdfast.application.handlers.control_files import ControlFiles
+from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
-from holdfast.application.handlers.log_events import Announce
+from holdfast.application.handlers.log_events import LogEvents
 from holdfast.application.handlers.profile_steps import ProfileSteps
 from holdfast.application.handlers.record_events import RecordEvents
-from holdfast.application.handlers.roll_back import KeepWayBack, Returns, RollBackOnDrops, RollBackOnSpike
+from holdfast.application.handlers.roll_back import (
+    ProtectRollBackTarget,
+    RollBackOnDrops,
+    RollBackOnSpike,
+    RollBackPlanner,
+)
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
 from holdfast.application.handlers.show_saves import ShowSaves
@@ -39,7 +44,7 @@ from holdfast.domain.events import (
     StopRequested,
 )
 from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
-from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.cadence import Cadence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -65,8 +70,8 @@ def reactions(
     compilations: Compilations | None = None,
 ) -> list[Reaction]:
     """Return each event with its handler, in the order of their subscription: an evaluation comes before a save."""
-    settings, inbox, budget = container.settings(), container.inbox(), container.budget()
-    measure = EvaluateOnCadence(Every(settings.evaluation.every), budget, inbox, at_start=settings.evaluation.at_start)
+    wanted, inbox, budget = container.settings().evaluation, container.inbox(), container.budget()
+    measure = EvaluateOnCadence(Cadence(wanted.every), budget, inbox, at_start=wanted.at_start)
     measurements = [
         (RunStarted, measure.on_start),
         (StepCompleted, measure.on_step),
@@ -78,7 +83,7 @@ def reactions(
     watch = [] if compilations is None else [(StepCompleted, WatchCompilation(compilations, say))]
     return [
         (Event, RecordEvents(write)),
-        (Event, Announce(say)),
+        (Event, LogEvents(say)),
         *((kind, record.on_start) for kind in (RunStarted, RolledBack)),
         (StepCompleted, record.on_step),
         (EvaluationCompleted, record.on_evaluation),
@@ -100,19 +105,19 @@ def reactions(
 def _go_back(container: Container) -> list[Reaction]:
     settings, inbox = container.settings(), container.inbox()
     health = settings.recovery.health
-    returns = Returns(settings.state_store.every, health.max_rollbacks)
+    returns = RollBackPlanner(settings.state_store.every, health.max_rollbacks)
     handlers: list[Callable[[Any], object]] = [RollBackOnDrops(health.nonfinite_limit, returns, inbox)]
     if health.spike:
         policy = SpikePolicy(health.window, health.spike_zscore, health.spike_min_rise, health.spike_steps)
         handlers.append(RollBackOnSpike(policy, returns, inbox))
     most_bad = max(health.nonfinite_limit, health.spike_steps)
-    keep = KeepWayBack(most_bad, settings.state_store.every, container.state_store())
+    keep = ProtectRollBackTarget(most_bad, settings.state_store.every, container.state_store())
     return [(CheckpointStarted, keep), *((kind, answer) for kind in (RunStarted, StepCompleted) for answer in handlers)]
 
 
 def _save(container: Container) -> list[Reaction]:
     inbox = container.inbox()
-    save = SaveOnCadence(Every(container.settings().state_store.every), container.budget(), inbox)
+    save = SaveOnCadence(Cadence(container.settings().state_store.every), container.budget(), inbox)
     show = _shown_saves(container)
     shown = [(kind, show) for kind in ShowSaves.EVENTS]
     return [*shown, *_go_back(container), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
@@ -126,7 +131,7 @@ def _shown_saves(container: Container) -> ShowSaves:
 def _relieve(container: Container) -> list[Reaction]:
     if container.settings().state_store.memory_tier != "auto" or container.process_group().size > 1:
         return []
-    return [(StepCompleted, RelieveMemory(container.memory_pressure(), container.inbox()))]
+    return [(StepCompleted, DropMemoryCopy(container.memory_pressure(), container.inbox()))]
 
 
 def reactions_of_each_rank(adapt: AdaptMicroBatch) -> list[Reaction]:
@@ -136,7 +141,7 @@ def reactions_of_each_rank(adapt: AdaptMicroBatch) -> list[Reaction]:
 
 def _stops(container: Container, record: RecordMetrics) -> list[Reaction]:
     folder = container.directory()
-    obey = ObeyFiles(
+    obey = ControlFiles(
         lambda name: (folder / name).exists(), lambda name: (folder / name).unlink(missing_ok=True), container.inbox()
     )
     return [

@@ -13,7 +13,7 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.watchdog import Watchdog
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import RunStalled
-from holdfast.domain.fault_tolerance.liveness import Doing, Patience
+from holdfast.domain.fault_tolerance.liveness import Activity, Timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,11 +29,11 @@ HEARTBEATS = "heartbeats"
 STACKS = "stacks"
 # By the module of the innermost frame that has one of these, and the function where that matters.
 _DOING = {
-    "holdfast.application.data.feed": Doing.DATA,
-    "holdfast.application.training.evaluator": Doing.EVALUATION,
-    "holdfast.application.checkpointing.checkpointer": Doing.CHECKPOINT,
-    "torch._dynamo": Doing.COMPILATION,
-    "torch._inductor": Doing.COMPILATION,
+    "holdfast.application.data.feed": Activity.DATA,
+    "holdfast.application.training.evaluator": Activity.EVALUATION,
+    "holdfast.application.checkpointing.checkpointer": Activity.CHECKPOINT,
+    "torch._dynamo": Activity.COMPILATION,
+    "torch._inductor": Activity.COMPILATION,
 }
 
 
@@ -47,24 +47,24 @@ def build_watchdog(
 ) -> Watchdog:
     """Return the watchdog of this rank of the run in ``folder``; it calls ``leave`` to end a process that hangs."""
     limits, group = settings.recovery.watchdog, container.process_group()
-    patience = Patience(limits.min_seconds, limits.factor, limits.slow_seconds)
+    patience = Timeouts(limits.min_seconds, limits.factor, limits.slow_seconds)
     heartbeats = HeartbeatFiles(folder / HEARTBEATS, group.rank, group.size)
     alarm = RunAlarm(folder, group.rank, container.inbox(), say=say, leave=leave)
     return Watchdog(patience, group.rank, heartbeats, alarm, doing=doing_of)
 
 
-def doing_of(thread: int) -> Doing:
+def doing_of(thread: int) -> Activity:
     """Return what the thread of that number is at, as its stack tells."""
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001  documented in spite of its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         found = _DOING.get(module) or _DOING.get(".".join(module.split(".")[:2]))
-        if found is Doing.CHECKPOINT and frame.f_code.co_name == "flush":
-            return Doing.ARCHIVE
+        if found is Activity.CHECKPOINT and frame.f_code.co_name == "flush":
+            return Activity.ARCHIVE
         if found is not None:
             return found
         frame = frame.f_back
-    return Doing.STEP
+    return Activity.STEP
 
 
 @final

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 AS_BEGUN: Mapping[str, str] = {"data": "as the run began"}
 
 
-class Contract(StrEnum):
+class Reproducibility(StrEnum):
     """How close a run is to the one that nothing had interrupted.
 
     ``BITWISE``: equal to the bit. ``NUMERICAL``: the same samples in the same order, equal but for rounding.
@@ -30,6 +30,6 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
     return [f"{name} was {before[name]} and is {now[name]}" for name in differing]
 
 
-def contract_of(conditions: Mapping[str, str]) -> Contract:
+def reproducibility_of(conditions: Mapping[str, str]) -> Reproducibility:
     """Return what a run that begins under ``conditions`` can promise."""
-    return Contract.NUMERICAL if conditions.get("deterministic") == "False" else Contract.BITWISE
+    return Reproducibility.NUMERICAL if conditions.get("deterministic") == "False" else Reproducibility.BITWISE

@@ -15,7 +15,7 @@ _SECONDS_AN_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredCheckpoint:
     """What retention asks of a stored checkpoint.
 
     ``evaluation_loss`` is None where none was measured, ``saved_at`` the seconds since 1970 when it was captured;
@@ -28,7 +28,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class WayBack:
+class RollBackFloor:
     """What a run may have to go back to: the newest checkpoint up to ``step``, a multiple of ``every``, and later ones.
 
     With ``every`` 0 any step counts.
@@ -57,7 +57,7 @@ class Retention:
     every: int = 0
     best: int = 0
     hours: float = 0.0
-    way_back: WayBack | None = None
+    way_back: RollBackFloor | None = None
 
     def __post_init__(self) -> None:
         if self.newest < 1:
@@ -67,11 +67,11 @@ class Retention:
             msg = "state_store.keep_every, keep_best and keep_hours count steps, checkpoints and hours: give 0 or more"
             raise ConfigurationError(msg)
 
-    def sparing(self, way_back: WayBack) -> Self:
+    def sparing(self, way_back: RollBackFloor) -> Self:
         """Return the same rules with this way back."""
         return replace(self, way_back=way_back)
 
-    def doomed(self, stored: Mapping[int, Stored], *, saved: int) -> Sequence[int]:
+    def doomed(self, stored: Mapping[int, StoredCheckpoint], *, saved: int) -> Sequence[int]:
         """Return the steps to delete, lowest first, never ``saved``, the one that was just made durable.
 
         ``stored`` is by step; of equal losses the later one is better.
@@ -79,7 +79,7 @@ class Retention:
         kept = {saved, *sorted(stored)[-self.newest :], *self.lasting(stored)}
         return [step for step in sorted(stored) if step not in kept]
 
-    def lasting(self, stored: Mapping[int, Stored]) -> Collection[int]:
+    def lasting(self, stored: Mapping[int, StoredCheckpoint]) -> Collection[int]:
         """Return the steps that are kept for more than being new: milestones, the best, way back, what is pinned."""
         losses = {step: found.evaluation_loss for step, found in stored.items()}
         measured = [(loss, -step) for step, loss in losses.items() if loss is not None]
@@ -88,7 +88,7 @@ class Retention:
         way_back = self.way_back.among(stored) if self.way_back else ()
         return {*self._milestones(stored), *best, *way_back, *pinned}
 
-    def _milestones(self, stored: Mapping[int, Stored]) -> Sequence[int]:
+    def _milestones(self, stored: Mapping[int, StoredCheckpoint]) -> Sequence[int]:
         by_steps = [step for step in stored if self.every and step % self.every == 0]
         if not self.hours:
             return by_steps

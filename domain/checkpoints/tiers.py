@@ -68,7 +68,7 @@ def phase_at(progress: Progress, schedule: Schedule) -> Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class CheckpointCopies:
     """A checkpoint and its copies; one that is protected keeps a ready copy, whatever moves.
 
     ``num_bytes`` is what a copy takes. ``is_held`` tells that its copy on disk is in use, or that somebody wants it
@@ -91,7 +91,7 @@ class Placed:
         is_elsewhere = any(self.is_ready_in(other) for other in self.copies if other is not tier)
         return is_elsewhere or not self.is_protected or not self.is_ready_in(tier)
 
-    def with_copy(self, tier: Tier, state: CopyState) -> Placed:
+    def with_copy(self, tier: Tier, state: CopyState) -> CheckpointCopies:
         """Return it with the copy in ``tier`` become ``state``; raises ``ValueError`` for what must not happen."""
         if state is CopyState.DELETING and not self.may_leave(tier):
             msg = f"the copy of step {self.step} in {tier} is the last one that is ready"
@@ -101,7 +101,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Band:
+class Hysteresis:
     """Two shares, so that what begins at ``enter`` goes on until ``leave``, and does not flutter around one of them."""
 
     enter: float = 0.85
@@ -120,15 +120,15 @@ class DiskBudget:
     """
 
     max_bytes: int
-    band: Band = Band()
+    band: Hysteresis = Hysteresis()
     fewest: int = 2
 
-    def is_tight(self, placed: Sequence[Placed], *, was_tight: bool) -> bool:
+    def is_tight(self, placed: Sequence[CheckpointCopies], *, was_tight: bool) -> bool:
         """Return whether the disk is to be emptied, given whether it was to be so far."""
         used = sum(one.num_bytes for one in placed if one.is_ready_in(Tier.DISK))
         return self.band.holds(used / self.max_bytes, held=was_tight)
 
-    def next_to_leave(self, placed: Sequence[Placed], phase: Phase) -> Placed | None:
+    def next_to_leave(self, placed: Sequence[CheckpointCopies], phase: Phase) -> CheckpointCopies | None:
         """Return the checkpoint whose copy on disk is to go from a tight one, None if none may."""
         local = sorted((one for one in placed if one.is_ready_in(Tier.DISK)), key=lambda one: one.step)
         staying = [one.step for one in local if one.is_verified][-self.fewest :]

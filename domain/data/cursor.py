@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Lane(NamedTuple):
+class LanePosition(NamedTuple):
     """Where one reader of a streamed source stands: at the first document of its window of packed rows.
 
     ``unit`` counts the lane's own in the epoch's shuffled order; ``position`` is the data source's own, 0 being the
@@ -31,7 +31,7 @@ class Cursor:
     """
 
     samples: int = 0
-    lanes: tuple[Lane, ...] = ()
+    lanes: tuple[LanePosition, ...] = ()
 
     @classmethod
     def join(cls, cursors: Sequence[Self]) -> Self:
@@ -45,4 +45,4 @@ class Cursor:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Return the cursor that ``to_json`` described."""
-        return cls(int(record["samples"]), tuple(Lane(*map(int, lane)) for lane in record["lanes"]))
+        return cls(int(record["samples"]), tuple(LanePosition(*map(int, lane)) for lane in record["lanes"]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, final
 
-from holdfast.domain.data.sample_order import Fewer, SampleOrder
+from holdfast.domain.data.sample_order import EarlierSize, SampleOrder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,15 +25,15 @@ class Growth:
     epochs: tuple[int | None, ...] = ()
     samples: int = 0
 
-    def resolve(self, rows: Sequence[int], mixture: Mixture) -> tuple[Fewer, ...]:
+    def resolve(self, rows: Sequence[int], mixture: Mixture) -> tuple[EarlierSize, ...]:
         """Return how few rows there were before each part was added, ``rows`` being those of each part.
 
         The first of ``rows`` are those that the run began with.
         """
         sizes = list(accumulate(rows))
-        grown: tuple[Fewer, ...] = ()
+        grown: tuple[EarlierSize, ...] = ()
         for size, known in zip(sizes, self.epochs, strict=False):
             last = grown[-1].until if grown else 0
             until = SampleOrder((size,), mixture, grown).next_epoch(self.samples) if known is None else known
-            grown = (*grown, Fewer(max(last, until), size))
+            grown = (*grown, EarlierSize(max(last, until), size))
         return grown

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.domain.data.row_index import RowIndex
 
 
-class Rows(NamedTuple):
+class LaidOutRows(NamedTuple):
     """Packed rows, laid out.
 
     ``ids`` are unsigned (rows, length), 0 behind the ``lengths`` int64 (rows,) of them that are tokens. ``starts``
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
         return len(self.lengths)
 
 
-def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> Rows:
+def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> LaidOutRows:
     """Return the rows of ``index`` over the flat ``ids`` in this ``order`` of their numbers, ``length`` long."""
     pieces = _pieces_of(index, order)
     target = np.zeros((len(order), length), ids.dtype)
@@ -46,10 +46,10 @@ def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np
         target[whole] = sliding_window_view(ids, length)[pieces.runs[whole]]
     for row in np.flatnonzero(~whole).tolist():
         copy_pieces(target[row], ids, *pieces.of(row))
-    return Rows(target, pieces.lengths, pieces.columns, pieces.counts)
+    return LaidOutRows(target, pieces.lengths, pieces.columns, pieces.counts)
 
 
-def join_rows(parts: Sequence[Rows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
+def join_rows(parts: Sequence[LaidOutRows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
     """Return a batch of ``shape`` whose rows at ``places`` are those of ``parts``, in order; the others are empty."""
     input_ids, row_lengths = np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
     if not parts:

@@ -20,7 +20,7 @@ _FEW_LANES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Fewer:
+class EarlierSize:
     """Says that a source had only its first ``size`` records before the epoch ``until``."""
 
     until: int
@@ -38,7 +38,7 @@ class SampleOrder:
 
     sizes: tuple[int, ...]
     mixture: Mixture
-    grown: tuple[Fewer, ...] = ()
+    grown: tuple[EarlierSize, ...] = ()
 
     def __post_init__(self) -> None:
         assert not self.grown or len(self.sizes) == 1, "only a source that is alone may have grown"
@@ -112,7 +112,7 @@ class SampleOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RankShard:
     """What one of ``ranks`` equal ranks takes of each batch of ``batch`` samples.
 
     Raises ``ConfigurationError`` where the batch cannot be divided evenly.

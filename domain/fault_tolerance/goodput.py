@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Spent(StrEnum):
+class TimeCategory(StrEnum):
     """What a second of a run went into."""
 
     COMPUTE = "compute"
@@ -24,7 +24,7 @@ class Spent(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimeSample:
     """What a start had spent by ``time`` (Unix seconds), when ``step`` was its last step; ``began`` names the start.
 
     ``is_planned_end`` says that the start ended then as somebody wanted: the time up to the next one is no loss.
@@ -33,7 +33,7 @@ class Mark:
     began: float
     time: float
     step: int
-    seconds: Mapping[Spent, float]
+    seconds: Mapping[TimeCategory, float]
     is_planned_end: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class Mark:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Return the mark that ``to_json`` described."""
-        seconds = {Spent(kind): float(value) for kind, value in record["seconds"].items()}
+        seconds = {TimeCategory(kind): float(value) for kind, value in record["seconds"].items()}
         is_planned_end = record.get("planned_end") is True
         return cls(float(record["began"]), float(record["time"]), int(record["step"]), seconds, is_planned_end)
 
@@ -57,7 +57,7 @@ class Goodput:
     The time between a planned end and the next start is not among them.
     """
 
-    seconds: Mapping[Spent, float]
+    seconds: Mapping[TimeCategory, float]
     starts: int
 
     @property
@@ -68,7 +68,7 @@ class Goodput:
     @property
     def share(self) -> float:
         """Return the compute of steps that count, as a share of the time since the first start."""
-        return self.seconds[Spent.COMPUTE] / self.wall_seconds if self.wall_seconds > 0 else 0.0
+        return self.seconds[TimeCategory.COMPUTE] / self.wall_seconds if self.wall_seconds > 0 else 0.0
 
 
 @final
@@ -81,26 +81,26 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self._seconds = dict.fromkeys(Spent, 0.0)
+        self._seconds = dict.fromkeys(TimeCategory, 0.0)
         self._taken: list[tuple[int, int, float]] = []  # from a step up to another: seconds of compute
-        self._last: Mark | None = None
+        self._last: TimeSample | None = None
         self._starts = 0
 
-    def add(self, mark: Mark) -> None:
+    def add(self, mark: TimeSample) -> None:
         """Count what was spent since the mark before."""
         last = self._last
-        known: Mapping[Spent, float] = {}
+        known: Mapping[TimeCategory, float] = {}
         step = mark.step if last is None else last.step
         if last is not None and last.began == mark.began:
             known = last.seconds
         else:
             self._starts += 1
             if last is not None and not last.is_planned_end:
-                self._seconds[Spent.RESTART] += max(0.0, mark.began - last.time)
-        spent = {kind: mark.seconds.get(kind, 0.0) - known.get(kind, 0.0) for kind in Spent}
+                self._seconds[TimeCategory.RESTART] += max(0.0, mark.began - last.time)
+        spent = {kind: mark.seconds.get(kind, 0.0) - known.get(kind, 0.0) for kind in TimeCategory}
         for kind, seconds in spent.items():
             self._seconds[kind] += seconds
-        self._taken.append((min(step, mark.step), mark.step, spent[Spent.COMPUTE]))
+        self._taken.append((min(step, mark.step), mark.step, spent[TimeCategory.COMPUTE]))
         if mark.step < step:
             self._lose_behind(mark.step)
         self._last = mark
@@ -117,6 +117,6 @@ class Ledger:
             kept.append((min(first, step), min(end, step), seconds * share))
             lost += seconds * (1.0 - share)
         self._taken = kept
-        lost = max(0.0, min(lost, self._seconds[Spent.COMPUTE]))
-        self._seconds[Spent.COMPUTE] -= lost
-        self._seconds[Spent.LOST] += lost
+        lost = max(0.0, min(lost, self._seconds[TimeCategory.COMPUTE]))
+        self._seconds[TimeCategory.COMPUTE] -= lost
+        self._seconds[TimeCategory.LOST] += lost

@@ -8,7 +8,7 @@ _SHARE_FOR_THE_STEP = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Grace:
+class GracePeriod:
     """The ``seconds`` between a signal and the end of the process by force: half for the step, half for its save."""
 
     seconds: float = 30.0

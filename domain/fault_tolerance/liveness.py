@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-class Doing(StrEnum):
+class Activity(StrEnum):
     """What the training thread is at."""
 
     STEP = "taking a step"
@@ -23,7 +23,7 @@ class Doing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """What a rank tells of itself, under a growing ``number``: its last step, what it does, and its recent steps.
 
     ``step_seconds`` and ``data_seconds`` are medians of the engine's time and the wait for the batch.
@@ -34,7 +34,7 @@ class Beat:
     host: str
     pid: int
     step: int
-    doing: Doing
+    doing: Activity
     step_seconds: float = 0.0
     data_seconds: float = 0.0
 
@@ -45,11 +45,11 @@ class Beat:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         """Return the beat that ``to_json`` described."""
-        return cls(**{**record, "doing": Doing(record["doing"])})
+        return cls(**{**record, "doing": Activity(record["doing"])})
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """How long the training thread may show no sign of life, in seconds.
 
     A step may take ``factor`` times the median of the latest ones, and ``min_seconds`` at least; whatever else it does,
@@ -60,16 +60,22 @@ class Patience:
     factor: float = 20.0
     slow_seconds: float = 1800.0
 
-    def limit(self, doing: Doing, steps: Sequence[float]) -> float:
+    def limit(self, doing: Activity, steps: Sequence[float]) -> float:
         """Return it for a thread at ``doing`` whose latest steps took so many seconds."""
-        if doing is Doing.ARCHIVE:
+        if doing is Activity.ARCHIVE:
             return float("inf")
-        if doing is not Doing.STEP or not steps:
+        if doing is not Activity.STEP or not steps:
             return max(self.min_seconds, self.slow_seconds)
         return max(self.min_seconds, self.factor * median(steps))
 
     def judge(
-        self, own: Beat, waited: float, steps: Sequence[float], *, silent: Sequence[Beat], others: Sequence[Beat]
+        self,
+        own: Heartbeat,
+        waited: float,
+        steps: Sequence[float],
+        *,
+        silent: Sequence[Heartbeat],
+        others: Sequence[Heartbeat],
     ) -> str | None:
         """Return in words why the run hangs if ``own`` rank has shown no sign of life for too long, else None.
 
@@ -88,5 +94,5 @@ class Patience:
         return f"{since}, allowed are {limit:.0f} s"
 
 
-def _named(beat: Beat) -> str:
+def _named(beat: Heartbeat) -> str:
     return f"rank {beat.rank} (process {beat.pid} on {beat.host})"

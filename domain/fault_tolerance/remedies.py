@@ -82,7 +82,7 @@ _UNEXPECTED = (
 )
 
 
-def advice_for(error: BaseException) -> Sequence[str]:
+def remedies_for(error: BaseException) -> Sequence[str]:
     """Return what is worth trying after ``error``, the likeliest first."""
     assert not isinstance(error, LeaveAtOnce), "who leaves at once wants no advice"
     return next((words for kind, words in _ADVICE if isinstance(error, kind)), _UNEXPECTED)

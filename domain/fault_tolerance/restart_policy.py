@@ -23,7 +23,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ProcessExit:
     """The end of a start of the run, and whether a newer checkpoint became durable in it."""
 
     ending: Ending
@@ -62,7 +62,7 @@ class RestartPolicy:
     first_seconds: float = 1.0
     longest_seconds: float = 60.0
 
-    def after(self, deaths: Sequence[Death]) -> StartAgain | GiveUp:
+    def after(self, deaths: Sequence[ProcessExit]) -> StartAgain | GiveUp:
         """Return the verdict after ``deaths`` (oldest first, at least one)."""
         last = deaths[-1]
         if last.ending is Ending.FINAL:

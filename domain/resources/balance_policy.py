@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from holdfast.domain.checkpoints.tiers import Band
-from holdfast.domain.resources.balance_state import REMEMBERED, Change, Trial
+from holdfast.domain.checkpoints.tiers import Hysteresis
+from holdfast.domain.resources.balance_state import REMEMBERED, KnobChange, KnobTrial
 from holdfast.domain.resources.knobs import Knob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.domain.resources.balance_state import BalanceState, Reading, Saved
-    from holdfast.domain.resources.knobs import Setting
+    from holdfast.domain.resources.balance_state import BalanceState, ResourceReading, SaveTiming
+    from holdfast.domain.resources.knobs import KnobSetting
 
-_WAITING = Band(0.10, 0.03)  # shares of the time that training waits for data, or for saves
+_WAITING = Hysteresis(0.10, 0.03)  # shares of the time that training waits for data, or for saves
 _NOTICED_SECONDS = 0.2  # shorter waits within what is remembered are noise
 _LONG_SECONDS = 1.0  # of a save that is worth another rhythm
 _SCARCE = 0.95  # of memory: what is next, if more is asked for, is the kernel's out-of-memory killer
@@ -41,9 +41,9 @@ class Balance:
     - Saves for which training waits more than a tenth of its time become rarer, and as they were once they are quick.
     """
 
-    memory: Band = Band()  # noqa: RUF009  frozen
+    memory: Hysteresis = Hysteresis()  # noqa: RUF009  frozen
 
-    def after_steps(self, state: BalanceState, reading: Reading) -> tuple[BalanceState, Change | None]:
+    def after_steps(self, state: BalanceState, reading: ResourceReading) -> tuple[BalanceState, KnobChange | None]:
         """Return what to remember, and the change that it is time for, if it is."""
         state = self._seen(state, reading)
         if state.rest:
@@ -52,12 +52,12 @@ class Balance:
             return _undone(state, state.trial.change)
         state = replace(state, trial=None)
         if (change := self._relief(state) or self._supply(state)) is not None:
-            return replace(state.turned(change), trial=Trial(change, state.pace, reading.memory)), change
+            return replace(state.turned(change), trial=KnobTrial(change, state.pace, reading.memory)), change
         if (change := self._return(state)) is not None:
             return state.turned(change), change
         return state, None
 
-    def after_save(self, state: BalanceState, saved: Saved) -> tuple[BalanceState, Change | None]:
+    def after_save(self, state: BalanceState, saved: SaveTiming) -> tuple[BalanceState, KnobChange | None]:
         """Return the same once a checkpoint is durable."""
         setting = state.knobs.get(Knob.SAVE_EVERY)
         period = state.pace * setting.value if setting else 0.0
@@ -67,15 +67,15 @@ class Balance:
         share = stall / (period + stall)
         if share >= _WAITING.enter and stall >= _LONG_SECONDS and setting.value * 2 <= setting.most:
             reason = f"training waited {stall:.1f} s for a save, {share:.0%} of its time"
-            change = Change(Knob.SAVE_EVERY, setting.value, setting.value * 2, reason)
+            change = KnobChange(Knob.SAVE_EVERY, setting.value, setting.value * 2, reason)
         elif share <= _WAITING.leave and saved.seconds <= period / 4 and setting.value > setting.usual:
             reason = f"a save takes {saved.seconds:.1f} s again"
-            change = Change(Knob.SAVE_EVERY, setting.value, max(setting.usual, setting.value // 2), reason)
+            change = KnobChange(Knob.SAVE_EVERY, setting.value, max(setting.usual, setting.value // 2), reason)
         else:
             return state, None
         return replace(state.turned(change), rest=state.rest), change
 
-    def _seen(self, state: BalanceState, reading: Reading) -> BalanceState:
+    def _seen(self, state: BalanceState, reading: ResourceReading) -> BalanceState:
         is_short = self.memory.holds(reading.memory, held=state.memory.is_short)
         seen = replace(
             state,
@@ -87,7 +87,7 @@ class Balance:
         is_enough = len(seen.readings) == REMEMBERED and waited >= _NOTICED_SECONDS
         return replace(seen, is_starved=is_enough and _WAITING.holds(seen.waited, held=state.is_starved))
 
-    def _relief(self, state: BalanceState) -> Change | None:
+    def _relief(self, state: BalanceState) -> KnobChange | None:
         """Return what to take away while memory is short."""
         if not state.memory.is_short:
             return None
@@ -98,7 +98,7 @@ class Balance:
             knobs.append(Knob.MICRO_BATCH)
         return _halved(state, knobs, f"{state.readings[-1].memory:.0%} of the memory is in use")
 
-    def _supply(self, state: BalanceState) -> Change | None:
+    def _supply(self, state: BalanceState) -> KnobChange | None:
         """Return what may end a want of data."""
         if state.memory.is_short or not state.is_starved:
             return None
@@ -108,7 +108,7 @@ class Balance:
         free = [knob for knob in knobs if knob not in state.barred]
         return _doubled(state, free, lambda setting: setting.most, reason)
 
-    def _return(self, state: BalanceState) -> Change | None:
+    def _return(self, state: BalanceState) -> KnobChange | None:
         """Return what may be given back after memory was short."""
         if state.memory.is_short or state.memory.calm < state.memory.patience:
             return None
@@ -117,7 +117,7 @@ class Balance:
         return _doubled(state, knobs, lambda setting: setting.usual, reason)
 
 
-def _is_in_vain(state: BalanceState, trial: Trial) -> bool:
+def _is_in_vain(state: BalanceState, trial: KnobTrial) -> bool:
     """Return whether a change brought nothing, or made training wait for data."""
     change, now = trial.change, state.readings[-1]
     if change.knob is Knob.MICRO_BATCH:
@@ -127,30 +127,32 @@ def _is_in_vain(state: BalanceState, trial: Trial) -> bool:
     return state.is_starved and not _is_critical(now)
 
 
-def _is_critical(reading: Reading) -> bool:
+def _is_critical(reading: ResourceReading) -> bool:
     is_left_alone = reading.stalled is not None and reading.stalled < _STALLED
     return reading.memory >= (_CRITICAL if is_left_alone else _SCARCE)
 
 
-def _undone(state: BalanceState, change: Change) -> tuple[BalanceState, Change]:
+def _undone(state: BalanceState, change: KnobChange) -> tuple[BalanceState, KnobChange]:
     is_for_data = change.after < change.before and change.knob is not Knob.MICRO_BATCH
     did = "made training wait for data" if is_for_data else "brought nothing"
-    back = Change(change.knob, change.after, change.before, f"a change to {change.after} {did}")
+    back = KnobChange(change.knob, change.after, change.before, f"a change to {change.after} {did}")
     barred = {**state.barred, change.knob: state.bar}
     return replace(state.turned(back), trial=None, barred=barred, bar=2 * state.bar), back
 
 
-def _halved(state: BalanceState, knobs: Iterable[Knob], reason: str) -> Change | None:
+def _halved(state: BalanceState, knobs: Iterable[Knob], reason: str) -> KnobChange | None:
     for knob in knobs:
         setting = state.knobs.get(knob)
         if setting is not None and setting.value > setting.least:
-            return Change(knob, setting.value, max(setting.least, setting.value // 2), reason)
+            return KnobChange(knob, setting.value, max(setting.least, setting.value // 2), reason)
     return None
 
 
-def _doubled(state: BalanceState, knobs: Iterable[Knob], limit: Callable[[Setting], int], reason: str) -> Change | None:
+def _doubled(
+    state: BalanceState, knobs: Iterable[Knob], limit: Callable[[KnobSetting], int], reason: str
+) -> KnobChange | None:
     for knob in knobs:
         setting = state.knobs.get(knob)
         if setting is not None and setting.value < limit(setting):
-            return Change(knob, setting.value, min(limit(setting), setting.value * 2), reason)
+            return KnobChange(knob, setting.value, min(limit(setting), setting.value * 2), reason)
     return None

@@ -11,16 +11,17 @@ from holdfast.domain.resources.knobs import Knob
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.domain.resources.knobs import Setting
+    from holdfast.domain.resources.knobs import KnobSetting
 
-Knobs = Mapping[Knob, "Setting"]
+
+Knobs = Mapping[Knob, "KnobSetting"]
 
 REMEMBERED = 3  # readings: a change is judged by as many, and rests as long
 _PATIENCE, _BAR = 4, 64  # readings; doubled each time that trying again was in vain
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ResourceReading:
     """Some ``steps`` as the balance sees them, with their seconds; ``memory`` and ``processors`` are shares in use.
 
     ``batches_ready`` are the most that any of them found ready behind its own; ``stalled`` is the share of the time in
@@ -37,7 +38,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KnobChange:
     """A knob that is turned, and why."""
 
     knob: Knob
@@ -47,16 +48,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class KnobTrial:
     """A change that is still to be judged, what a step took before it, and what share of memory was in use."""
 
-    change: Change
+    change: KnobChange
     pace: float
     memory: float
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SaveTiming:
     """A checkpoint as the balance sees it: how long it took, and how long training waited for it."""
 
     seconds: float
@@ -64,17 +65,17 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryTrend:
     """Whether memory is short, how long it has not been, and after how long what was taken away comes back."""
 
     is_short: bool = False
     calm: int = 0
     patience: int = _PATIENCE
 
-    def seen(self, *, is_short: bool) -> Memory:
+    def seen(self, *, is_short: bool) -> MemoryTrend:
         """Return the memory after another reading; each time it becomes short the patience doubles."""
         begins = is_short and not self.is_short
-        return Memory(is_short, 0 if is_short else self.calm + 1, self.patience * 2 if begins else self.patience)
+        return MemoryTrend(is_short, 0 if is_short else self.calm + 1, self.patience * 2 if begins else self.patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +86,15 @@ class BalanceState:
     """
 
     knobs: Knobs
-    readings: Sequence[Reading] = ()
+    readings: Sequence[ResourceReading] = ()
     rest: int = 0
     is_starved: bool = False
-    trial: Trial | None = None
+    trial: KnobTrial | None = None
     barred: Mapping[Knob, int] = field(default_factory=dict)
     bar: int = _BAR
-    memory: Memory = Memory()
+    memory: MemoryTrend = MemoryTrend()
 
-    def turned(self, change: Change) -> BalanceState:
+    def turned(self, change: KnobChange) -> BalanceState:
         """Return the state after ``change``: the next one waits until this one can be judged."""
         setting = replace(self.knobs[change.knob], value=change.after)
         return replace(self, knobs={**self.knobs, change.knob: setting}, rest=REMEMBERED)
@@ -116,10 +117,10 @@ class BalanceState:
 class BalancePolicy(Protocol):
     """Decides which knob is turned: pure functions of what they are given."""
 
-    def after_steps(self, state: BalanceState, reading: Reading) -> tuple[BalanceState, Change | None]:
+    def after_steps(self, state: BalanceState, reading: ResourceReading) -> tuple[BalanceState, KnobChange | None]:
         """Return what to remember, and the change that it is time for, if it is."""
         ...
 
-    def after_save(self, state: BalanceState, saved: Saved) -> tuple[BalanceState, Change | None]:
+    def after_save(self, state: BalanceState, saved: SaveTiming) -> tuple[BalanceState, KnobChange | None]:
         """Return the same once a checkpoint is durable."""
         ...

@@ -16,7 +16,7 @@ class Knob(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class KnobSetting:
     """Where a knob stands, where it was set at the start of the run, and between which values it may be turned."""
 
     value: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class Cadence:
     """Due at each multiple of ``steps`` above 0; never due if ``steps`` is 0."""
 
     steps: int

@@ -50,7 +50,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class EngineSetup:
     """Where weights, gradients and what the optimizer keeps lie; ``stage`` is ZeRO's.
 
     ``optimizer_bytes`` are what the algorithm keeps of a parameter: 8 of AdamW, 4 of Lion. ``bucket_parameters`` are
@@ -77,7 +77,7 @@ class Training:
 
     rows: int
     length: int
-    engine: Engine = Engine()
+    engine: EngineSetup = EngineSetup()
     precision: Literal["fp32", "bf16"] = "fp32"
     checkpoint_every: int = 0
     is_loss_chunked: bool = True

@@ -21,7 +21,7 @@ _PROCESS_BYTES = 0.4e9  # of Python, torch and their buffers beside the model
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryCapacity:
     """So many bytes that one process may take, and a clause that says where they are and how many."""
 
     num_bytes: float
@@ -29,7 +29,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """How a model is to be trained, as far as it says what weights, gradients and optimizer certainly take.
 
     ``optimizer_bytes`` are what the algorithm keeps of a parameter. ``is_on_host`` says that all lie in host memory,
@@ -54,7 +54,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class SizedModel:
     """A model of at least so many parameters, its shape if that is known, and how many tokens its rows have."""
 
     num_parameters: int
@@ -62,7 +62,7 @@ class Model:
     length: int = 512
 
 
-def refusal(model: Model, plan: Plan, host: Room, gpu: Room | None = None) -> str | None:
+def refusal(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None = None) -> str | None:
     """Return why ``model`` cannot be trained by ``plan``, in a sentence that says what would fit; None if it may fit.
 
     Only what it takes in any case is counted: its weights in fp32 while it is built, and with ``plan`` weights,
@@ -79,7 +79,7 @@ def refusal(model: Model, plan: Plan, host: Room, gpu: Room | None = None) -> st
     return f"{told}: no setting makes it fit, and at most {most} parameters do"
 
 
-def warning(model: Model, plan: Plan, host: Room) -> str | None:
+def warning(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity) -> str | None:
     """Return a clause that says why a run that is not refused may still run out of host memory; None if it has enough.
 
     What a pass of one row takes is counted where the model's shape is known, and what the process takes beside it.
@@ -96,7 +96,7 @@ def warning(model: Model, plan: Plan, host: Room) -> str | None:
     )
 
 
-def _problem(size: int, plan: Plan, host: Room, gpu: Room | None) -> str | None:
+def _problem(size: int, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None) -> str | None:
     trains = f"to train it takes {shown_size(plan.state_bytes * size)} at least ({_parts(plan)}), "
     if plan.is_on_host and not plan.only_built and plan.state_bytes * size > host.num_bytes:
         return trains + f"but {host.words}"
@@ -107,12 +107,12 @@ def _problem(size: int, plan: Plan, host: Room, gpu: Room | None) -> str | None:
     return None
 
 
-def _parts(plan: Plan) -> str:
+def _parts(plan: MemoryPlan) -> str:
     parts = "weights, gradients and what the optimizer keeps" if plan.trains_all else "weights"
     return f"{parts}, {plan.state_bytes:.3g} bytes a parameter"
 
 
-def _remedies(model: Model, plan: Plan, host: Room, gpu: Room | None) -> Iterator[str]:
+def _remedies(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None) -> Iterator[str]:
     for words, other in _other_plans(plan, has_gpu=gpu is not None):
         for every, more in ((0, ""), (1, " and model.gradient_checkpointing=full")):
             if _fits(model, other, host, gpu, every):
@@ -125,7 +125,7 @@ def _remedies(model: Model, plan: Plan, host: Room, gpu: Room | None) -> Iterato
             break
 
 
-def _other_plans(plan: Plan, *, has_gpu: bool) -> Iterator[tuple[str, Plan]]:
+def _other_plans(plan: MemoryPlan, *, has_gpu: bool) -> Iterator[tuple[str, MemoryPlan]]:
     if plan.only_built:
         return
     if plan.may_keep_8_bits and plan.trains_all and plan.optimizer_bytes > _OF_8_BITS:
@@ -137,7 +137,9 @@ def _other_plans(plan: Plan, *, has_gpu: bool) -> Iterator[tuple[str, Plan]]:
         yield "adapters on 4-bit weights (model.lora={rank: 16, quantize: 4bit})", quantized
 
 
-def _fits(model: Model, plan: Plan, host: Room, gpu: Room | None, checkpoint_every: int) -> bool:
+def _fits(
+    model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None, checkpoint_every: int
+) -> bool:
     size = model.num_parameters
     room = host if gpu is None else gpu
     if FP32 * size > host.num_bytes:
@@ -153,7 +155,7 @@ def _passing(shape: ModelShape, length: int, checkpoint_every: int) -> float:
     return estimate.activations + estimate.loss
 
 
-def _largest(plan: Plan, host: Room, gpu: Room | None) -> int:
+def _largest(plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None) -> int:
     needed = [host.num_bytes / FP32]
     if not plan.only_built:
         needed.append((host if plan.is_on_host or gpu is None else gpu).num_bytes / plan.state_bytes)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSize:
+class MicroBatchState:
     """The ``rows`` that are in use; ``shortages`` counts by rows how often so many did not fit.
 
     ``quiet_steps`` have passed without a shortage since ``rows`` were taken.
@@ -41,13 +41,13 @@ class MicroBatchPolicy:
         dividing = {rows for rows in range(1, self.most + 1) if self.batch_rows % rows == 0}
         return sorted({*dividing, self.most})
 
-    def after_shortage(self, known: KnownSize, rows: int) -> KnownSize:
+    def after_shortage(self, known: MicroBatchState, rows: int) -> MicroBatchState:
         """Return what is known once ``rows`` did not fit: at least halved, and at one row there is nothing smaller."""
         shortages = {**known.shortages, rows: known.shortages.get(rows, 0) + 1}
         fewer = [size for size in self.sizes if size < rows and size <= (rows + 1) // 2]
-        return KnownSize(max(fewer, default=1), shortages)
+        return MicroBatchState(max(fewer, default=1), shortages)
 
-    def after_step(self, known: KnownSize, *, is_quiet: bool) -> KnownSize:
+    def after_step(self, known: MicroBatchState, *, is_quiet: bool) -> MicroBatchState:
         """Return what is known after a step; one that is not ``is_quiet`` came close to a shortage."""
         if not is_quiet:
             return replace(known, quiet_steps=0)
@@ -57,7 +57,7 @@ class MicroBatchPolicy:
             return known
         failed = max((times for rows, times in known.shortages.items() if rows <= more), default=0)
         is_due = known.quiet_steps >= self.grow_after * 2 ** max(0, failed - 1)
-        return KnownSize(more, known.shortages) if is_due and failed < self.max_shortages else known
+        return MicroBatchState(more, known.shortages) if is_due and failed < self.max_shortages else known
 
 
 def largest_size(batch_size: int, fixed: int | None, ranks: int) -> int:

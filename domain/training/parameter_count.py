@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.domain.training.memory_estimate import LayerShape, ModelShape
-from holdfast.domain.training.memory_fit import Model
+from holdfast.domain.training.memory_fit import SizedModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,7 +15,7 @@ _FROM_HEADS = frozenset({"llama", "mistral", "qwen2", "olmo", "olmo2", "granite"
 _SMALLEST_VOCABULARY = 256
 
 
-def fewest_parameters(config: Mapping[str, Any]) -> Model | None:
+def fewest_parameters(config: Mapping[str, Any]) -> SizedModel | None:
     """Return the model that ``config`` describes in the words of Hugging Face, with no more parameters than it has.
 
     Norms, biases and what only the tokenizer tells are left out. None for a ``model_type`` that is not known here, and
@@ -36,7 +36,7 @@ def fewest_parameters(config: Mapping[str, Any]) -> Model | None:
     vocabulary = _whole(config.get("vocab_size")) or 0
     number = layers * of_layer + vocabulary * widths.hidden
     shape = ModelShape(number, layers, widths, max(vocabulary, _SMALLEST_VOCABULARY), is_tied=True)
-    return Model(number, shape)
+    return SizedModel(number, shape)
 
 
 def _llama_like(config: Mapping[str, Any], kind: str) -> tuple[LayerShape, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.domain.fault_tolerance.grace_period import Grace
+from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 
 if TYPE_CHECKING:
     from holdfast.domain.training.budget import Budget
@@ -18,4 +18,4 @@ class TrainPlan:
 
     budget: Budget
     schedule: Schedule
-    grace: Grace = field(default_factory=Grace)
+    grace: GracePeriod = field(default_factory=GracePeriod)

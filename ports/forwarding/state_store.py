@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from holdfast.domain.checkpoints.retention import WayBack
+    from holdfast.domain.checkpoints.retention import RollBackFloor
     from holdfast.ports.state_store import OpenFile, Snapshot
 
 
@@ -56,7 +56,7 @@ class ForwardingStateStore(StateStore):
         self.inner.tidy()
 
     @override
-    def spare(self, way_back: WayBack) -> None:
+    def spare(self, way_back: RollBackFloor) -> None:
         self.inner.spare(way_back)
 
     @override

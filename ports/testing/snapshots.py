@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import Snapshot, StatePart
 
@@ -60,6 +60,8 @@ class WaitingPart(StatePart):
 def snapshot_of(step: int, files: Mapping[str, bytes], *, reason: str = "periodic") -> Snapshot:
     """Return a snapshot after ``step`` steps that consists of ``files``."""
     progress = Progress(
-        step, tokens=1000 * step, cursor=Cursor(4 * step, (Lane(epoch=1, unit=2, position=3, taken=step), Lane()))
+        step,
+        tokens=1000 * step,
+        cursor=Cursor(4 * step, (LanePosition(epoch=1, unit=2, position=3, taken=step), LanePosition())),
     )
     return Snapshot(progress, reason, [BytesPart(name, data) for name, data in files.items()])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.domain.checkpoints.retention import WayBack
+from holdfast.domain.checkpoints.retention import RollBackFloor
 from holdfast.ports.testing.snapshots import snapshot_of
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ class StateStoreRetention:
         """What a run may have to go back to stays beside the newest ones, until something else is named."""
         last = 6 + self.keep
         for step in range(1, last + 1):
-            store.spare(WayBack(step=5, every=2))
+            store.spare(RollBackFloor(step=5, every=2))
             store.save(snapshot_of(step, {}))
             store.flush()  # what is being copied elsewhere would stay too
         newest = range(last - self.keep + 1, last + 1)
         assert [info.progress.step for info in reopen(store).list()] == sorted({4, *range(6, last + 1, 2), *newest})
-        store.spare(WayBack(step=last, every=1))
+        store.spare(RollBackFloor(step=last, every=1))
         store.save(snapshot_of(last + 1, {}))
         assert [info.progress.step for info in reopen(store).list()] == sorted({last, last + 1, *newest[1:]})

@@ -15,11 +15,11 @@ from holdfast.bootstrap import build
 from holdfast.bootstrap.wiring.device_settings import gpu_of
 from holdfast.bootstrap.wiring.resource_balance import knobs_of, load_policy, resource_reactions
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.checkpoints.tiers import Band
+from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.events import ResourcesAdjusted, RunStarted, StepCompleted
 from holdfast.domain.resources.balance_policy import Balance
-from holdfast.domain.resources.knobs import Knob, Setting
+from holdfast.domain.resources.knobs import Knob, KnobSetting
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.resource_probe import ResourceProbe
 
@@ -101,11 +101,11 @@ def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ((), {Knob.PREFETCH: Setting(4, 4, 1, 32), Knob.SAVE_EVERY: Setting(5, 5, 5, 20)}),
-        (("data.prefetch=0", "data.workers=3"), {Knob.PREFETCH: None, Knob.THREADS: Setting(3, 3, 1, 3)}),
-        (("data.prefetch=50", "resources.io_queue_size=6"), {Knob.PREFETCH: Setting(50, 50, 1, 50)}),
-        (("data.mode=cache",), {Knob.THREADS: None, Knob.MICRO_BATCH: Setting(4, 4, 1, 4)}),
-        (("optimizer.micro_batch=2",), {Knob.MICRO_BATCH: Setting(2, 2, 1, 2)}),
+        ((), {Knob.PREFETCH: KnobSetting(4, 4, 1, 32), Knob.SAVE_EVERY: KnobSetting(5, 5, 5, 20)}),
+        (("data.prefetch=0", "data.workers=3"), {Knob.PREFETCH: None, Knob.THREADS: KnobSetting(3, 3, 1, 3)}),
+        (("data.prefetch=50", "resources.io_queue_size=6"), {Knob.PREFETCH: KnobSetting(50, 50, 1, 50)}),
+        (("data.mode=cache",), {Knob.THREADS: None, Knob.MICRO_BATCH: KnobSetting(4, 4, 1, 4)}),
+        (("optimizer.micro_batch=2",), {Knob.MICRO_BATCH: KnobSetting(2, 2, 1, 2)}),
         (("state_store.every=0",), {Knob.SAVE_EVERY: None}),
         (("state_store.keep_every=10",), {Knob.SAVE_EVERY: None}),
         (("state_store.keep_best=1", "evaluation.every=5"), {Knob.SAVE_EVERY: None}),
@@ -171,7 +171,7 @@ def policy_of(*overrides):
 @pytest.mark.usefixtures("offered")
 def test_the_settings_choose_the_policy():
     """The built-in policy takes its limit from the settings, and one of another package its options."""
-    assert policy_of("resources.max_memory=0.6") == Balance(Band(0.6, 0.5))
+    assert policy_of("resources.max_memory=0.6") == Balance(Hysteresis(0.6, 0.5))
     assert policy_of("resources.policy=cautious", "resources.policy_options={limit: 7}").limit == 7
 
 

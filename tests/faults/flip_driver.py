@@ -34,9 +34,9 @@ from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.checkpointing.memory_tier import MemoryTier
-from holdfast.application.checkpointing.restorer import Restoring
+from holdfast.application.checkpointing.restorer import Restorer
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.cli.main import main as command_line
 from holdfast.bootstrap.process.exit_codes import end_with
@@ -94,7 +94,7 @@ class Restored:
     def save(self) -> None:
         """Save the states behind two steps and behind three, or behind three alone."""
         with self.store() as store:
-            saved = Checkpoints(store, self.trainable, MemoryEventBus(), self.group, Inbox())
+            saved = Checkpointer(store, self.trainable, MemoryEventBus(), self.group, Inbox())
             for step in (1, 2, 3):
                 take_step(self.trainable, packed_batch(seed=step), step=step, rate=RATE)
                 if step == 3 or (step == 2 and self.way != "one"):
@@ -112,7 +112,7 @@ class Restored:
         self.group.barrier()
         found: dict[str, Any] = {"number": number, "rank": self.group.rank}
         with self.store() as store:
-            restoring = Restoring(store, self.trainable, MemoryEventBus(), self.group, MemoryTier())
+            restoring = Restorer(store, self.trainable, MemoryEventBus(), self.group, MemoryTier())
             is_mine = number % self.group.size == self.group.rank
             arm(self.root / ("" if self.way == "archived" else "run"), number // self.group.size if is_mine else -1)
             try:

@@ -53,7 +53,7 @@ def interrupt_at(
     from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
     from holdfast.adapters.state_store.archive.remote_objects import RemoteObjectStore
     from holdfast.adapters.tokenizer import train
-    from holdfast.application.checkpointing.checkpointer import Checkpoints
+    from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed
     from holdfast.application.data.pretokenize import PrepareTokens
     from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
@@ -91,7 +91,7 @@ def interrupt_at(
     watch(TorchTrainable, "__init__", "model")
     watch(JsonlMonitor, "record", "monitor")
     watch(EvaluateOnCadence, "on_step", "handler")
-    watch(Checkpoints, "flush", "flush")
+    watch(Checkpointer, "flush", "flush")
     watch(TorchTrainable, "_summed_loss", "forward", behind=True)
     watch(torch.Tensor, "backward", "backward", behind=True)
     register_optimizer_step_post_hook(lambda *_: reach("optimizer"))

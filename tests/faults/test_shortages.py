@@ -13,7 +13,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer import engine as wrapped
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.domain.checkpoints.reproducibility import Contract
+from holdfast.domain.checkpoints.reproducibility import Reproducibility
 from holdfast.domain.commands import StopRun
 from holdfast.domain.errors import OutOfMemory, RestartNeeded
 from holdfast.domain.events import BatchSplit, EvaluationCompleted, MemoryExhausted, StepCompleted
@@ -183,4 +183,4 @@ def test_a_run_with_dropout_says_that_it_is_equal_but_for_rounding(begin):
     """With dropout the parts draw other numbers; the checkpoints behind the shortage promise no bits."""
     loop = begin(Shortage("forward", 3), model={"attention_dropout": 0.1})
     loop.run()
-    assert [info.contract for info in loop.store.list()] == [Contract.BITWISE] + [Contract.NUMERICAL] * 3
+    assert [info.contract for info in loop.store.list()] == [Reproducibility.BITWISE] + [Reproducibility.NUMERICAL] * 3

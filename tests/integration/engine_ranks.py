@@ -11,7 +11,7 @@ from torch import distributed
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
-from holdfast.application.training.step_engine import Engine
+from holdfast.application.training.step_engine import StepEngine
 from holdfast.bootstrap.process.exit_codes import end_with
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import NO_ROW, read_rows
@@ -59,7 +59,7 @@ def train(engine, accumulation, *, per_rank=False):
     factory = HuggingfaceModelFactory(config=LLAMA)
     model = factory.build(vocabulary_size=VOCABULARY, end_of_text=VOCABULARY - 1, seed=0)
     trainable = optimizer_of(engine).prepare(model)
-    loop = Engine(trainable, micro_batch=ROWS // size // accumulation)
+    loop = StepEngine(trainable, micro_batch=ROWS // size // accumulation)
     losses = []
     for step in range(1, STEPS + 1):
         batch = batch_of(step)

@@ -25,7 +25,7 @@ from holdfast.adapters.data_source.formats.compression import zstd
 from holdfast.adapters.data_source.formats.records import Limits
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.lane_reader import LanePlan
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.data_sources import open_files
@@ -33,7 +33,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import ConcatPacking
-from holdfast.domain.data.sample_order import Share
+from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
@@ -88,7 +88,7 @@ def files_of(form, suffix):
 
 def documents_of(paths):
     """Return how often each document stands in the files, as tokens."""
-    reader = TextReader(FilesDataSource(paths, limits=SMALL), MemoryTokenizer(), Rejections("stop"))
+    reader = TextReader(FilesDataSource(paths, limits=SMALL), MemoryTokenizer(), RejectedRecords("stop"))
     groups = [group.tokens for unit in reader.source.units() for group in reader.tokens(unit)]
     pairs = [(tokens, number) for tokens in groups for number in range(len(tokens.hashes))]
     return Counter(tuple(tokens.ids[tokens.offsets[n] : tokens.offsets[n + 1]].tolist()) for tokens, n in pairs)
@@ -158,10 +158,10 @@ def batches_of(policy=PATIENT, stall_seconds=5.0, rejections=None):
     """Return the batches of one epoch over the six files, streamed in two lanes, as something to compare."""
     access = FileAccess(policy, stall_seconds)
     source = FilesDataSource(["s3://tokens/stream/*.jsonl"], limits=Limits(unit_bytes=3000), access=access)
-    reader = TextReader(source, MemoryTokenizer(), rejections or Rejections("stop"))
+    reader = TextReader(source, MemoryTokenizer(), rejections or RejectedRecords("stop"))
     plan = LanePlan(2, ConcatPacking(64), 2000, seed=1, epochs=1)
     streamed = StreamedBatches(
-        [reader], Mixture(1, (Stage(0, (1,)),)), plan, lambda hashes: hashes >= 0, Share(4, 0, 1), workers=2
+        [reader], Mixture(1, (Stage(0, (1,)),)), plan, lambda hashes: hashes >= 0, RankShard(4, 0, 1), workers=2
     )
     with contextlib.closing(streamed.batches(Cursor())) as batches:
         found = [(batch.input_ids.tolist(), batch.document_ids.tolist(), batch.cursor) for batch in batches]
@@ -231,7 +231,7 @@ def test_a_fault_that_stays_is_skipped_where_that_is_the_policy(corpus):
     complete, _ = batches_of()
     fail(corpus, "stream/3.jsonl")
     written = []
-    batches, _ = batches_of(HASTY, rejections=Rejections("skip", written.append))
+    batches, _ = batches_of(HASTY, rejections=RejectedRecords("skip", written.append))
     assert {record["unit"].partition("@")[0] for record in written} == {"s3://tokens/stream/3.jsonl"}
     assert all("tried" in record["reason"] for record in written)
     assert tokens_of(complete) == encoded(f"{number}-{text}" for number in range(6) for text in TEXTS)

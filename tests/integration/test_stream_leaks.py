@@ -99,22 +99,22 @@ def stream(folder, seconds, between):
     from holdfast.adapters.tokenizer.memory import MemoryTokenizer
     from holdfast.application.data.feed import Feed
     from holdfast.application.data.lane_reader import LanePlan
-    from holdfast.application.data.rejected_records import Rejections
+    from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.application.data.streamed_batches import StreamedBatches
     from holdfast.application.data.text_reader import TextReader
     from holdfast.domain.data.holdout import Holdout
     from holdfast.domain.data.mixture import Mixture, Stage
     from holdfast.domain.data.packing import BestFitPacking
-    from holdfast.domain.data.sample_order import Share, choose_lanes
+    from holdfast.domain.data.sample_order import RankShard, choose_lanes
 
     source = FilesDataSource([folder])
     lanes = choose_lanes(len(source.units()))
     assert lanes > 4, lanes
-    reader = TextReader(source, MemoryTokenizer(), Rejections("stop"))
+    reader = TextReader(source, MemoryTokenizer(), RejectedRecords("stop"))
     plan = LanePlan(lanes, BestFitPacking(256), 20_000, 0, None)
     holdout = Holdout(0.1, 0)
     mixture = Mixture(0, (Stage(0, (1,)),))
-    stream = StreamedBatches([reader], mixture, plan, lambda hashes: ~holdout.holds(hashes), Share(8), workers=2)
+    stream = StreamedBatches([reader], mixture, plan, lambda hashes: ~holdout.holds(hashes), RankShard(8), workers=2)
     feed = Feed(stream, prefetch=3)
     process, samples, batches = psutil.Process(), [], 0
     give_back = ctypes.CDLL(None).malloc_trim

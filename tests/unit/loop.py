@@ -15,23 +15,23 @@ from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.tensor_state.file_parts import captured, unpacked
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.checkpointing.memory_tier import MemoryTier
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
-from holdfast.application.training.step_engine import Engine
+from holdfast.application.training.step_engine import StepEngine
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.events import BatchSplit, MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
-from holdfast.domain.fault_tolerance.grace_period import Grace
+from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.cadence import Cadence
 from holdfast.domain.training.lr_schedule import Span, WarmupDecay, half_cosine
-from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
+from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState
 from holdfast.domain.training.train_plan import TrainPlan
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
 from holdfast.ports.optimizer import Trainable
@@ -103,14 +103,14 @@ class Loop:
     plan: Plan = Plan()  # noqa: RUF009  frozen
     budget: Budget = Budget(steps=8)  # noqa: RUF009  frozen
     holdout: Holdout = Holdout(0.2, seed=5)  # noqa: RUF009  frozen
-    rejections: Rejections = field(default_factory=lambda: Rejections("stop"))
+    rejections: RejectedRecords = field(default_factory=lambda: RejectedRecords("stop"))
     group: ProcessGroup = field(default_factory=SingleProcessGroup)
     inner: Trainable | None = None
     peak: float = 5.0
-    known: KnownSize | None = None
+    known: MicroBatchState | None = None
     micro_batch: int = 4
     grow_after: int = 0
-    grace: Grace = Grace()  # noqa: RUF009  frozen
+    grace: GracePeriod = GracePeriod()  # noqa: RUF009  frozen
     max_rows: int | None = None
     save_every: int = 0
     evaluate_every: int = 0
@@ -125,7 +125,7 @@ class Loop:
         self.trainable = FaultyTrainable(self.inner or MemoryOptimizer(max_rows=self.max_rows).prepare(model))
         self.bus = MemoryEventBus()
         self.inbox = Inbox()
-        self.checkpoints = Checkpoints(
+        self.checkpoints = Checkpointer(
             self.store,
             self.trainable,
             self.bus,
@@ -142,7 +142,7 @@ class Loop:
         self.train = TrainRun(
             plan=TrainPlan(self.budget, WarmupDecay(self.peak, Span(3), 0.5, half_cosine, self.budget), self.grace),
             feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
-            engine=Engine(self.trainable, micro_batch=(self.known or KnownSize(self.micro_batch)).rows),
+            engine=StepEngine(self.trainable, micro_batch=(self.known or MicroBatchState(self.micro_batch)).rows),
             evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes, self.group),
             checkpoints=self.checkpoints,
             bus=self.bus,
@@ -150,15 +150,15 @@ class Loop:
             group=self.group,
         )
         measure = EvaluateOnCadence(
-            Every(self.evaluate_every), self.budget, self.inbox, at_start=self.evaluate_at_start
+            Cadence(self.evaluate_every), self.budget, self.inbox, at_start=self.evaluate_at_start
         )
         if self.evaluate_every:
             self.bus.subscribe(RunStarted, measure.on_start)
             self.bus.subscribe(StepCompleted, measure.on_step)
-        self.bus.subscribe(StepCompleted, SaveOnCadence(Every(self.save_every), self.budget, self.inbox))
+        self.bus.subscribe(StepCompleted, SaveOnCadence(Cadence(self.save_every), self.budget, self.inbox))
         self.kept = []
         policy = MicroBatchPolicy(self.micro_batch, self.plan.rows, grow_after=self.grow_after)
-        known = self.known or KnownSize(self.micro_batch)
+        known = self.known or MicroBatchState(self.micro_batch)
         adapt = AdaptMicroBatch(policy, known, self.inbox, self.kept.append)
         self.bus.subscribe(MemoryExhausted, adapt.on_shortage)
         self.bus.subscribe(BatchSplit, adapt.on_split)

@@ -7,10 +7,10 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.feed import Feed
-from holdfast.application.data.holdout_batches import HeldOut, TextGroups
+from holdfast.application.data.holdout_batches import HoldoutBatches, TextGroups
 from holdfast.application.data.lane_reader import LanePlan
 from holdfast.application.data.pretokenize import PrepareTokens
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.data_streams import cached_batches
@@ -18,7 +18,7 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
-from holdfast.domain.data.sample_order import Share
+from holdfast.domain.data.sample_order import RankShard
 
 NOTHING_HELD_OUT = Holdout(0.0, seed=0)
 MODES = ["cache", "stream"]
@@ -59,9 +59,9 @@ def packing_of(plan):
 def stream_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
     """Return the batches of ``source``, or of a corpus given as a dictionary, as ``plan`` says."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
-    rejections = rejections or Rejections("stop")
+    rejections = rejections or RejectedRecords("stop")
     reader = TextReader(source, MemoryTokenizer(), rejections)
-    share = Share(plan.rows, plan.rank, plan.ranks)
+    share = RankShard(plan.rows, plan.rank, plan.ranks)
     mixture = Mixture(plan.seed, (Stage(0, (1,)),))
     if plan.mode == "stream":
         lanes = LanePlan(plan.lanes, packing_of(plan), plan.window, plan.seed, plan.epochs)
@@ -75,7 +75,7 @@ def stream_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
 def feed_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
     """Return a feed of ``stream_of``, which tells what was read of the source and rejected."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
-    rejections = rejections or Rejections("stop")
+    rejections = rejections or RejectedRecords("stop")
     stream = stream_of(source, plan, holdout, rejections)
     return Feed(stream, prefetch=plan.prefetch, source=source, rejections=rejections)
 
@@ -83,8 +83,8 @@ def feed_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
 def held_out_of(source, plan, holdout, max_tokens):
     """Return the batches that ``holdout`` holds of ``source``."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
-    groups = TextGroups([TextReader(source, MemoryTokenizer(), Rejections("stop"))], holdout, plan.seed)
-    return HeldOut(groups, holdout, ConcatPacking(plan.length), rows=plan.rows, max_tokens=max_tokens)
+    groups = TextGroups([TextReader(source, MemoryTokenizer(), RejectedRecords("stop"))], holdout, plan.seed)
+    return HoldoutBatches(groups, holdout, ConcatPacking(plan.length), rows=plan.rows, max_tokens=max_tokens)
 
 
 def batches_of(feed, cursor=None, limit=None):

@@ -2,13 +2,13 @@ import threading
 
 import pytest
 
-from holdfast.application.concurrency.background import Background
+from holdfast.application.concurrency.background import BackgroundWorker
 
 
 def test_calls_are_made_in_order_beside_the_caller():
     """Calls are made one after another in another thread, all of them before ``settle`` returns."""
     made = []
-    background = Background("test")
+    background = BackgroundWorker("test")
     for number in range(1000):
         background.submit(lambda number=number: made.append((number, threading.current_thread().name)))
     assert background.settle(20)
@@ -19,7 +19,7 @@ def test_calls_are_made_in_order_beside_the_caller():
 def test_an_error_is_raised_where_the_caller_asks_and_stops_nothing():
     """Each error is raised once, several as a group, and calls after it are made."""
     made = []
-    background = Background("test")
+    background = BackgroundWorker("test")
     background.submit(lambda: 1 / 0)
     assert background.settle(20)
     with pytest.raises(ZeroDivisionError):
@@ -37,7 +37,7 @@ def test_an_error_is_raised_where_the_caller_asks_and_stops_nothing():
 
 def test_a_call_that_hangs_holds_nobody_up():
     """``settle`` and ``close`` return when their time is up; nothing to wait for is no wait."""
-    background = Background("test")
+    background = BackgroundWorker("test")
     assert background.settle(0)
     go_on = threading.Event()
     background.submit(lambda: go_on.wait(20))
@@ -52,7 +52,7 @@ def test_a_call_that_hangs_holds_nobody_up():
 def test_it_can_be_used_again_after_its_end():
     """A call after ``close`` starts another thread."""
     made = []
-    background = Background("test")
+    background = BackgroundWorker("test")
     background.submit(lambda: made.append(1))
     background.close(20)
     background.close(20)

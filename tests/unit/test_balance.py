@@ -5,19 +5,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.resources.balance_policy import Balance
-from holdfast.domain.resources.balance_state import BalanceState, Reading, Saved
-from holdfast.domain.resources.knobs import Knob, Setting
+from holdfast.domain.resources.balance_state import BalanceState, ResourceReading, SaveTiming
+from holdfast.domain.resources.knobs import Knob, KnobSetting
 
 KNOBS = {
-    Knob.PREFETCH: Setting(4, 4, 1, 32),
-    Knob.THREADS: Setting(2, 2, 1, 8),
-    Knob.MICRO_BATCH: Setting(8, 8, 1, 8),
-    Knob.SAVE_EVERY: Setting(100, 100, 100, 400),
+    Knob.PREFETCH: KnobSetting(4, 4, 1, 32),
+    Knob.THREADS: KnobSetting(2, 2, 1, 8),
+    Knob.MICRO_BATCH: KnobSetting(8, 8, 1, 8),
+    Knob.SAVE_EVERY: KnobSetting(100, 100, 100, 400),
 }
-QUIET = Reading(step_seconds=0.5, wait_seconds=0.0, batches_ready=4, memory=0.4, processors=0.5)
+QUIET = ResourceReading(step_seconds=0.5, wait_seconds=0.0, batches_ready=4, memory=0.4, processors=0.5)
 STARVED = replace(QUIET, wait_seconds=0.5, batches_ready=0)
 READINGS = st.builds(
-    Reading,
+    ResourceReading,
     step_seconds=st.floats(0.01, 2),
     wait_seconds=st.floats(0, 2),
     batches_ready=st.integers(0, 4),
@@ -48,7 +48,7 @@ class Run:
 
     def save(self, seconds, stall_seconds):
         """Let a checkpoint be durable; return the change, if there is one."""
-        self.state, change = self.policy.after_save(self.state, Saved(seconds, stall_seconds))
+        self.state, change = self.policy.after_save(self.state, SaveTiming(seconds, stall_seconds))
         self._note(change)
         return change
 
@@ -240,7 +240,7 @@ def test_what_memory_took_is_given_back_if_training_waits_for_it():
 
 def test_waits_too_short_to_notice_change_nothing():
     """Of steps that take milliseconds, shares of waiting are noise."""
-    assert Run().steps(500, Reading(0.01, 0.05, 0)) == []
+    assert Run().steps(500, ResourceReading(0.01, 0.05, 0)) == []
 
 
 def test_saves_that_hold_up_training_become_rarer_and_then_as_they_were():
@@ -256,7 +256,7 @@ def test_saves_that_hold_up_training_become_rarer_and_then_as_they_were():
 @pytest.mark.parametrize("stall", [0.01, 0.9])
 def test_short_waits_for_saves_change_nothing(stall):
     """Saves each of which takes less than a second are nobody's concern, however often they come."""
-    run = Run(state=BalanceState({Knob.SAVE_EVERY: Setting(1, 1, 1, 4)}))
+    run = Run(state=BalanceState({Knob.SAVE_EVERY: KnobSetting(1, 1, 1, 4)}))
     run.steps(5, replace(QUIET, step_seconds=0.26))
     assert run.save(stall, stall) is None
 

@@ -9,16 +9,16 @@ from holdfast.application.handlers.save_checkpoints import SaveOnCadence
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import AdjustResources
 from holdfast.domain.events import BatchSplit, CheckpointSaved, ContractWeakened, ResourcesAdjusted, StepCompleted
-from holdfast.domain.resources.balance_state import BalanceState, Change, Reading
-from holdfast.domain.resources.knobs import Knob, Pressure, Setting
+from holdfast.domain.resources.balance_state import BalanceState, KnobChange, ResourceReading
+from holdfast.domain.resources.knobs import Knob, KnobSetting, Pressure
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.cadence import Cadence
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import DataSupply, StepOutcome
 
 PROGRESS = Progress(7, 700)
-CHANGE = Change(Knob.THREADS, 2, 4, "why")
-STATE = BalanceState({Knob.THREADS: Setting(2, 2, 1, 8), Knob.MICRO_BATCH: Setting(8, 8, 1, 8)})
+CHANGE = KnobChange(Knob.THREADS, 2, 4, "why")
+STATE = BalanceState({Knob.THREADS: KnobSetting(2, 2, 1, 8), Knob.MICRO_BATCH: KnobSetting(8, 8, 1, 8)})
 
 
 class Remembering:
@@ -54,7 +54,7 @@ def test_a_step_is_told_with_what_the_machine_had():
     sample = replace(QUIET, memory=0.6, processors=0.9, pressure=Pressure(memory=0.2))
     balance(policy, sample).on_step(step_of(0.5, 0.1, ready=3))
     balance(policy).on_step(step_of(0.5, 0.1, ready=3))
-    assert policy.told == [Reading(0.5, 0.1, 3, 1, 0.6, 0.9, 0.2), Reading(0.5, 0.1, 3, 1)]
+    assert policy.told == [ResourceReading(0.5, 0.1, 3, 1, 0.6, 0.9, 0.2), ResourceReading(0.5, 0.1, 3, 1)]
 
 
 def test_short_steps_are_told_together():
@@ -63,7 +63,7 @@ def test_short_steps_are_told_together():
     handler = balance(policy)
     for ready in (1, 2, 0, 1, 0, 0):
         handler.on_step(step_of(0.0625, 0.03125, ready))
-    assert policy.told == [Reading(0.1875, 0.09375, 2, 3), Reading(0.1875, 0.09375, 1, 3)]
+    assert policy.told == [ResourceReading(0.1875, 0.09375, 2, 3), ResourceReading(0.1875, 0.09375, 1, 3)]
 
 
 def test_a_change_is_asked_for_with_its_reason():
@@ -89,7 +89,7 @@ def test_micro_batches_that_somebody_else_split_stay_split(rows, usual):
 def test_the_loop_turns_every_knob_and_says_so():
     """Between steps feed, micro-batch and rhythm of saves change, each with an event, and only rows weaken the run."""
     loop = Loop(plan=replace(Loop.plan, mode="stream", prefetch=2, workers=1), budget=Budget(steps=8))
-    saves = SaveOnCadence(Every(0), loop.budget, loop.inbox)
+    saves = SaveOnCadence(Cadence(0), loop.budget, loop.inbox)
     loop.bus.subscribe(StepCompleted, saves)
     loop.bus.subscribe(ResourcesAdjusted, saves.on_adjusted)
     orders = [

@@ -8,7 +8,7 @@ from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.row_index import NO_ROW
-from holdfast.domain.data.sample_order import Share
+from holdfast.domain.data.sample_order import RankShard
 
 
 class EmptyRows:
@@ -37,7 +37,7 @@ class EmptyRows:
 def test_the_first_batch_waits_for_no_other(rows, length, asked):
     """Ever more batches are read at a time, up to so many rows and tokens as shards and memory allow."""
     source = EmptyRows()
-    stream = CachedBatches([source], Mixture(0, (Stage(0, (1,)),)), Share(rows), length=length, epochs=None)
+    stream = CachedBatches([source], Mixture(0, (Stage(0, (1,)),)), RankShard(rows), length=length, epochs=None)
     batches = stream.batches(Cursor())
     assert next(batches).cursor == Cursor(rows)
     assert source.asked == asked[:1]

@@ -2,15 +2,15 @@ import pytest
 from loop import Loop
 
 from holdfast.adapters.state_store.disk import DiskStateStore
-from holdfast.application.checkpointing.checkpointer import Checkpoints
+from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.domain.commands import SaveReason
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointRejected, CheckpointSaved, EvaluationCompleted
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.testing.snapshots import BytesPart
 
-PROGRESS = Progress(3, 96, Cursor(12, (Lane(1, 2, 3, 4), Lane())))
+PROGRESS = Progress(3, 96, Cursor(12, (LanePosition(1, 2, 3, 4), LanePosition())))
 
 
 def test_a_new_run_begins_at_the_beginning():
@@ -101,7 +101,7 @@ def test_the_tokenizer_s_files_do_not_hinder_a_restore(tmp_path):
     """Parts beside the trainable lie in each checkpoint and are left alone when it is restored."""
     note = BytesPart("note.txt", b"kept")
     loop = Loop(DiskStateStore(tmp_path, keep=1))
-    checkpoints = Checkpoints(loop.store, loop.trainable, loop.bus, loop.group, loop.inbox, parts=[note])
+    checkpoints = Checkpointer(loop.store, loop.trainable, loop.bus, loop.group, loop.inbox, parts=[note])
     checkpoints.save(PROGRESS, SaveReason.FINAL)
     assert Loop(loop.store).checkpoints.restore_latest() == PROGRESS
     assert (loop.store.load().folder / "note.txt").read_text() == "kept"

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, LanePosition
 
 COUNTS = st.integers(0, 2**62)
-CURSORS = st.builds(Cursor, COUNTS, st.lists(st.builds(Lane, COUNTS, COUNTS, COUNTS, COUNTS), max_size=5).map(tuple))
+CURSORS = st.builds(
+    Cursor, COUNTS, st.lists(st.builds(LanePosition, COUNTS, COUNTS, COUNTS, COUNTS), max_size=5).map(tuple)
+)
 
 
 @given(CURSORS)
@@ -19,7 +21,7 @@ def test_a_cursor_survives_json(cursor):
 def test_a_new_cursor_is_the_start():
     """Without a word a cursor is before everything, and so is a lane."""
     assert Cursor() == Cursor(0, ())
-    assert Lane() == Lane(0, 0, 0, 0)
+    assert LanePosition() == LanePosition(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

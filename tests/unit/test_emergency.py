@@ -12,7 +12,7 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.domain.commands import SaveReason, StopRun
 from holdfast.domain.errors import LeaveAtOnce
 from holdfast.domain.events import CheckpointSaved, EvaluationCompleted, RunFailed, RunStarted, StepCompleted
-from holdfast.domain.fault_tolerance.grace_period import Grace
+from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 
 STEPS = 8
@@ -213,7 +213,7 @@ def test_a_stop_does_not_wait_for_data():
 @pytest.mark.parametrize(("grace", "step"), [(0.0, 4), (1000.0, 5)])
 def test_a_step_that_takes_too_long_gives_way_to_the_save(grace, step):
     """Behind half the grace period a step is left between two micro-batches, and the one before it is saved."""
-    loop = in_forward(lambda: loop.inbox.post(StopRun("a signal", 15)), grace=Grace(grace))
+    loop = in_forward(lambda: loop.inbox.post(StopRun("a signal", 15)), grace=GracePeriod(grace))
     assert loop.run().step == step
     assert_goes_on_to_the_same_end(loop)
 

@@ -8,7 +8,7 @@ from loop import FaultyTrainable, nothing
 
 from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
-from holdfast.application.training.step_engine import Engine
+from holdfast.application.training.step_engine import StepEngine
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory
 from holdfast.domain.training.step_outcome import Evaluation, StepOutcome
 from holdfast.ports.testing.optimizer_cases import files_of, packed_batch, without_targets
@@ -17,7 +17,7 @@ from holdfast.ports.testing.optimizer_cases import files_of, packed_batch, witho
 def engine_of(micro_batch):
     model = MemoryModelFactory().build(vocabulary_size=257, end_of_text=256, seed=1)
     trainable = FaultyTrainable(MemoryOptimizer().prepare(model))
-    return Engine(trainable, micro_batch=micro_batch), trainable
+    return StepEngine(trainable, micro_batch=micro_batch), trainable
 
 
 def step(engine, batch, *, learning_rate=1.0):

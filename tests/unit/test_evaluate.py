@@ -11,7 +11,7 @@ from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.data.holdout_batches import HeldOut
+from holdfast.application.data.holdout_batches import HoldoutBatches
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.packing import ConcatPacking
@@ -135,7 +135,7 @@ def test_reading_what_is_held_out_can_be_given_up():
             may_go_on.wait(60)
             return iter(())
 
-    held_out = HeldOut(Hanging(), Holdout(1.0, seed=1), ConcatPacking(10), rows=4, max_tokens=100)
+    held_out = HoldoutBatches(Hanging(), Holdout(1.0, seed=1), ConcatPacking(10), rows=4, max_tokens=100)
     try:
         assert evaluator_of(trainable_of(), held_out).run(should_stop=lambda: True) is None
     finally:

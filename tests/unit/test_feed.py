@@ -11,8 +11,8 @@ from streams import MODES, Plan, batches_of, content, feed_of, stream_of, tokens
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.application.data.feed import BatchStream, Feed
-from holdfast.application.data.rejected_records import Rejections
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.application.data.rejected_records import RejectedRecords
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import DataError, StateError
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
@@ -169,7 +169,7 @@ def test_a_bad_record_is_an_error_where_it_would_be(prefetch):
 def test_bad_records_are_left_out_and_counted_once(mode):
     """With ``skip`` a record that cannot be used is written down once, however often it is read."""
     written = []
-    rejections = Rejections("skip", written.append)
+    rejections = RejectedRecords("skip", written.append)
     units = {"a": ["abcdefg", 3, "hijklmn"], "b": [4, "opq"]}
     plan = Plan(mode, 8, 1, epochs=2, window=8)
     batches = batches_of(feed_of(units, plan, rejections=rejections))
@@ -177,7 +177,7 @@ def test_bad_records_are_left_out_and_counted_once(mode):
     assert Counter(tokens_of(batches)) == Counter(token for text in texts for token in [*text.encode(), END] * 2)
     assert sorted((record["unit"], record["position"]) for record in written) == [("a", 1), ("b", 0)]
     assert all(record["reason"] for record in written)
-    resumed = Rejections("skip", written.append, known=written.copy())
+    resumed = RejectedRecords("skip", written.append, known=written.copy())
     batches_of(feed_of(units, plan, rejections=resumed))
     assert (len(written), resumed.count) == (2, 2)
 
@@ -188,7 +188,7 @@ def test_the_supply_tells_what_was_read_and_left_out_so_far(mode, prefetch):
     """Behind each batch the bytes and the rejected records are those so far: all of them at the end of the data."""
     units = {name: [f"{name} says {number}" for number in range(9)] + [3] for name in "abcdefghijkl"}
     size = sum(len(text) for texts in units.values() for text in texts[:-1])
-    feed = feed_of(units, Plan(mode, 8, 2, epochs=1, window=8, prefetch=prefetch), rejections=Rejections("skip"))
+    feed = feed_of(units, Plan(mode, 8, 2, epochs=1, window=8, prefetch=prefetch), rejections=RejectedRecords("skip"))
     told = []
     while feed.next() is not None:
         told.append(feed.supply)
@@ -293,7 +293,7 @@ def test_the_supply_tells_how_many_batches_are_ready():
 def test_a_checkpoint_of_another_number_of_lanes_is_refused():
     """Lanes that do not fit the data are a sentence, not a wrong order."""
     with pytest.raises(StateError, match="lanes"):
-        batches_of(feed_of({"a": ["abc"]}, Plan("stream")), Cursor(1, (Lane(), Lane())))
+        batches_of(feed_of({"a": ["abc"]}, Plan("stream")), Cursor(1, (LanePosition(), LanePosition())))
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loop import Loop
 
-from holdfast.application.handlers.track_goodput import AccountTime
+from holdfast.application.handlers.track_goodput import TrackGoodput
 from holdfast.domain.events import (
     CheckpointSaved,
     DataStalled,
@@ -25,13 +25,13 @@ from holdfast.domain.events import (
     StepCompleted,
     StopRequested,
 )
-from holdfast.domain.fault_tolerance.goodput import Ledger, Mark, Spent
+from holdfast.domain.fault_tolerance.goodput import Ledger, TimeCategory, TimeSample
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
 
 
 def mark(began, time, step, **seconds):
-    return Mark(began, time, step, {Spent(kind): value for kind, value in seconds.items()})
+    return TimeSample(began, time, step, {TimeCategory(kind): value for kind, value in seconds.items()})
 
 
 def added(*marks):
@@ -68,8 +68,8 @@ def test_steps_that_are_taken_again_are_lost():
 
 def test_the_time_after_a_planned_end_is_nobodys_loss():
     """Between a start that ended as planned and the next one nothing is counted."""
-    ended = Mark(100, 110, 10, {Spent.COMPUTE: 10.0}, is_planned_end=True)
-    goodput = added(Mark.from_json(json.loads(json.dumps(ended.to_json()))), mark(1000, 1010, 20, compute=10))
+    ended = TimeSample(100, 110, 10, {TimeCategory.COMPUTE: 10.0}, is_planned_end=True)
+    goodput = added(TimeSample.from_json(json.loads(json.dumps(ended.to_json()))), mark(1000, 1010, 20, compute=10))
     assert nonzero(goodput) == {"compute": 20}
     assert goodput.share == 1.0
 
@@ -108,7 +108,7 @@ def test_a_roll_back_loses_its_steps():
 def test_a_mark_survives_json():
     """A mark that was written and read says the same."""
     whole = mark(1.5, 2.5, 7, compute=0.25, lost=1.0)
-    assert Mark.from_json(json.loads(json.dumps(whole.to_json()))) == whole
+    assert TimeSample.from_json(json.loads(json.dumps(whole.to_json()))) == whole
 
 
 @given(
@@ -118,14 +118,17 @@ def test_a_mark_survives_json():
 )
 def test_every_second_is_counted_once(story):
     """Whatever starts and falls there are, the kinds add up to the time since the first start, and none is negative."""
-    marks, now, began, spent = [], 1000.0, 1000.0, {Spent.COMPUTE: 0.0, Spent.SAVE: 0.0}
+    marks, now, began, spent = [], 1000.0, 1000.0, {TimeCategory.COMPUTE: 0.0, TimeCategory.SAVE: 0.0}
     for compute, save, step, is_new in story:
         if is_new and marks:
             now += save
             began, spent = now, dict.fromkeys(spent, 0.0)
-        spent = {Spent.COMPUTE: spent[Spent.COMPUTE] + compute, Spent.SAVE: spent[Spent.SAVE] + save}
+        spent = {
+            TimeCategory.COMPUTE: spent[TimeCategory.COMPUTE] + compute,
+            TimeCategory.SAVE: spent[TimeCategory.SAVE] + save,
+        }
         now += compute + save
-        marks.append(Mark(began, now, step, spent))
+        marks.append(TimeSample(began, now, step, spent))
     goodput = added(*marks)
     assert goodput.wall_seconds == pytest.approx(now - 1000.0, abs=1e-6)
     assert min(goodput.seconds.values()) >= -1e-9
@@ -148,7 +151,7 @@ def outcome(wait=0.0):
 def accounted(*story, compile_seconds=()):
     """Return the goodput, and the marks, of events at their times after the start."""
     clock, ledger, kept, compiled = Clock(), Ledger(), [], iter(compile_seconds)
-    account = AccountTime(
+    account = TrackGoodput(
         ledger, kept.append, began=50.0, clock=clock, wall=lambda: 1e9, compile_seconds=lambda: next(compiled, 0.0)
     )
     for seconds, event in story:
@@ -214,7 +217,7 @@ def test_marks_become_rare():
 def test_a_run_accounts_for_its_time():
     """A real loop's compute and start-up add up to the time that it took."""
     loop, ledger, kept = Loop(save_every=3), Ledger(), []
-    loop.bus.subscribe(Event, AccountTime(ledger, kept.append, began=time.monotonic()))
+    loop.bus.subscribe(Event, TrackGoodput(ledger, kept.append, began=time.monotonic()))
     loop.run()
     assert ledger.goodput.wall_seconds == pytest.approx(kept[-1].time - kept[0].began, abs=1e-3)
-    assert ledger.goodput.seconds[Spent.COMPUTE] > 0
+    assert ledger.goodput.seconds[TimeCategory.COMPUTE] > 0

@@ -10,7 +10,7 @@ from loop import Loop
 from holdfast.adapters.monitor.memory import MemoryMonitor
 from holdfast.application.handlers import record_metrics
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
-from holdfast.application.handlers.log_events import Announce
+from holdfast.application.handlers.log_events import LogEvents
 from holdfast.application.handlers.record_events import RecordEvents
 from holdfast.application.handlers.record_metrics import RecordMetrics
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnStop
@@ -49,7 +49,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.cadence import Cadence
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
 from holdfast.ports.monitor import Monitor
@@ -133,7 +133,7 @@ def test_the_history_says_what_happened():
 def test_every_event_is_announced_in_one_line_or_not_at_all(event):
     """A person reads at most one line an event; what figures tell better is left to them."""
     lines = []
-    Announce(lines.append)(event)
+    LogEvents(lines.append)(event)
     told_elsewhere = isinstance(
         event, (StepCompleted, EvaluationCompleted, CheckpointStarted, DataEnded, RunFinished, RunFailed)
     )
@@ -145,7 +145,7 @@ def test_announcements_say_what_a_person_asks():
     """Each line names the step and what was done about it; a new run is not called resumed."""
     lines = []
     for event in [RunStarted(Progress()), *EXAMPLES]:
-        Announce(lines.append)(event)
+        LogEvents(lines.append)(event)
     assert lines == [
         "resumed at step 7",
         "step 8 does not fit into memory with 8 rows at once",
@@ -177,7 +177,7 @@ FULL = "checkpoint-{} cannot be written, no space left: free some space"
 def test_one_trouble_is_told_once():
     """What ends a run is left to its error, and a failure for a reason that was told names no reason again."""
     lines = []
-    announce = Announce(lines.append)
+    announce = LogEvents(lines.append)
     for step in (5, 10):
         announce(CheckpointFailed(Progress(step), SaveReason.PERIODIC, FULL.format(step)))
     final = FULL.format(12)
@@ -192,7 +192,7 @@ def test_one_trouble_is_told_once():
 def test_a_trouble_that_comes_back_is_told_again():
     """What failed, worked and fails again is told with its reason, and what keeps failing once an hour."""
     lines, clock = [], [0.0]
-    announce = Announce(lines.append, lambda: clock[0])
+    announce = LogEvents(lines.append, lambda: clock[0])
     failed = CheckpointFailed(Progress(5), SaveReason.PERIODIC, FULL.format(5))
     for event in (failed, CheckpointSaved(Progress(10), "checkpoint-10", SaveReason.PERIODIC, 0.5, 0.5), failed):
         announce(event)
@@ -208,7 +208,7 @@ def test_a_trouble_that_comes_back_is_told_again():
 def test_a_last_save_that_fails_after_another_error_is_told():
     """A run that ends for one reason and cannot save for another tells the second once, with the step."""
     lines = []
-    announce = Announce(lines.append)
+    announce = LogEvents(lines.append)
     announce(RunFailed(Progress(12), DataError("line 3 is no JSON")))
     announce(CheckpointFailed(Progress(12), SaveReason.EXCEPTION, FULL.format(12)))
     announce(HandlerFailed("RunFailed", "SaveOnFailure", StateError(FULL.format(12))))
@@ -309,17 +309,17 @@ def orders(handler, inbox, steps):
 def test_checkpoints_are_due_on_their_cadence_and_at_the_end():
     """A save is ordered at each multiple and once at the end of the budget, as the final one."""
     inbox = Inbox()
-    handler = SaveOnCadence(Every(2), Budget(steps=4), inbox)
+    handler = SaveOnCadence(Cadence(2), Budget(steps=4), inbox)
     periodic, final = [SaveCheckpoint()], [SaveCheckpoint(SaveReason.FINAL)]
     assert orders(handler, inbox, map(at, range(1, 5))) == [[], periodic, [], final]
-    never = SaveOnCadence(Every(0), Budget(steps=3), inbox)
+    never = SaveOnCadence(Cadence(0), Budget(steps=3), inbox)
     assert orders(never, inbox, map(at, range(1, 4))) == [[], [], final]
 
 
 def test_checkpoints_follow_the_rhythm_that_a_run_can_afford():
     """From its adjustment on, saves are due at multiples of the new number of steps; no other adjustment counts."""
     inbox = Inbox()
-    handler = SaveOnCadence(Every(2), Budget(steps=99), inbox)
+    handler = SaveOnCadence(Cadence(2), Budget(steps=99), inbox)
     handler.on_adjusted(ResourcesAdjusted(PROGRESS, Knob.PREFETCH, 4, 5, "why"))
     assert orders(handler, inbox, map(at, range(1, 5))) == [[], [SaveCheckpoint()], [], [SaveCheckpoint()]]
     handler.on_adjusted(ResourcesAdjusted(PROGRESS, Knob.SAVE_EVERY, 2, 4, "why"))
@@ -337,7 +337,7 @@ def test_a_stop_is_answered_with_a_checkpoint(signal, reason):
 def test_evaluations_are_due_on_their_cadence_and_at_the_end():
     """An evaluation is ordered at each multiple and once at the end of the budget."""
     inbox = Inbox()
-    handler = EvaluateOnCadence(Every(2), Budget(steps=5), inbox, at_start=False)
+    handler = EvaluateOnCadence(Cadence(2), Budget(steps=5), inbox, at_start=False)
     assert orders(handler.on_step, inbox, map(at, range(1, 6))) == [[], [Evaluate()], [], [Evaluate()], [Evaluate()]]
 
 
@@ -345,7 +345,7 @@ def test_evaluations_are_due_on_their_cadence_and_at_the_end():
 def test_only_a_new_run_is_evaluated_at_its_start(step, at_start, expected):
     """The untrained model is measured if asked for, a resumed one is not measured again."""
     inbox = Inbox()
-    EvaluateOnCadence(Every(0), Budget(steps=9), inbox, at_start=at_start).on_start(RunStarted(Progress(step)))
+    EvaluateOnCadence(Cadence(0), Budget(steps=9), inbox, at_start=at_start).on_start(RunStarted(Progress(step)))
     assert inbox.drain() == [Evaluate()] * expected
 
 

@@ -11,14 +11,14 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data import text_reader as tokenize
 from holdfast.application.data.lane_reader import LanePlan, LaneReader
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
 from holdfast.application.data.text_reader import TextReader
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
-from holdfast.domain.data.sample_order import Share
+from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import DataError
 
 END = 256
@@ -30,7 +30,7 @@ PLANS = st.builds(
 
 
 def reader_of(units, on_error="stop"):
-    return TextReader(MemoryDataSource(units), MemoryTokenizer(), Rejections(on_error))
+    return TextReader(MemoryDataSource(units), MemoryTokenizer(), RejectedRecords(on_error))
 
 
 def lane_reader(units, plan, lane=0, holdout=None, on_error="stop"):
@@ -58,7 +58,7 @@ def test_all_lanes_together_hold_every_wanted_document_once_an_epoch(units, plan
     """Whatever the lanes, the packing and the windows, each wanted document is read as often as there are epochs."""
     plan, holdout = replace(plan, packing=BestFitPacking(6)), Holdout(fraction, 7)
     lanes = [lane_reader(units, plan, lane, holdout) for lane in range(plan.lanes)]
-    found = Counter(tokens_of(window for lane in lanes for window in lane.windows(Lane())))
+    found = Counter(tokens_of(window for lane in lanes for window in lane.windows(LanePosition())))
     texts = [text for unit in units.values() for text in unit if text and not holdout.holds_text(text)]
     assert found == Counter(token for text in texts for token in [*text.encode(), END] * plan.epochs)
 
@@ -70,7 +70,7 @@ def test_the_windows_after_any_place_are_the_rest(units, plan, fraction, group):
     reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenize, "_GROUP_CHARACTERS", group)
-        windows = [told(window) for window in reader.windows(Lane())]
+        windows = [told(window) for window in reader.windows(LanePosition())]
         for number, (_, start, behind) in enumerate(windows):
             assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]
             assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
@@ -81,24 +81,24 @@ def test_the_windows_after_any_place_are_the_rest(units, plan, fraction, group):
 def test_a_window_holds_as_many_tokens_as_it_should(units, plan):
     """A window ends with the first document that fills it, or with its epoch."""
     longest = max((len(text.encode()) + 1 for unit in units.values() for text in unit), default=0)
-    for window in lane_reader(units, replace(plan, packing=ConcatPacking(6))).windows(Lane()):
+    for window in lane_reader(units, replace(plan, packing=ConcatPacking(6))).windows(LanePosition()):
         num_tokens = int(window.rows.lengths.sum())
         assert 0 < num_tokens < plan.window_tokens + longest
-        assert num_tokens >= plan.window_tokens or window.next_start == Lane(window.start.epoch + 1)
+        assert num_tokens >= plan.window_tokens or window.next_start == LanePosition(window.start.epoch + 1)
 
 
 def test_a_small_corpus_is_not_read_over_and_over_to_fill_a_window():
     """A window larger than the data holds one epoch of them, not thousands."""
     plan = LanePlan(1, ConcatPacking(8), 1 << 20, 0, None)
-    first, second = islice(lane_reader({"a": ["a few words"], "b": ["more"]}, plan).windows(Lane()), 2)
+    first, second = islice(lane_reader({"a": ["a few words"], "b": ["more"]}, plan).windows(LanePosition()), 2)
     assert first.rows.lengths.sum() == second.rows.lengths.sum() == 17
-    assert (first.next_start, second.start) == (Lane(1), Lane(1))
+    assert (first.next_start, second.start) == (LanePosition(1), LanePosition(1))
 
 
 def test_rows_are_shuffled_within_a_window():
     """A window's rows come in an order of their own, all of them once."""
     plan = LanePlan(1, ConcatPacking(4), 1000, 3, 1)
-    [window] = lane_reader({"a": [f"{number:03}" for number in range(100)]}, plan).windows(Lane())
+    [window] = lane_reader({"a": [f"{number:03}" for number in range(100)]}, plan).windows(LanePosition())
     found = [int(bytes(row[:3])) for row in rows_of(window)]
     assert sorted(found) == list(range(100)) != found
 
@@ -108,7 +108,7 @@ def test_lanes_that_are_dealt_empty_units_go_on():
     units = {f"{number:04}": ["some text"] if number % 50 == 0 else [] for number in range(400)}
     plan = LanePlan(96, ConcatPacking(8), 20, 3, None)
     stream = StreamedBatches(
-        [reader_of(units)], one_source(), plan, lambda hashes: np.ones(len(hashes), bool), Share(8), workers=2
+        [reader_of(units)], one_source(), plan, lambda hashes: np.ones(len(hashes), bool), RankShard(8), workers=2
     )
     batches = list(islice(stream.batches(Cursor()), 200))
     assert len(batches) == 200
@@ -126,7 +126,7 @@ def test_lanes_that_are_dealt_empty_units_go_on():
 def test_data_that_make_no_row_are_an_error(units, packing, fraction, reason):
     """Data of which nothing is left to train on end with ``DataError``; they are not read for ever."""
     plan = LanePlan(1, packing, 10, 0, None)
-    windows = lane_reader(units, plan, holdout=Holdout(fraction, 0)).windows(Lane())
+    windows = lane_reader(units, plan, holdout=Holdout(fraction, 0)).windows(LanePosition())
     with pytest.raises(DataError, match=reason):
         all(window.rows.num_rows == 0 for window in windows)
 
@@ -134,11 +134,11 @@ def test_data_that_make_no_row_are_an_error(units, packing, fraction, reason):
 def test_windows_before_a_bad_record_come_first():
     """What was complete before a bad record is yielded, then its error; with ``skip`` the rest follows."""
     plan, units = LanePlan(1, ConcatPacking(4), 4, 0, 1), {"a": ["abc", "def", 3, "ghi"]}
-    windows = lane_reader(units, plan).windows(Lane())
+    windows = lane_reader(units, plan).windows(LanePosition())
     assert bytes(tokens_of([next(windows)])[:3] + tokens_of([next(windows)])[:3]) == b"abcdef"
     with pytest.raises(DataError, match="document 2"):
         next(windows)
-    assert len(list(lane_reader(units, plan, on_error="skip").windows(Lane()))) == 3
+    assert len(list(lane_reader(units, plan, on_error="skip").windows(LanePosition()))) == 3
 
 
 def one_source():
@@ -152,7 +152,7 @@ def mixture_of(weights, *more):
 def streamed(parts, mixture, *, epochs, rows=4, lanes=1):
     plan = LanePlan(lanes, ConcatPacking(8), 100, 3, epochs)
     wanted = lambda hashes: np.ones(len(hashes), bool)  # noqa: E731
-    return StreamedBatches([reader_of(part) for part in parts], mixture, plan, wanted, Share(rows), workers=2)
+    return StreamedBatches([reader_of(part) for part in parts], mixture, plan, wanted, RankShard(rows), workers=2)
 
 
 def test_a_source_that_rests_for_good_keeps_no_stream_from_ending():

@@ -12,7 +12,12 @@ from loop import Loop
 from streams import Plan
 
 from holdfast.adapters.state_store.memory import MemoryStateStore
-from holdfast.application.handlers.roll_back import KeepWayBack, Returns, RollBackOnDrops, RollBackOnSpike
+from holdfast.application.handlers.roll_back import (
+    ProtectRollBackTarget,
+    RollBackOnDrops,
+    RollBackOnSpike,
+    RollBackPlanner,
+)
 from holdfast.domain.commands import SaveCheckpoint
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import (
@@ -50,13 +55,13 @@ def loop_of(bad=(), *, value=math.nan, limit=3, most=8, spike=True, store=None, 
         return made
 
     loop.trainable.inner.update = update
-    returns = Returns(save_every, most)
+    returns = RollBackPlanner(save_every, most)
     handlers = [RollBackOnDrops(limit, returns, loop.inbox)]
     handlers += [RollBackOnSpike(POLICY, returns, loop.inbox)] if spike else []
     for kind in (RunStarted, StepCompleted):
         for handler in handlers:
             loop.bus.subscribe(kind, handler)
-    loop.bus.subscribe(CheckpointStarted, KeepWayBack(max(limit, POLICY.patience), save_every, loop.store))
+    loop.bus.subscribe(CheckpointStarted, ProtectRollBackTarget(max(limit, POLICY.patience), save_every, loop.store))
     return loop
 
 

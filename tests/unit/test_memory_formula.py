@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.training.memory_estimate import Engine, LayerShape, ModelShape, Training, estimate_memory
+from holdfast.domain.training.memory_estimate import EngineSetup, LayerShape, ModelShape, Training, estimate_memory
 
 LARGE = ModelShape(7_500_000_000, 32, LayerShape(4096, 16384, 4096, 4096), 50_000)
 SMALL = ModelShape(10_000_000, 8, LayerShape(256, 1024, 256, 128), 8192)
@@ -22,7 +22,7 @@ sizes = st.builds(
 @pytest.mark.parametrize(("stage", "gigabytes"), [(1, 31.4), (2, 16.6), (3, 1.9)])
 def test_the_states_of_zero_are_those_of_its_paper(stage, gigabytes):
     """On 64 ranks 7.5 billion parameters take what figure 1 of arXiv 1910.02054 says, in stage 3 a gradient more."""
-    training = replace(ROW, engine=Engine("zero", 64, stage=stage), precision="bf16")
+    training = replace(ROW, engine=EngineSetup("zero", 64, stage=stage), precision="bf16")
     found = estimate_memory(LARGE, training)
     in_fp32 = 4 * LARGE.num_parameters / 64 if stage == 3 else 0
     states = found.weights + found.gradients + found.optimizer - in_fp32
@@ -31,7 +31,7 @@ def test_the_states_of_zero_are_those_of_its_paper(stage, gigabytes):
 
 def test_offload_moves_the_optimizer_to_the_host():
     """What ZeRO-2 keeps for its step lies in host memory, and none of it on the device."""
-    here = replace(ROW, engine=Engine("zero", 4, stage=2), precision="bf16")
+    here = replace(ROW, engine=EngineSetup("zero", 4, stage=2), precision="bf16")
     near, far = (
         estimate_memory(LARGE, here),
         estimate_memory(LARGE, replace(here, engine=replace(here.engine, is_offloaded=True))),
@@ -53,8 +53,8 @@ def test_a_longer_row_takes_more(training):
 def test_sharding_takes_less_states_on_each_rank(training, num_ranks):
     """FSDP2 and ZeRO-3 divide weights, gradients and optimizer by the ranks."""
     for engine in ("fsdp2", "zero"):
-        alone = estimate_memory(SMALL, replace(training, engine=Engine(engine, stage=3)))
-        shared = estimate_memory(SMALL, replace(training, engine=Engine(engine, num_ranks, stage=3)))
+        alone = estimate_memory(SMALL, replace(training, engine=EngineSetup(engine, stage=3)))
+        shared = estimate_memory(SMALL, replace(training, engine=EngineSetup(engine, num_ranks, stage=3)))
         for part in ("weights", "gradients", "optimizer"):
             assert getattr(shared, part) == pytest.approx(getattr(alone, part) / num_ranks)
 

@@ -7,7 +7,7 @@ from loop import Loop
 
 from holdfast.adapters.shared.tensor_state.file_parts import unpacked
 from holdfast.adapters.state_store.memory import MemoryStateStore
-from holdfast.application.handlers.drop_memory_copy import RelieveMemory
+from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
@@ -190,7 +190,7 @@ def test_a_step_cut_in_two_leaves_the_last_capture(keeps_copy):
 def test_memory_is_looked_at_once_a_second_and_asked_for_once():
     """However often steps end, one command is posted when memory becomes tight, and another after it was free."""
     now, tight, looks, inbox = [0.0], [False], [], Inbox()
-    relieve = RelieveMemory(lambda: looks.append(now[0]) or tight[0], inbox, clock=lambda: now[0])
+    relieve = DropMemoryCopy(lambda: looks.append(now[0]) or tight[0], inbox, clock=lambda: now[0])
     posted = []
     for tenth in range(60):
         now[0], tight[0] = tenth / 10, 10 < tenth < 35 or tenth > 45

@@ -6,7 +6,7 @@ from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SplitBatch
 from holdfast.domain.events import BatchSplit, MemoryExhausted, StepCompleted
-from holdfast.domain.training.micro_batch import KnownSize, MicroBatchPolicy
+from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import StepOutcome
 
@@ -27,7 +27,7 @@ OUTCOME = StepOutcome(
 )
 def test_sizes_that_fall_short_are_at_least_halved_and_divide_the_batch(batch_rows, most, expected):
     """The next size is the largest divisor of the batch that is at most half, rounded up, of the one before."""
-    policy, known = MicroBatchPolicy(most, batch_rows), KnownSize(most)
+    policy, known = MicroBatchPolicy(most, batch_rows), MicroBatchState(most)
     found = [most]
     while found[-1] > 1:
         known = policy.after_shortage(known, found[-1])
@@ -46,7 +46,7 @@ def test_shortages_end_whatever_memory_does(batch_rows, share, grow_after, max_s
     """A size falls short only so often, each size divides the batch or is the first, and none is above the first."""
     most = min(batch_rows, share)
     policy = MicroBatchPolicy(most, batch_rows, grow_after=grow_after, max_shortages=max_shortages)
-    known, shortages = KnownSize(most), 0
+    known, shortages = MicroBatchState(most), 0
     for fits in room:
         while known.rows > max(1, fits):
             known = policy.after_shortage(known, known.rows)
@@ -60,7 +60,7 @@ def test_shortages_end_whatever_memory_does(batch_rows, share, grow_after, max_s
 
 def test_a_larger_size_is_tried_after_quiet_steps_and_then_less_and_less_often():
     """The wait for a size that did not fit doubles, and after the third time it is not tried again."""
-    policy, known = MicroBatchPolicy(8, 8, grow_after=10), KnownSize(8)
+    policy, known = MicroBatchPolicy(8, 8, grow_after=10), MicroBatchState(8)
     waits = []
     for _ in range(3):
         known, steps = policy.after_shortage(known, 8), 0
@@ -74,7 +74,7 @@ def test_a_larger_size_is_tried_after_quiet_steps_and_then_less_and_less_often()
 def test_steps_that_came_close_to_a_shortage_are_not_quiet():
     """A step in which the allocator had to give memory back begins the count anew."""
     policy = MicroBatchPolicy(8, 8, grow_after=3)
-    known = policy.after_shortage(KnownSize(8), 8)
+    known = policy.after_shortage(MicroBatchState(8), 8)
     for is_quiet in (True, True, False, True, True):
         known = policy.after_step(known, is_quiet=is_quiet)
     assert known.rows == 4
@@ -89,7 +89,7 @@ class Adapted:
         policy = MicroBatchPolicy(most, most, grow_after=grow_after)
         self.memory_retries = 0
         self.handler = AdaptMicroBatch(
-            policy, KnownSize(most), self.inbox, self.kept.append, memory_retries=lambda: self.memory_retries
+            policy, MicroBatchState(most), self.inbox, self.kept.append, memory_retries=lambda: self.memory_retries
         )
 
     def runs_short(self, rows):
@@ -114,7 +114,7 @@ def test_a_shortage_is_answered_with_fewer_rows_and_remembered():
         [SplitBatch(1)],
         [],
     ]
-    assert adapted.kept[-1] == KnownSize(1, {8: 1, 4: 1, 2: 1, 1: 1})
+    assert adapted.kept[-1] == MicroBatchState(1, {8: 1, 4: 1, 2: 1, 1: 1})
 
 
 def test_a_larger_size_is_remembered_as_too_large_until_a_step_has_proved_it():
@@ -123,7 +123,7 @@ def test_a_larger_size_is_remembered_as_too_large_until_a_step_has_proved_it():
     adapted.runs_short(8)
     assert adapted.steps(2) == []
     assert adapted.steps(1) == [SplitBatch(8)]
-    assert adapted.kept[-1] == KnownSize(4, {8: 2})
+    assert adapted.kept[-1] == MicroBatchState(4, {8: 2})
     adapted.steps(1)
     assert (adapted.kept[-1].rows, adapted.kept[-1].shortages) == (8, {8: 1})
 

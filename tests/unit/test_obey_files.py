@@ -1,7 +1,7 @@
 import pytest
 from loop import Loop
 
-from holdfast.application.handlers.control_files import ObeyFiles
+from holdfast.application.handlers.control_files import ControlFiles
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import (
@@ -17,7 +17,7 @@ def loop_of(folder, *, clock=None, **settings):
     """Return a run that obeys the files in ``folder``, of which each look is one second behind the one before."""
     loop = Loop(**settings)
     ticks = iter(range(10**6))
-    obey = ObeyFiles(
+    obey = ControlFiles(
         lambda name: (folder / name).exists(),
         lambda name: (folder / name).unlink(),
         loop.inbox,

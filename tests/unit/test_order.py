@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.data.mixture import Mixture, Stage
-from holdfast.domain.data.sample_order import Fewer, SampleOrder, Share, choose_lanes, unit_order
+from holdfast.domain.data.sample_order import EarlierSize, RankShard, SampleOrder, choose_lanes, unit_order
 from holdfast.domain.errors import ConfigurationError
 
 seeds = st.integers(-(2**63), 2**64 - 1)
@@ -40,7 +40,7 @@ def what_ranks_read(order, start, fleet):
     batch = ranks * accumulation * size
     work = [[[] for _ in range(workers)] for _ in range(ranks)]
     for rank in range(ranks):
-        share = Share(batch, rank, ranks)
+        share = RankShard(batch, rank, ranks)
         samples = [sample for step in range(steps) for sample in share.of(start + step * batch)]
         for number in range(steps * accumulation):
             part = np.array(samples[number * size : (number + 1) * size])
@@ -144,13 +144,13 @@ def test_an_empty_source_may_rest():
 def test_a_batch_is_divided_evenly_or_not_at_all():
     """A batch that the ranks cannot share evenly is refused with a sentence that names both."""
     with pytest.raises(ConfigurationError, match=r"4 processes cannot share optimizer\.batch_size=10 evenly"):
-        Share(10, 0, 4)
+        RankShard(10, 0, 4)
 
 
 def test_shares_lie_in_the_order_of_ranks():
     """Each rank takes one run of the batch, the ranks one after the other."""
-    assert [list(Share(6, rank, 3).of(12)) for rank in range(3)] == [[12, 13], [14, 15], [16, 17]]
-    assert list(Share(3).of(9)) == [9, 10, 11]
+    assert [list(RankShard(6, rank, 3).of(12)) for rank in range(3)] == [[12, 13], [14, 15], [16, 17]]
+    assert list(RankShard(3).of(9)) == [9, 10, 11]
 
 
 def test_the_order_is_the_one_of_earlier_versions():
@@ -207,7 +207,7 @@ def grown(draw):
     """Return an order of a source that grew once or twice, with the sizes and the epochs that it had them from."""
     sizes = sorted(draw(st.lists(st.integers(1, 60), min_size=2, max_size=3)))
     untils = sorted(draw(st.lists(st.integers(0, 4), min_size=len(sizes) - 1, max_size=len(sizes) - 1)))
-    past = tuple(Fewer(until, size) for until, size in zip(untils, sizes[:-1], strict=True))
+    past = tuple(EarlierSize(until, size) for until, size in zip(untils, sizes[:-1], strict=True))
     return SampleOrder((sizes[-1],), Mixture(draw(seeds), (Stage(0, (1,)),)), past), [0, *untils], sizes
 
 

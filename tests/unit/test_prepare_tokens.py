@@ -11,7 +11,7 @@ from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.basic import BasicDataSource
@@ -38,7 +38,7 @@ class Watched(ForwardingDataSource):
 
 
 def prepare(source, cache, *, rejections=None, **options):
-    rejections = rejections or Rejections("stop")
+    rejections = rejections or RejectedRecords("stop")
     source = MemoryDataSource(source) if isinstance(source, dict) else source
     return PrepareTokens(TextReader(source, MemoryTokenizer(), rejections), cache, rejections, **options).run()
 
@@ -106,7 +106,7 @@ def test_the_second_call_reads_nothing():
 def test_the_first_error_stops_the_others_and_is_raised(workers):
     """An error of the source comes through as it is, whatever thread met it, and other shards are not begun."""
     units = {f"{number:03}": ["some text"] * 3 for number in range(100)}
-    begun, cache, rejections = set(), MemoryTokenCache(), Rejections("stop")
+    begun, cache, rejections = set(), MemoryTokenCache(), RejectedRecords("stop")
 
     def fail(unit, index):
         begun.add(unit)
@@ -126,7 +126,7 @@ def test_the_first_error_stops_the_others_and_is_raised(workers):
 
 def test_an_error_of_the_tokenizer_is_raised_and_the_same_object_may_go_on():
     """What failed once is no word about the next call."""
-    cache, rejections, calls = MemoryTokenCache(), Rejections("stop"), []
+    cache, rejections, calls = MemoryTokenCache(), RejectedRecords("stop"), []
 
     def fail(unit, index):
         calls.append(unit)
@@ -146,7 +146,7 @@ def test_rejected_records_are_kept_with_the_tokens_and_recorded_once():
     cache = MemoryTokenCache()
     for _ in range(2):
         written = []
-        rejections = Rejections("skip", written.append)
+        rejections = RejectedRecords("skip", written.append)
         for _ in range(2):
             prepared = prepare(units, cache, rejections=rejections, shard_bytes=1)
             assert prepared.rejected == 2
@@ -157,7 +157,7 @@ def test_tokens_that_were_made_by_skipping_do_not_satisfy_a_stricter_run():
     """With ``stop`` a bad record ends the preparation, even if another run has cached the data without it."""
     units = {"a": ["one", 3, "two"]}
     cache = MemoryTokenCache()
-    prepare(units, cache, rejections=Rejections("skip"))
+    prepare(units, cache, rejections=RejectedRecords("skip"))
     with pytest.raises(DataError, match="document 1"):
         prepare(units, cache)
 
@@ -193,7 +193,7 @@ def test_a_cache_that_is_too_small_is_told(tmp_path):
 def test_what_comes_later_must_not_have_driven_out_what_was_there(tmp_path):
     """``check`` tells that the shards of a finished preparation have made room for another source's meanwhile."""
     chance = np.random.default_rng(0)
-    rejections, preparations = Rejections("stop"), []
+    rejections, preparations = RejectedRecords("stop"), []
     for name in "ab":
         units = {f"{name}{number}": ["".join(map(chr, chance.integers(97, 123, 1000)))] for number in range(4)}
         reader = TextReader(MemoryDataSource(units), MemoryTokenizer(), rejections)

@@ -11,7 +11,7 @@ import holdfast.configs
 from holdfast.adapters.optimizer.deepspeed_config import complete_config, read_config
 from holdfast.bootstrap.wiring.build_model import deepspeed_values
 from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.training.memory_estimate import Engine, LayerShape, ModelShape, Training, estimate_memory
+from holdfast.domain.training.memory_estimate import EngineSetup, LayerShape, ModelShape, Training, estimate_memory
 
 FOLDER = Path(holdfast.configs.__file__).resolve().parent
 ROOT = FOLDER.parent
@@ -66,7 +66,7 @@ def training_of(settings):
     return Training(
         rows=optimizer.micro_batch,
         length=settings.data.sequence_length,
-        engine=Engine(
+        engine=EngineSetup(
             "zero" if is_deepspeed else "fsdp2" if ranks > 1 else "single",
             ranks,
             stage=zero.get("stage", 0),

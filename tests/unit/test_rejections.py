@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Rejected, Unit
 
@@ -13,22 +13,22 @@ BAD = Rejected("file.jsonl, byte 3: no text: repair it", 3, 7)
 def test_stop_ends_the_run_with_the_reason_and_the_remedy():
     """The first bad record raises ``DataError`` with its own reason and the setting that would go on."""
     with pytest.raises(DataError, match=r"byte 3: no text: repair it \(.*data\.on_error=skip\)"):
-        Rejections("stop").judge(UNIT, BAD)
+        RejectedRecords("stop").judge(UNIT, BAD)
 
 
 def test_what_another_process_left_out_ends_a_run_that_stops():
     """A record that was skipped when the tokens were made is no less bad for a run that is to stop at one."""
     written = []
-    record = Rejections("skip").judge(UNIT, BAD)
+    record = RejectedRecords("skip").judge(UNIT, BAD)
     with pytest.raises(DataError, match="byte 3"):
-        Rejections("stop", written.append).record(record)
+        RejectedRecords("stop", written.append).record(record)
     assert written == []
 
 
 def test_a_skipped_record_is_written_down_once():
     """Unit, position and reason are written at the first sight, and never again for the same place."""
     written = []
-    rejections = Rejections("skip", written.append)
+    rejections = RejectedRecords("skip", written.append)
     for rejected in (BAD, BAD, Rejected("elsewhere", 7, None), BAD):
         rejections.record(rejections.judge(UNIT, rejected))
     assert [(record["unit"], record["position"], record["reason"]) for record in written] == [
@@ -41,7 +41,7 @@ def test_a_skipped_record_is_written_down_once():
 def test_judging_counts_nothing():
     """What is only judged, for a cache to keep, is neither written nor counted."""
     written = []
-    rejections = Rejections("skip", written.append)
+    rejections = RejectedRecords("skip", written.append)
     rejections.judge(UNIT, BAD)
     assert (written, rejections.count) == ([], 0)
 
@@ -49,8 +49,8 @@ def test_judging_counts_nothing():
 def test_what_earlier_processes_wrote_is_known():
     """Records known from before count, and are not written again."""
     written = []
-    known = [Rejections("skip").judge(UNIT, BAD)]
-    rejections = Rejections("skip", written.append, known)
+    known = [RejectedRecords("skip").judge(UNIT, BAD)]
+    rejections = RejectedRecords("skip", written.append, known)
     rejections.record(rejections.judge(UNIT, BAD))
     rejections.record(rejections.judge(Unit("other", 1, ""), BAD))
     assert ([record["unit"] for record in written], rejections.count) == (["other"], 2)
@@ -59,7 +59,7 @@ def test_what_earlier_processes_wrote_is_known():
 def test_threads_write_each_record_once():
     """Many threads that meet the same records write each of them once."""
     written = []
-    rejections = Rejections("skip", written.append)
+    rejections = RejectedRecords("skip", written.append)
 
     def meet(_):
         for position in range(200):

@@ -14,7 +14,7 @@ from holdfast.bootstrap.verification.comparison import (
     is_rounding,
 )
 from holdfast.bootstrap.verification.verdict import Verdict
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import CheckpointInfo
 
@@ -52,8 +52,8 @@ def test_the_first_figure_that_differs_is_named():
 
 def test_a_position_that_differs_is_named():
     """Samples, lanes and missing checkpoints are told with both values."""
-    first = [checkpoint(2, samples=8), checkpoint(4, lanes=(Lane(0, 1, 2, 3),)), checkpoint(6)]
-    second = [checkpoint(2, samples=9), checkpoint(4, lanes=(Lane(0, 1, 2, 4),))]
+    first = [checkpoint(2, samples=8), checkpoint(4, lanes=(LanePosition(0, 1, 2, 3),)), checkpoint(6)]
+    second = [checkpoint(2, samples=9), checkpoint(4, lanes=(LanePosition(0, 1, 2, 4),))]
     found = [(step, what.what, tuple(what.values)) for step, what in differing_positions(first, second)]
     assert found == [
         (2, "sample", ("8", "9")),

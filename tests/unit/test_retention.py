@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from holdfast.configs.settings import TrainSettings
-from holdfast.domain.checkpoints.retention import Retention, Stored, WayBack
+from holdfast.domain.checkpoints.retention import Retention, RollBackFloor, StoredCheckpoint
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.fault_tolerance.health import Health
 
 STORED = st.dictionaries(
     st.integers(1, 500),
-    st.builds(Stored, st.none() | st.floats(0, 10), st.floats(0, 1e6), st.booleans()),
+    st.builds(StoredCheckpoint, st.none() | st.floats(0, 10), st.floats(0, 1e6), st.booleans()),
     min_size=1,
     max_size=12,
 )
@@ -55,8 +55,8 @@ def test_there_is_always_a_way_back(gaps, newest, every, most_bad, data):
         step += gap
         ever.add(step)
         stored.add(step)
-        rules = Retention(newest, way_back=WayBack(step - most_bad, every))
-        stored -= set(rules.doomed({at: Stored() for at in stored}, saved=step))
+        rules = Retention(newest, way_back=RollBackFloor(step - most_bad, every))
+        stored -= set(rules.doomed({at: StoredCheckpoint() for at in stored}, saved=step))
         assert len(stored) <= newest + most_bad + 1
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.application.data.lane_reader import Window
-from holdfast.domain.data.cursor import Cursor, Lane
+from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.packed_rows import join_rows, lay_out
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.data.row_index import NO_ROW, RowIndex, read_rows
@@ -33,7 +33,7 @@ def test_parts_are_joined_to_the_batch_that_reading_row_by_row_gives(several, nu
     parts, read = [], []
     for rows, places in several:
         begin, end = sorted(data.draw(st.tuples(*[st.integers(0, rows.num_rows)] * 2)))
-        parts.append(Window.of(rows, Lane(), Lane()).part(begin, end))
+        parts.append(Window.of(rows, LanePosition(), LanePosition()).part(begin, end))
         read += places[begin:end]
     where = np.array(data.draw(st.permutations(range(len(read) + num_empty))), np.int64)
     if not len(where):

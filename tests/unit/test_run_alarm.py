@@ -15,7 +15,7 @@ from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.watch_run import RunAlarm, doing_of
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import Event, RunStalled
-from holdfast.domain.fault_tolerance.liveness import Beat, Doing, Patience
+from holdfast.domain.fault_tolerance.liveness import Activity, Heartbeat, Timeouts
 
 REPORT = ReportStall(61.0, "rank 1 tells nothing any more")
 GIVE_UP = """
@@ -65,7 +65,7 @@ def test_giving_up_ends_with_75_and_the_event(tmp_path):
 
 def test_heartbeats_are_seen_by_all_ranks(tmp_path):
     """What a rank tells is what every rank reads, until it leaves; a torn file is nobody's."""
-    beats = [Beat(rank, 5, "host", 100 + rank, 7, Doing.STEP, 0.5, 0.1) for rank in (0, 1)]
+    beats = [Heartbeat(rank, 5, "host", 100 + rank, 7, Activity.STEP, 0.5, 0.1) for rank in (0, 1)]
     files = [HeartbeatFiles(tmp_path / "heartbeats", rank, 3) for rank in (0, 1)]
     for file, beat in zip(files, beats, strict=True):
         file.tell(beat)
@@ -88,7 +88,7 @@ def test_a_loop_that_hangs_is_noticed(tmp_path):
         def give_up(self, report):
             released.set()
 
-    patience, files = Patience(min_seconds=0.2, factor=1.0, slow_seconds=0.2), HeartbeatFiles(tmp_path / "beats", 0, 1)
+    patience, files = Timeouts(min_seconds=0.2, factor=1.0, slow_seconds=0.2), HeartbeatFiles(tmp_path / "beats", 0, 1)
     loop.bus.subscribe(Event, Watchdog(patience, 0, files, Alarm(), doing=doing_of))
     loop.at_step(3, lambda: released.wait(60))
     loop.run()

@@ -9,7 +9,7 @@ from holdfast.bootstrap.wiring.build_model import schedule as build_schedule
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.cadence import Every
+from holdfast.domain.training.cadence import Cadence
 from holdfast.domain.training.lr_schedule import (
     WSD_DECAY,
     Constant,
@@ -234,4 +234,4 @@ def test_a_budget_without_an_end_is_refused():
 @given(st.integers(0, 50), st.integers(0, 500))
 def test_a_cadence_is_due_at_each_multiple(steps, step):
     """Something is due after each so many steps, never at step 0, and never at all if the number is 0."""
-    assert Every(steps).is_due(step) == (step in range(steps, 501, steps) if steps else False)
+    assert Cadence(steps).is_due(step) == (step in range(steps, 501, steps) if steps else False)

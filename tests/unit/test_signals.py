@@ -4,7 +4,7 @@ import threading
 import pytest
 
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
-from holdfast.domain.fault_tolerance.grace_period import Grace
+from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
 
@@ -132,5 +132,5 @@ def test_a_held_terminal_does_not_keep_the_command():
 
 def test_the_grace_period_is_for_the_save():
     """A step may take half of the grace period, and the save has the rest."""
-    grace = Grace(20.0)
+    grace = GracePeriod(20.0)
     assert [grace.is_short(waited) for waited in (0.0, 9.9, 10.0, 30.0)] == [False, False, True, True]

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.checkpoints.tiers import Band, CopyState, DiskBudget, Phase, Placed, Tier, advanced, phase_at
+from holdfast.domain.checkpoints.tiers import (
+    CheckpointCopies,
+    CopyState,
+    DiskBudget,
+    Hysteresis,
+    Phase,
+    Tier,
+    advanced,
+    phase_at,
+)
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.lr_schedule import Constant, Span, WarmupStableDecay, straight_line
 from holdfast.domain.training.progress import Progress
@@ -14,7 +23,7 @@ STATES = st.sampled_from(CopyState)
 COPIES = st.dictionaries(st.sampled_from(Tier), STATES)
 ARCHIVED = st.just({Tier.DISK: CopyState.READY, Tier.ARCHIVE: CopyState.READY})
 PLACED = st.lists(
-    st.builds(Placed, st.integers(1, 50), ARCHIVED | COPIES, st.integers(0, 9), *[st.booleans()] * 3),
+    st.builds(CheckpointCopies, st.integers(1, 50), ARCHIVED | COPIES, st.integers(0, 9), *[st.booleans()] * 3),
     max_size=12,
     unique_by=lambda one: one.step,
 )
@@ -24,7 +33,7 @@ BUDGETS = st.builds(DiskBudget, st.integers(1, 60), fewest=st.integers(1, 3))
 @given(copies=COPIES, moves=st.lists(st.tuples(st.sampled_from(Tier), STATES), max_size=40))
 def test_no_path_deletes_the_last_ready_copy_of_what_is_protected(copies, moves):
     """Whatever is asked for in whatever order, a deletion never takes the only ready copy of a protected checkpoint."""
-    placed = Placed(7, copies)
+    placed = CheckpointCopies(7, copies)
     for tier, state in moves:
         before = [other for other in Tier if placed.is_ready_in(other)]
         try:
@@ -78,7 +87,7 @@ def test_a_band_does_not_flutter(shares):
     """It begins at 85 % at the earliest, ends below 75 %, and between the two it stays as it was."""
     held = False
     for share in shares:
-        after = Band().holds(share, held=held)
+        after = Hysteresis().holds(share, held=held)
         if 0.75 <= share < 0.85:
             assert after == held
         else:
@@ -88,7 +97,7 @@ def test_a_band_does_not_flutter(shares):
 
 def test_a_tight_disk_is_emptied_until_it_is_not():
     """With a budget of ten, the tenth of nine bytes begins it and the eighth ends it."""
-    placed = [Placed(step, {Tier.DISK: CopyState.READY}, num_bytes=1) for step in range(9)]
+    placed = [CheckpointCopies(step, {Tier.DISK: CopyState.READY}, num_bytes=1) for step in range(9)]
     budget = DiskBudget(10)
     assert [budget.is_tight(placed[:count], was_tight=False) for count in (7, 8, 9)] == [False, False, True]
     assert [budget.is_tight(placed[:count], was_tight=True) for count in (7, 8, 9)] == [False, True, True]

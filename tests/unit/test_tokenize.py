@@ -7,7 +7,7 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.transform.memory import MemoryTransform
 from holdfast.application.data import text_reader as tokenize
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.errors import DataError
@@ -19,7 +19,7 @@ ITEMS = st.lists(st.one_of(st.text("abcä€ ", max_size=12), st.just(3)), max_s
 
 def read(items, start=None, *, on_error="skip", wanted=None, group=None, transforms=()):
     """Return the groups of a unit with ``items``, the rejected records, and the error that ended it."""
-    source, rejections = MemoryDataSource({"unit": items}), Rejections(on_error)
+    source, rejections = MemoryDataSource({"unit": items}), RejectedRecords(on_error)
     reader = TextReader(source, MemoryTokenizer(), rejections, transforms)
     groups, rejected, error = [], [], None
     with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +111,7 @@ def test_unwanted_documents_are_not_tokenized():
     texts = [f"text {number}" for number in range(200)]
     holdout, tokenizer = Holdout(0.1, 0), RememberingTokenizer()
     source = MemoryDataSource({"unit": texts})
-    reader = TextReader(source, tokenizer, Rejections("stop"))
+    reader = TextReader(source, tokenizer, RejectedRecords("stop"))
     list(reader.tokens(source.units()[0], wanted=holdout.holds))
     assert tokenizer.encoded == [text for text in texts if holdout.holds_text(text)]
     assert 0 < len(tokenizer.encoded) < 60

@@ -8,7 +8,7 @@ from streams import NOTHING_HELD_OUT, Plan
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.process_group.single import SingleProcessGroup
-from holdfast.application.data.rejected_records import Rejections
+from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
 from holdfast.domain.errors import OutOfMemory, StateError
 from holdfast.domain.events import (
@@ -60,7 +60,7 @@ def test_each_step_tells_what_was_read_of_the_data(prefetch):
     """The event of a step says how many bytes and records the data had given, and refused, when its batch came."""
     source = MemoryDataSource(CORPUS | {"spoilt": ["before", 5, "behind"]})
     plan = Plan("stream", prefetch=prefetch, window=20)
-    loop = Loop(source=source, plan=plan, holdout=NOTHING_HELD_OUT, rejections=Rejections("skip"), max_rows=2)
+    loop = Loop(source=source, plan=plan, holdout=NOTHING_HELD_OUT, rejections=RejectedRecords("skip"), max_rows=2)
     loop.run()
     supplies = [event.outcome.supply for event in loop.published(StepCompleted)]
     told = [supply.bytes_read for supply in supplies]

@@ -15,11 +15,11 @@ from holdfast.application.handlers.watchdog import Watchdog
 from holdfast.bootstrap.wiring.watch_run import doing_of
 from holdfast.domain.commands import ReportStall
 from holdfast.domain.events import Event, RunStalled, StepCompleted
-from holdfast.domain.fault_tolerance.liveness import Beat, Doing, Patience
+from holdfast.domain.fault_tolerance.liveness import Activity, Heartbeat, Timeouts
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import DataSupply, StepOutcome
 
-PATIENCE = Patience(min_seconds=10.0, factor=20.0, slow_seconds=100.0)
+PATIENCE = Timeouts(min_seconds=10.0, factor=20.0, slow_seconds=100.0)
 seconds = st.floats(0, 1e6)
 
 
@@ -30,7 +30,7 @@ class Host:
         self.now = 0.0
         self.beats = {}
         self.rung, self.given_up = [], []
-        self.doing = Doing.STEP
+        self.doing = Activity.STEP
         self.dog = Watchdog(PATIENCE, rank, self, self, doing=lambda _: self.doing, clock=lambda: self.now)
 
     def tell(self, beat):
@@ -62,8 +62,8 @@ class Host:
             self.dog.tick(0)
 
 
-def peer(rank, step=3, doing=Doing.STEP):
-    return Beat(rank, 1, "host", 4000 + rank, step, doing, 0.5, 0.0)
+def peer(rank, step=3, doing=Activity.STEP):
+    return Heartbeat(rank, 1, "host", 4000 + rank, step, doing, 0.5, 0.0)
 
 
 def test_a_step_that_takes_too_long_rings_once_and_is_given_up():
@@ -106,7 +106,7 @@ def test_the_limit_is_learned():
     assert host.rung
 
 
-@pytest.mark.parametrize("doing", [Doing.DATA, Doing.EVALUATION, Doing.CHECKPOINT, Doing.COMPILATION])
+@pytest.mark.parametrize("doing", [Activity.DATA, Activity.EVALUATION, Activity.CHECKPOINT, Activity.COMPILATION])
 def test_what_is_slow_by_nature_has_more_time(doing):
     """Data, evaluation, checkpoints and compiling have a limit of their own."""
     host = Host()
@@ -122,7 +122,7 @@ def test_the_archive_is_waited_for():
     """Copies to a far away place take as long as they take."""
     host = Host()
     host.step(3)
-    host.doing = Doing.ARCHIVE
+    host.doing = Activity.ARCHIVE
     host.let(1000)
     assert host.rung == []
 
@@ -149,7 +149,7 @@ def test_a_rank_that_is_behind_is_named():
 def test_a_peer_that_does_something_slow_is_waited_for():
     """A rank that waits in a step for one that evaluates or reads data does not hang."""
     host = Host()
-    host.beats = {1: peer(1, doing=Doing.DATA)}
+    host.beats = {1: peer(1, doing=Activity.DATA)}
     host.step(3)
     host.let(99, peers=[1])
     assert host.rung == []
@@ -215,23 +215,23 @@ def test_the_stack_tells_what_a_thread_does():
             yield None
 
     Feed(Stream(), prefetch=0).next()
-    assert found == [Doing.DATA]
-    assert doing_of(threading.get_ident()) is Doing.STEP
-    assert doing_of(-1) is Doing.STEP
+    assert found == [Activity.DATA]
+    assert doing_of(threading.get_ident()) is Activity.STEP
+    assert doing_of(-1) is Activity.STEP
 
 
 @given(
     st.lists(seconds, max_size=20),
-    st.sampled_from(Doing),
-    st.lists(st.tuples(st.sampled_from(Doing), st.integers(0, 5)), max_size=3),
+    st.sampled_from(Activity),
+    st.lists(st.tuples(st.sampled_from(Activity), st.integers(0, 5)), max_size=3),
     seconds,
 )
 def test_patience_never_ends_before_the_least(steps, doing, others, waited):
     """Whatever the steps and the other ranks, nobody is blamed before the least time that a step has."""
-    own = Beat(0, 1, "host", 1, 3, doing)
-    peers = [Beat(rank, 1, "host", rank, step, what) for rank, (what, step) in enumerate(others, 1)]
+    own = Heartbeat(0, 1, "host", 1, 3, doing)
+    peers = [Heartbeat(rank, 1, "host", rank, step, what) for rank, (what, step) in enumerate(others, 1)]
     reason = PATIENCE.judge(own, waited, steps, silent=[], others=peers)
-    if waited <= PATIENCE.min_seconds or Doing.ARCHIVE in {doing, *(what for what, _ in others)}:
+    if waited <= PATIENCE.min_seconds or Activity.ARCHIVE in {doing, *(what for what, _ in others)}:
         assert reason is None
     elif waited > max(PATIENCE.slow_seconds, 20.0 * max(steps, default=0.0)):
         assert reason is not None
@@ -240,5 +240,5 @@ def test_patience_never_ends_before_the_least(steps, doing, others, waited):
 @given(st.lists(seconds, max_size=20))
 def test_a_beat_survives_json(steps):
     """A beat that was written and read says the same."""
-    beat = Beat(1, 2, "host", 3, 4, Doing.DATA, *[*steps, 0.0, 0.0][:2])
-    assert Beat.from_json(beat.to_json()) == beat
+    beat = Heartbeat(1, 2, "host", 3, 4, Activity.DATA, *[*steps, 0.0, 0.0][:2])
+    assert Heartbeat.from_json(beat.to_json()) == beat

@@ -13,7 +13,7 @@ from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.memory_estimate import LayerShape, ModelShape, Training, estimate_memory
-from holdfast.domain.training.memory_fit import Model, Plan, Room, refusal
+from holdfast.domain.training.memory_fit import MemoryCapacity, MemoryPlan, SizedModel, refusal
 from holdfast.domain.training.parameter_count import fewest_parameters
 
 GB = 10**9
@@ -23,7 +23,7 @@ assert LLAMA is not None  # 1.2 billion parameters
 
 
 def room(num_bytes):
-    return Room(num_bytes, f"there are {num_bytes / GB:.1f} GB")
+    return MemoryCapacity(num_bytes, f"there are {num_bytes / GB:.1f} GB")
 
 
 @given(st.integers(10**6, 10**11), st.integers(10**9, 10**12), st.sampled_from([2, 4, 8]))
@@ -33,7 +33,7 @@ def test_what_the_formula_has_room_for_is_never_refused(size, there, of_optimize
     shape = ModelShape(size, 4, layers, 1000, is_tied=True)
     estimate = estimate_memory(shape, Training(rows=1, length=128))
     whole = estimate.peak - estimate.optimizer + of_optimizer * size
-    refused = refusal(Model(size, shape), Plan(optimizer_bytes=of_optimizer), room(there))
+    refused = refusal(SizedModel(size, shape), MemoryPlan(optimizer_bytes=of_optimizer), room(there))
     if whole <= there:
         assert refused is None
     if refused is not None:
@@ -43,17 +43,29 @@ def test_what_the_formula_has_room_for_is_never_refused(size, there, of_optimize
 @pytest.mark.parametrize(
     ("plan", "host", "gpu", "named", "unnamed"),
     [
-        (Plan(may_keep_8_bits=True), 17, None, ["adamw_8bit", "sharding=fsdp2 on 2 such machines"], ["lora"]),
-        (Plan(may_keep_8_bits=True, loads_weights=True), 8, None, ["lora={rank: 16})"], ["adamw_8bit", "4bit"]),
-        (Plan(is_on_host=False, loads_weights=True), 64, 4, ["4bit", "fsdp2 on 8 GPUs"], ["(model.lora={rank: 16})"]),
+        (MemoryPlan(may_keep_8_bits=True), 17, None, ["adamw_8bit", "sharding=fsdp2 on 2 such machines"], ["lora"]),
+        (MemoryPlan(may_keep_8_bits=True, loads_weights=True), 8, None, ["lora={rank: 16})"], ["adamw_8bit", "4bit"]),
         (
-            Plan(may_keep_8_bits=True, loads_weights=True),
+            MemoryPlan(is_on_host=False, loads_weights=True),
+            64,
+            4,
+            ["4bit", "fsdp2 on 8 GPUs"],
+            ["(model.lora={rank: 16})"],
+        ),
+        (
+            MemoryPlan(may_keep_8_bits=True, loads_weights=True),
             3,
             None,
             ["no setting makes it fit"],
             ["lora", "8bit", "fsdp2"],
         ),
-        (Plan(only_built=True), 4, None, ["to build it takes 4.9 GB", "at most 1 billion parameters do"], ["fsdp2"]),
+        (
+            MemoryPlan(only_built=True),
+            4,
+            None,
+            ["to build it takes 4.9 GB", "at most 1 billion parameters do"],
+            ["fsdp2"],
+        ),
     ],
 )
 def test_what_would_fit_is_named_and_nothing_else(plan, host, gpu, named, unnamed):
@@ -65,7 +77,7 @@ def test_what_would_fit_is_named_and_nothing_else(plan, host, gpu, named, unname
 
 def test_checkpointing_is_named_where_it_is_needed():
     """A setting that leaves no room for all activations is named together with gradient checkpointing."""
-    sentence = refusal(replace(LLAMA, length=4096), Plan(may_keep_8_bits=True), room(15.5 * GB))
+    sentence = refusal(replace(LLAMA, length=4096), MemoryPlan(may_keep_8_bits=True), room(15.5 * GB))
     assert "adamw_8bit and model.gradient_checkpointing=full" in sentence
 
 

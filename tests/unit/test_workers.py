@@ -4,12 +4,12 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.application.concurrency.thread_pool import Workers
+from holdfast.application.concurrency.thread_pool import ThreadPool
 
 
 def test_more_threads_begin_at_once_and_fewer_work_less_at_a_time():
     """As many calls as there are threads run at the same time, after growing and after shrinking."""
-    pool = Workers(1, "test-pool")
+    pool = ThreadPool(1, "test-pool")
     for size in (3, 2, 4, 1):
         pool.resize(size)
         gate, entered = threading.Event(), threading.Semaphore(0)
@@ -30,7 +30,7 @@ def test_more_threads_begin_at_once_and_fewer_work_less_at_a_time():
 @given(st.lists(st.integers(1, 5), max_size=8))
 def test_no_call_is_lost_however_often_the_size_changes(sizes):
     """Every call that was made before, between and after changes has its result, and no thread is left in the end."""
-    pool = Workers(2, "test-many")
+    pool = ThreadPool(2, "test-many")
     futures = []
     for number, size in enumerate([2, *sizes]):
         pool.resize(size)
@@ -42,7 +42,7 @@ def test_no_call_is_lost_however_often_the_size_changes(sizes):
 
 def test_closing_after_a_change_cancels_what_waits_and_ends_every_thread():
     """A pool that was made smaller while all its threads were busy still cancels the calls that have not begun."""
-    pool = Workers(3, "test-closing")
+    pool = ThreadPool(3, "test-closing")
     gate, entered = threading.Event(), threading.Semaphore(0)
 
     def block():

@@ -8,7 +8,7 @@ from holdfast.bootstrap.run_folder.post_mortem import PostMortem, resources
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import DataError, OutOfMemory, RestartNeeded, StateError, TrainingError
 from holdfast.domain.events import Event, HandlerFailed, RunFailed
-from holdfast.domain.fault_tolerance.remedies import advice_for
+from holdfast.domain.fault_tolerance.remedies import remedies_for
 
 CANARY = "CANARY77"
 
@@ -113,6 +113,6 @@ def test_the_newest_ones_stay(tmp_path):
 )
 def test_there_is_something_to_try_after_every_error(error):
     """Whatever ended a run, there is a word on what to do, in one line each."""
-    advice = advice_for(error)
+    advice = remedies_for(error)
     assert advice
     assert all(words and "\n" not in words for words in advice)

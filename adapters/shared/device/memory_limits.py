@@ -9,14 +9,14 @@ import psutil
 
 from holdfast.adapters.shared.device.host_memory import CGROUP, MEMBERSHIP, groups_of_memory
 from holdfast.domain.sizes import shown_size
-from holdfast.domain.training.memory_fit import Room
+from holdfast.domain.training.memory_fit import MemoryCapacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 
-def host_room(num_processes: int = 1, *, cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> Room:
+def host_room(num_processes: int = 1, *, cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> MemoryCapacity:
     """Return the tightest room of this process, one of ``num_processes`` that share machine and control group.
 
     ``cgroup`` is where control groups are mounted, of version 2 or 1, and ``membership`` says which is this process's.
@@ -25,15 +25,15 @@ def host_room(num_processes: int = 1, *, cgroup: Path = CGROUP, membership: Path
     swap = psutil.swap_memory().total
     shared = [(psutil.virtual_memory().total + swap, "this machine has {} of memory")]
     shared += [(limit + swap, "its control group allows {} of memory") for limit in _group_limits(cgroup, membership)]
-    rooms = [Room(size / num_processes, words.format(shown_size(size))) for size, words in shared]
+    rooms = [MemoryCapacity(size / num_processes, words.format(shown_size(size))) for size, words in shared]
     if num_processes > 1:
-        rooms = [Room(room.num_bytes, f"{room.words} for {num_processes} processes") for room in rooms]
+        rooms = [MemoryCapacity(room.num_bytes, f"{room.words} for {num_processes} processes") for room in rooms]
     return min([*rooms, *_own_limits()], key=lambda room: room.num_bytes)
 
 
-def gpu_room(num_bytes: int) -> Room:
+def gpu_room(num_bytes: int) -> MemoryCapacity:
     """Return the room of a GPU with so many bytes."""
-    return Room(num_bytes, f"the GPU has {shown_size(num_bytes)}")
+    return MemoryCapacity(num_bytes, f"the GPU has {shown_size(num_bytes)}")
 
 
 def _group_limits(cgroup: Path, membership: Path) -> Iterator[int]:
@@ -45,11 +45,11 @@ def _group_limits(cgroup: Path, membership: Path) -> Iterator[int]:
             continue
 
 
-def _own_limits() -> Iterator[Room]:
+def _own_limits() -> Iterator[MemoryCapacity]:
     memory = psutil.Process().memory_info()
     used = {"RLIMIT_AS": memory.vms, "RLIMIT_DATA": getattr(memory, "data", 0)}
     for name, taken in used.items():
         limit, _ = resource.getrlimit(getattr(resource, name))
         if limit != resource.RLIM_INFINITY:
             left = max(0, limit - taken)
-            yield Room(left, f"{name} is {shown_size(limit)}, of which {shown_size(left)} are left")
+            yield MemoryCapacity(left, f"{name} is {shown_size(limit)}, of which {shown_size(left)} are left")

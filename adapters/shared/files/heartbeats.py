@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.regular_file import read_regular, refuse_irregular
-from holdfast.domain.fault_tolerance.liveness import Beat
+from holdfast.domain.fault_tolerance.liveness import Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ class HeartbeatFiles:
         self._path = folder / f"rank{rank}.json"
         self._size = size
 
-    def tell(self, beat: Beat) -> None:
+    def tell(self, beat: Heartbeat) -> None:
         """Replace what this rank has told; a disk that refuses is told of by those who save."""
         temporary = self._path.with_suffix(".tmp")
         with suppress(OSError):
@@ -32,12 +32,12 @@ class HeartbeatFiles:
             temporary.write_text(json.dumps(beat.to_json()), encoding="utf-8")
             temporary.replace(self._path)
 
-    def all(self) -> Sequence[Beat]:
+    def all(self) -> Sequence[Heartbeat]:
         """Return what each rank told last."""
         beats = []
         for rank in range(self._size):
             with suppress(OSError, ValueError, KeyError, TypeError):  # not there yet, or gone
-                beats.append(Beat.from_json(json.loads(read_regular(self._folder / f"rank{rank}.json"))))
+                beats.append(Heartbeat.from_json(json.loads(read_regular(self._folder / f"rank{rank}.json"))))
         return beats
 
     def leave(self) -> None:

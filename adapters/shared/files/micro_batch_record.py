@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.regular_file import read_regular
-from holdfast.domain.training.micro_batch import KnownSize
+from holdfast.domain.training.micro_batch import MicroBatchState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @final
 class SizeFile:
-    """Keeps a ``KnownSize`` of what ``key`` describes (model, length, precision, device) in ``path``.
+    """Keeps a ``MicroBatchState`` of what ``key`` describes (model, length, precision, device) in ``path``.
 
     It saves time and no more: one that is damaged, of something else or cannot be written is told by ``say``, and the
     sizes are found again.
@@ -27,7 +27,7 @@ class SizeFile:
         self._key = key
         self._say = say
 
-    def read(self) -> KnownSize | None:
+    def read(self) -> MicroBatchState | None:
         """Return what is remembered, None if nothing is."""
         try:
             record = json.loads(read_regular(self._path))
@@ -41,9 +41,9 @@ class SizeFile:
             return None
         if not are_counts:
             self._say(f"{self._path} is left alone, as it holds something else than counts")
-        return KnownSize(rows, shortages) if are_counts and of_this else None
+        return MicroBatchState(rows, shortages) if are_counts and of_this else None
 
-    def write(self, known: KnownSize) -> None:
+    def write(self, known: MicroBatchState) -> None:
         """Remember ``known``, in one move."""
         record = {"key": self._key, "rows": known.rows, "shortages": known.shortages}
         temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
