@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.report import Figure, interval_of_median, main
 from holdfast.adapters.event_bus.blinker import BlinkerEventBus
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
-from holdfast.adapters.shared.device.device import choose_precision
+from holdfast.adapters.shared.device.device_selection import choose_precision
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.configs.sections.model import HuggingFaceModelSettings

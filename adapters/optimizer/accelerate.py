@@ -18,7 +18,7 @@ from holdfast.adapters.optimizer.flops import describe
 from holdfast.adapters.optimizer.fsdp import FsdpEngine, shard
 from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.adapters.optimizer.trainable import TorchTrainable
-from holdfast.adapters.shared.device.device import within_memory
+from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.network.ranks import world_size
 from holdfast.domain.errors import ConfigurationError

@@ -11,7 +11,8 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.loss_scale import LossScale
-from holdfast.adapters.shared.device.device import computed_dtype, within_memory
+from holdfast.adapters.shared.device.device_selection import computed_dtype
+from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
 from holdfast.adapters.shared.network.ranks import is_first_rank
 from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, restore_optimizer

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from holdfast.adapters.shared.device.device import peak_flops
+from holdfast.adapters.shared.device.peak_flops import peak_flops
 from holdfast.adapters.shared.network.ranks import world_size
 from holdfast.ports.optimizer import Hardware
 

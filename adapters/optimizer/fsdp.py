@@ -17,7 +17,7 @@ from torch.distributed.fsdp import (
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.engine import TorchEngine
-from holdfast.adapters.shared.device.device import computed_dtype
+from holdfast.adapters.shared.device.device_selection import computed_dtype
 from holdfast.adapters.shared.modeling.network_layers import layers_of
 from holdfast.adapters.shared.network.ranks import world_size
 

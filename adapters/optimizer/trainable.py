@@ -9,7 +9,8 @@ import torch
 from torch import distributed
 from typing_extensions import override
 
-from holdfast.adapters.shared.device.device import memory_bytes, memory_retries, within_memory
+from holdfast.adapters.shared.device.memory_errors import within_memory
+from holdfast.adapters.shared.device.memory_gauge import memory_bytes, memory_retries
 from holdfast.adapters.shared.network.ranks import rank, world_size
 from holdfast.domain.errors import NonFiniteGradients, StateError
 from holdfast.ports.optimizer import Trainable, Update

@@ -19,7 +19,7 @@ from benchmarks.train.material import prepare
 from benchmarks.train.speed import RUN, furthest
 from benchmarks.train.turns import Way
 from benchmarks.turns import WayEndedError
-from holdfast.adapters.shared.device.device import peak_flops
+from holdfast.adapters.shared.device.peak_flops import peak_flops
 
 if TYPE_CHECKING:
     import argparse

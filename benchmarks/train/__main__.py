@@ -13,7 +13,7 @@ from benchmarks.report import Figure, main
 from benchmarks.train.material import prepare
 from benchmarks.train.speed import WARM_UP, Contest, measure_documents, measure_speed
 from benchmarks.turns import WayEndedError
-from holdfast.adapters.shared.device.device import choose_precision
+from holdfast.adapters.shared.device.device_selection import choose_precision
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.train.bare import BareLoop
 from benchmarks.train.turns import Turns
-from holdfast.adapters.shared.device.device import memory_bytes
+from holdfast.adapters.shared.device.memory_gauge import memory_bytes
 from holdfast.bootstrap.run import build
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compile_model import compile_model

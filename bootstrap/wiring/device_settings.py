@@ -33,8 +33,10 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
     optimizer = settings.optimizer
     if not isinstance(optimizer, TorchOptimizerSettings):
         return {}
-    device, _ = lazy("holdfast.adapters.shared.device.device:choose_device")(optimizer.device)
-    precision, reason = lazy("holdfast.adapters.shared.device.device:choose_precision")(optimizer.precision, device)
+    device, _ = lazy("holdfast.adapters.shared.device.device_selection:choose_device")(optimizer.device)
+    precision, reason = lazy("holdfast.adapters.shared.device.device_selection:choose_precision")(
+        optimizer.precision, device
+    )
     if optimizer.precision == "auto" and (file := getattr(optimizer, "config", None)) is not None:
         path = str(find_file(Path(file)))
         if lazy("holdfast.adapters.optimizer.deepspeed_config:asks_for_bf16")(path):
@@ -72,7 +74,7 @@ def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:
     """Return a context that puts torch's process-wide state back at its end, if the run uses torch."""
     if not isinstance(settings.optimizer, TorchOptimizerSettings):
         return nullcontext()
-    context: AbstractContextManager[Any] = lazy("holdfast.adapters.shared.device.device:torch_state_preserved")(
+    context: AbstractContextManager[Any] = lazy("holdfast.adapters.shared.device.determinism:torch_state_preserved")(
         deterministic=settings.run.deterministic
     )
     return context

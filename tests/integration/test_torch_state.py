@@ -2,13 +2,10 @@ import pytest
 import torch
 from torch.utils import deterministic as deterministic_memory
 
-from holdfast.adapters.shared.device.device import (
-    choose_device,
-    choose_precision,
-    peak_flops,
-    torch_state_preserved,
-    within_memory,
-)
+from holdfast.adapters.shared.device.determinism import torch_state_preserved
+from holdfast.adapters.shared.device.device_selection import choose_device, choose_precision
+from holdfast.adapters.shared.device.memory_errors import within_memory
+from holdfast.adapters.shared.device.peak_flops import peak_flops
 from holdfast.domain.errors import ConfigurationError, OutOfMemory
 
 
@@ -60,7 +57,7 @@ def test_every_library_s_shortage_is_one_error(error):
 def test_a_shortage_on_the_host_gives_back_what_was_freed(monkeypatch):
     """What the failed work has freed is given back, before it is tried again with fewer rows."""
     given = []
-    monkeypatch.setattr("holdfast.adapters.shared.device.device.give_back_freed", lambda: given.append(True))
+    monkeypatch.setattr("holdfast.adapters.shared.device.memory_errors.give_back_freed", lambda: given.append(True))
 
     def work():
         raise MemoryError

@@ -1,15 +1,15 @@
-"""How much memory a trial takes, and may take."""
+"""Gauges of the memory that this process uses and may use, on the GPU and on the host."""
 
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
 from typing import final
 
 import psutil
 import torch
 
-from holdfast.adapters.shared.device.device import memory_bytes
 from holdfast.adapters.shared.device.host_memory import free_bytes
 
 _PEAK_OF_PROCESS = Path("/proc/self/clear_refs")  # "5" resets the peak of the resident size; Linux
@@ -75,3 +75,16 @@ class HostGauge:
 def gauge_of(device: str, share: float) -> GpuGauge | HostGauge:
     """Return the gauge of ``device`` (cpu or cuda)."""
     return GpuGauge(share) if device == "cuda" else HostGauge(share)
+
+
+def memory_bytes(device: str) -> int:
+    """Return the GPU's peak allocation, or the process's peak resident size where there is no GPU."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
+
+
+def memory_retries(device: str) -> int:
+    """Return how often torch's allocator had to give memory back to the GPU before it got what it asked for."""
+    return int(torch.cuda.memory_stats_as_nested_dict()["num_alloc_retries"]) if device == "cuda" else 0
