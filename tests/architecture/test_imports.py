@@ -60,7 +60,7 @@ def test_the_import_contracts_hold():
             "Ports' adapters are strangers",
         ),
         (
-            "adapters/shared/device/device.py",
+            "adapters/shared/device/device_selection.py",
             "import holdfast.adapters.optimizer.memory",
             "Ports' adapters are strangers",
         ),
