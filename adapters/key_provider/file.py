@@ -57,7 +57,7 @@ def _private_bytes(path: Path) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe does not block
         try:
-            _refuse_shared(path, os.fstat(descriptor))
+            _check_private(path, os.fstat(descriptor))
             return os.read(descriptor, _LARGEST)
         finally:
             os.close(descriptor)
@@ -66,7 +66,7 @@ def _private_bytes(path: Path) -> bytes:
         raise ConfigurationError(msg) from error
 
 
-def _refuse_shared(path: Path, status: os.stat_result) -> None:
+def _check_private(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         msg = f"the key file {path} is no file: name one that holds the key"
         raise ConfigurationError(msg)

@@ -25,7 +25,7 @@ from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.optimizer import Optimizer, Trainable
 
 if TYPE_CHECKING:
-    from holdfast.adapters.optimizer.algorithms.optimizer_factory import Layout
+    from holdfast.adapters.optimizer.algorithms.optimizer_factory import ShardLayout
 
 
 @final
@@ -96,7 +96,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             return DdpEngine(model, optimizer, device, clip=self._clip, precision=self._precision)
         return TorchEngine(model, model, optimizer, device, clip=self._clip, precision=self._precision)
 
-    def _optimizer(self, model: CausalLanguageModel, layout: Layout) -> torch.optim.Optimizer:
+    def _optimizer(self, model: CausalLanguageModel, layout: ShardLayout) -> torch.optim.Optimizer:
         optimizer = self._spec.build(model.network, self._device, layout)
         allocate_state(optimizer)
         return optimizer

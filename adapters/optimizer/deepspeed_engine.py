@@ -14,10 +14,10 @@ from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
 from holdfast.adapters.shared.network.ranks import is_first_rank, world_size
 from holdfast.adapters.shared.tensor_state.local_shards import assign, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.optimizer_state import (
+    check_finite_state,
+    check_same_shapes,
     describe_groups,
     optimizer_parts,
-    refuse_non_finite_state,
-    refuse_other_state,
     saved_optimizer,
 )
 from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
@@ -134,12 +134,12 @@ class DeepSpeedEngine(TrainingEngine):
         shapes = {f"{key}/{name}": shape_of(p) for p, name in self._names.items() for key in self._keys()}
         if (counter := self._counter()) is not None:
             shapes |= {f"{_COUNTER}/{name}": counter.shape for name in self._names.values()}
-        refuse_other_state(shapes, saved.shapes)
+        check_same_shapes(shapes, saved.shapes)
         own = {f"{key}/{name}": (p, key) for p, name in self._names.items() for key in self._keys()}
         for name in saved.shapes:  # in the order in which they stand in the file
             if name in own:
                 assign(own[name][0], partial(saved.read, name), own[name][1])
-                refuse_non_finite_state(name, local_slice(*own[name]).values)
+                check_finite_state(name, local_slice(*own[name]).values)
         for state in self._flat.state.values():
             if _COUNTER in state:
                 state[_COUNTER].copy_(saved.whole(f"{_COUNTER}/{next(iter(self._names.values()))}"))

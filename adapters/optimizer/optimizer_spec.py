@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
-    from holdfast.adapters.optimizer.algorithms.optimizer_factory import Layout
+    from holdfast.adapters.optimizer.algorithms.optimizer_factory import ShardLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class OptimizerSpec:
     epsilon: float = 1e-8
     decay_embeddings: bool = True
 
-    def build(self, network: Module, device: str, layout: Layout) -> Optimizer:
+    def build(self, network: Module, device: str, layout: ShardLayout) -> Optimizer:
         """Return the optimizer of the parameters of ``network``, which lie on ``device`` in this ``layout``."""
         return build_optimizer(
             self.name,

@@ -18,8 +18,8 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.state_store.checkpoint_verification import check_hash
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
-from holdfast.adapters.state_store.hashing import Hashed
-from holdfast.adapters.state_store.manifest import StoredFile
+from holdfast.adapters.state_store.hashing import HashingStream
+from holdfast.adapters.state_store.manifest import CheckpointFile
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class DecryptedCopy:
     """A folder below ``scratch`` that only this user may read, gone with this object; ``files`` are what lies there."""
 
     def __init__(self, scratch: Path) -> None:
-        self.files: list[StoredFile] = []
+        self.files: list[CheckpointFile] = []
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=scratch))
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
 
@@ -110,21 +110,23 @@ class CheckpointEncryption:
         return opened
 
 
-def _decrypt(files: FileOperations, folder: Path, stored: StoredFile, cipher: FileCipher, into: Path) -> StoredFile:
+def _decrypt(
+    files: FileOperations, folder: Path, stored: CheckpointFile, cipher: FileCipher, into: Path
+) -> CheckpointFile:
     """Decrypt a file of ``folder`` into the folder ``into``; return what lies there then."""
     path = into / stored.path
     path.parent.mkdir(parents=True, exist_ok=True)
     refused: AuthenticationError | None = None
     for _ in range(2):
-        encrypted = Hashed(_read(files, folder / stored.path))
-        plain = Hashed(cipher.decrypt(stored.path, encrypted))
+        encrypted = HashingStream(_read(files, folder / stored.path))
+        plain = HashingStream(cipher.decrypt(stored.path, encrypted))
         try:
             files.write_chunks(path, plain)
         except AuthenticationError as error:
             refused = error
         else:
             if encrypted.hash == stored.hash:
-                return StoredFile(stored.path, plain.size, plain.hash)
+                return CheckpointFile(stored.path, plain.size, plain.hash)
         files.remove_file(path)
     check_hash(files, folder, stored, 1)
     if refused is not None:

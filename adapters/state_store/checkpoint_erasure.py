@@ -58,7 +58,7 @@ class Eraser:
 
     def erase(self, found: Erasable) -> None:
         """Make ``found`` unreadable for good, pinned or not."""
-        grave = self._folder.bury(found.folder)
+        grave = self._folder.move_to_erased(found.folder)
         if is_there(grave / MANIFEST):
             destroy_file(self._files, grave / MANIFEST)
         if not is_there(grave / _TOMBSTONE):
@@ -71,11 +71,11 @@ class Eraser:
                 self._files.remove_tree(path)
         self._files.sync_folder(grave)
         if found.step in self._folder.pinned():
-            self._folder.release(found.step)
+            self._folder.unpin(found.step)
 
     def clear(self) -> None:
         """Erase what saves and deletions that were cut short have left."""
-        for folder in self._folder.litter():
+        for folder in self._folder.leftovers():
             for manifest in sorted(folder.rglob(MANIFEST)):
                 destroy_file(self._files, manifest)
         self._folder.prepare()

@@ -64,7 +64,7 @@ class CheckpointReport:
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class QuarantinedFolder:
     """Something in quarantine; ``flaw`` is None where its name does not say why it is there."""
 
     name: str
@@ -76,7 +76,7 @@ class StoreReport:
     """What was found in a store: its checkpoints, oldest first, and what is in quarantine, pinned, and erased when."""
 
     checkpoints: Sequence[CheckpointReport]
-    quarantine: Sequence[SetAside]
+    quarantine: Sequence[QuarantinedFolder]
     pinned: Collection[int] = ()
     erased: Sequence[tuple[str, str]] = ()
 
@@ -91,7 +91,7 @@ class StoreReport:
 
 
 @final
-class Inspector:
+class CheckpointInspector:
     """Looks into stores and checkpoints; ``count`` is told how many bytes were hashed just now.
 
     Without ``hashing`` only names and sizes are compared. It follows no link and writes, moves and locks nothing, so a
@@ -169,7 +169,7 @@ def _time_of_save(folder: Path) -> datetime | None:
     return None
 
 
-def _set_aside(folder: Path) -> Sequence[SetAside]:
+def _set_aside(folder: Path) -> Sequence[QuarantinedFolder]:
     if folder.is_symlink():
         msg = f"{folder} is a link, which could lead anywhere: make the run folder itself a link instead"
         raise StateError(msg)
@@ -178,7 +178,9 @@ def _set_aside(folder: Path) -> Sequence[SetAside]:
     except FileNotFoundError:
         return []
     matches = [_SET_ASIDE.fullmatch(name) for name in names]
-    return [SetAside(name, match["flaw"] if match else None) for name, match in zip(names, matches, strict=True)]
+    return [
+        QuarantinedFolder(name, match["flaw"] if match else None) for name, match in zip(names, matches, strict=True)
+    ]
 
 
 @final

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.files.file_operations import FileOperations
     from holdfast.adapters.state_store.access_guard import AccessGuard
     from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption, DecryptedCopy
-    from holdfast.adapters.state_store.manifest import Manifest, StoredFile
+    from holdfast.adapters.state_store.manifest import CheckpointFile, Manifest
     from holdfast.ports.state_store import OpenFile
 
 
@@ -69,7 +69,7 @@ class CheckpointReader:
 
 
 def _hand_over(
-    files: FileOperations, folder: Path, stored: Sequence[StoredFile], into: Callable[[Path, OpenFile], object]
+    files: FileOperations, folder: Path, stored: Sequence[CheckpointFile], into: Callable[[Path, OpenFile], object]
 ) -> None:
     try:
         verify_while_read(files, folder, stored, into)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.state_store.manifest import StoredFile
+    from holdfast.adapters.state_store.manifest import CheckpointFile
 
 
 def read_manifest(files: FileOperations, folder: Path) -> Manifest:
@@ -136,7 +136,7 @@ def check_files(
                 yield file.path, None
 
 
-def check_hash(files: FileOperations, folder: Path, file: StoredFile, tries: int = 2) -> None:
+def check_hash(files: FileOperations, folder: Path, file: CheckpointFile, tries: int = 2) -> None:
     """Raise ``CorruptCheckpoint`` unless one of ``tries`` reads of ``file`` gives the hash that was saved."""
     if not any(hash_file(files, folder / file.path) == file.hash for _ in range(tries)):
         raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, f"{file.path!r} does not have the bytes that were saved")

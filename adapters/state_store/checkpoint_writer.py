@@ -7,16 +7,23 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
-from holdfast.adapters.state_store.hashing import Hashed
-from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST, Manifest, StoredFile, commit_of, refuse_odd_names
+from holdfast.adapters.state_store.hashing import HashingStream
+from holdfast.adapters.state_store.manifest import (
+    COMMIT,
+    MANIFEST,
+    CheckpointFile,
+    Manifest,
+    check_names,
+    commit_of,
+)
 from holdfast.adapters.state_store.sharded_save import (
     RANKS,
-    Reader,
-    announce,
-    announced,
-    leave_files,
-    leave_problem,
-    received,
+    StagedFileReader,
+    await_key,
+    await_reports,
+    publish_key,
+    report_failure,
+    report_files,
 )
 from holdfast.domain.errors import StateError
 from holdfast.ports.state_store import JoinedPart, StatePart
@@ -48,12 +55,12 @@ class CheckpointWriter:
         whatever the disk makes of it. COMMIT is the last file to be written, after all that it vouches for is durable.
         Raises what a part raises, ``OSError``, and ``StateError`` if the parts have no names that could be read back.
         """
-        _refuse_odd_parts(snapshot)
+        _check_part_names(snapshot)
         self.files.make_folder(folder)
         folders = _make_folders(self.files, folder, snapshot.parts)
         cipher = self.encryption and self.encryption.new(folder.name)
         if snapshot.share is not None:
-            announce(self.files, folder, cipher and cipher.wrapped)
+            publish_key(self.files, folder, cipher and cipher.wrapped)
         stored = _write_parts(self.files, snapshot, folder, cipher)
         if snapshot.share is not None:
             stored = self._join(snapshot, snapshot.share, folder, stored, cipher)
@@ -72,14 +79,14 @@ class CheckpointWriter:
         share = snapshot.share
         assert share is not None
         try:
-            key = announced(self.files, folder, share)
+            key = await_key(self.files, folder, share)
             cipher = None if key is None else self._joined_cipher(share.save_id, key)
             stored = _write_parts(self.files, snapshot, folder, cipher)
             for inner in sorted({(folder / file.path).parent for file in stored}):
                 self.files.sync_folder(inner)
-            leave_files(self.files, folder, share.rank, stored)
+            report_files(self.files, folder, share.rank, stored)
         except Exception as error:
-            leave_problem(self.files, folder, share.rank, explain(error) if isinstance(error, OSError) else error)
+            report_failure(self.files, folder, share.rank, explain(error) if isinstance(error, OSError) else error)
             raise
 
     def _joined_cipher(self, save_id: str, key: WrappedKey) -> FileCipher:
@@ -89,12 +96,17 @@ class CheckpointWriter:
         return self.encryption.join(save_id, key)
 
     def _join(
-        self, snapshot: Snapshot, share: StateShare, folder: Path, own: Sequence[StoredFile], cipher: FileCipher | None
-    ) -> Sequence[StoredFile]:
+        self,
+        snapshot: Snapshot,
+        share: StateShare,
+        folder: Path,
+        own: Sequence[CheckpointFile],
+        cipher: FileCipher | None,
+    ) -> Sequence[CheckpointFile]:
         """Return ``own`` files with those of the other ranks and those that are made of all; drop what is consumed."""
-        stored = {file.path: file for file in (*own, *received(self.files, folder, share))}
+        stored = {file.path: file for file in (*own, *await_reports(self.files, folder, share))}
         joined = [part for part in snapshot.parts if isinstance(part, JoinedPart)]
-        with Reader(self.files, folder, cipher, stored) as reader:
+        with StagedFileReader(self.files, folder, cipher, stored) as reader:
             made = [_write_file(self.files, part.name, folder, part.chunks(reader.read), cipher) for part in joined]
             reader.check_others({file.path for file in own})
         for name in sorted({name for part in joined for name in part.consumes}):
@@ -108,15 +120,15 @@ class CheckpointWriter:
 
 def _write_parts(
     files: FileOperations, snapshot: Snapshot, folder: Path, cipher: FileCipher | None
-) -> Sequence[StoredFile]:
+) -> Sequence[CheckpointFile]:
     """Write what this process has captured of ``snapshot`` into ``folder``, durably."""
     own = sorted((part for part in snapshot.parts if isinstance(part, StatePart)), key=lambda part: part.name)
     return [_write_file(files, part.name, folder, part.chunks(), cipher) for part in own]
 
 
-def _refuse_odd_parts(snapshot: Snapshot) -> None:
+def _check_part_names(snapshot: Snapshot) -> None:
     try:
-        refuse_odd_names(part.name for part in snapshot.parts)
+        check_names(part.name for part in snapshot.parts)
     except CorruptCheckpoint as corruption:
         msg = f"step {snapshot.progress.step} cannot be saved, its parts are at fault: {corruption}"
         raise StateError(msg) from corruption
@@ -133,12 +145,12 @@ def _make_folders(files: FileOperations, folder: Path, parts: Sequence[StatePart
 
 def _write_file(
     files: FileOperations, name: str, folder: Path, plain: Iterable[Buffer], cipher: FileCipher | None
-) -> StoredFile:
+) -> CheckpointFile:
     path = folder / name
-    chunks = Hashed(plain if cipher is None else cipher.encrypt(name, plain))
+    chunks = HashingStream(plain if cipher is None else cipher.encrypt(name, plain))
     files.write_chunks(path, chunks)
     files.sync_file(path)
-    return StoredFile(name, chunks.size, chunks.hash)
+    return CheckpointFile(name, chunks.size, chunks.hash)
 
 
 def _write_durably(files: FileOperations, path: Path, data: bytes) -> None:

@@ -78,34 +78,34 @@ class DiskStateStore(StateStore):
     @override
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
         step = snapshot.progress.step
-        target, draft = self._folder.checkpoint(step), self._folder.draft(snapshot.share)
+        target, staging = self._folder.checkpoint(step), self._folder.staging_folder(snapshot.share)
         self.guard.require(Role.WRITE, f"saving {target}")
         with self._lock:
             try:
                 self._folder.prepare()
-                self._refuse_stored(target)
-                with self._put_off():
+                self._check_not_stored(target)
+                with self._deferring():
                     self._folder.sweep()
                 number = next_generation(self._files, self._folder.checkpoints())
-                manifest = self._writer.write(snapshot, draft, generation=number)
-                self._folder.publish(draft, target)
+                manifest = self._writer.write(snapshot, staging, generation=number)
+                self._folder.publish(staging, target)
             except OSError as error:
                 msg = f"{target} could not be saved and older checkpoints are as before, {explain(error)}"
                 raise StateError(msg) from error
             finally:
-                self._folder.discard(draft)
-            self._retire(saved=step)
+                self._folder.discard(staging)
+            self._apply_retention(saved=step)
         return manifest.info(str(target))
 
     @override
     def contribute(self, snapshot: Snapshot) -> None:
-        draft = self._folder.draft(snapshot.share)
-        self.guard.require(Role.WRITE, f"writing {draft}")
+        staging = self._folder.staging_folder(snapshot.share)
+        self.guard.require(Role.WRITE, f"writing {staging}")
         with self._lock:
             try:
-                self._writer.contribute(snapshot, draft)
+                self._writer.contribute(snapshot, staging)
             except OSError as error:
-                msg = f"{draft} could not be written, {explain(error)}"
+                msg = f"{staging} could not be written, {explain(error)}"
                 raise StateError(msg) from error
 
     @override
@@ -145,7 +145,7 @@ class DiskStateStore(StateStore):
 
     @override
     def tidy(self) -> None:
-        with self._lock, self._put_off():
+        with self._lock, self._deferring():
             self._folder.sweep()
 
     @override
@@ -159,18 +159,18 @@ class DiskStateStore(StateStore):
 
     def adopt(self, step: int, bring: Callable[[Path], object]) -> None:
         """Store the checkpoint of ``step`` that ``bring``, given a new folder, makes there, durable and verified."""
-        target, draft = self._folder.checkpoint(step), self._folder.draft()
+        target, staging = self._folder.checkpoint(step), self._folder.staging_folder()
         with self._lock:
             try:
                 self._folder.prepare()
-                self._refuse_stored(target)
-                bring(draft)
-                self._folder.publish(draft, target)
+                self._check_not_stored(target)
+                bring(staging)
+                self._folder.publish(staging, target)
             except OSError as error:
                 msg = f"{target} could not be stored, {explain(error)}"
                 raise StateError(msg) from error
             finally:
-                self._folder.discard(draft)
+                self._folder.discard(staging)
 
     def pinned(self) -> Collection[int]:
         """Return the steps that somebody asked to be kept; raises ``StateError`` if nobody can tell."""
@@ -200,7 +200,7 @@ class DiskStateStore(StateStore):
         """Delete the checkpoint of ``step``, which is kept elsewhere; raises ``StateError`` if that fails."""
         with self._lock, reading_under(self._folder.root):
             told = read_manifest(self._files, self.folder_of(step)).snapshot
-            self._folder.remove(self.folder_of(step))
+            self._folder.delete_durably(self.folder_of(step))
             self._elsewhere[step] = StoredCheckpoint(told.evaluation_loss, told.saved_at)
 
     def _newest(self, at_most: int | None, read: Callable[[Path], Loaded]) -> Loaded:
@@ -213,10 +213,10 @@ class DiskStateStore(StateStore):
                     rejected += self._reject(folder, problem)
                 else:
                     return replace(loaded, rejected=tuple(rejected))
-            self._folder.refuse_erased()
+            self._folder.check_not_erased()
         return Loaded(None, None, tuple(rejected))
 
-    def _refuse_stored(self, target: Path) -> None:
+    def _check_not_stored(self, target: Path) -> None:
         if is_there(target):
             msg = f"{target} is already stored and was left as it is: save another step, or move it away first"
             raise StateError(msg)
@@ -231,8 +231,8 @@ class DiskStateStore(StateStore):
             return [Rejected(folder.name, str(problem), str(self._folder.set_aside(folder, problem.flaw)))]
         return []
 
-    def _retire(self, *, saved: int) -> None:
-        with self._put_off():
+    def _apply_retention(self, *, saved: int) -> None:
+        with self._deferring():
             found = complete(self._files, self._folder.checkpoints())
             stored = {manifest.progress.step: (folder, manifest.snapshot) for folder, manifest in found}
             kept = {*self._folder.pinned(), *self._held}
@@ -241,10 +241,10 @@ class DiskStateStore(StateStore):
                 for step, (_, of) in stored.items()
             }
             doomed = self.retention.doomed({**self._elsewhere, **known}, saved=saved)
-            self._folder.retire([stored[step][0] for step in doomed if step in stored])
+            self._folder.delete([stored[step][0] for step in doomed if step in stored])
 
     @contextlib.contextmanager
-    def _put_off(self) -> Iterator[None]:
+    def _deferring(self) -> Iterator[None]:
         try:
             yield
         except (OSError, StateError) as error:

@@ -76,7 +76,7 @@ def hash_file(files: FileOperations, path: Path) -> str:
 
 
 @final
-class Hashed:
+class HashingStream:
     """Bytes that are counted and hashed on their way through, in pieces that the processor's cache still holds."""
 
     def __init__(self, chunks: Iterable[Buffer]) -> None:

@@ -35,7 +35,7 @@ class OtherSchemaError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class CheckpointFile:
     """A file of a checkpoint: ``path`` relative in POSIX form, ``size`` in bytes, ``hash`` as ``hash_bytes`` gives."""
 
     path: str
@@ -55,7 +55,7 @@ class Manifest:
     save_id: str
     generation: int
     snapshot: Snapshot
-    files: Sequence[StoredFile]
+    files: Sequence[CheckpointFile]
     wrapped_key: WrappedKey | None = None
 
     @property
@@ -215,7 +215,7 @@ def _conditions(record: Mapping[str, Any]) -> Mapping[str, str]:
     return record
 
 
-def stored_files(records: object) -> Sequence[StoredFile]:
+def stored_files(records: object) -> Sequence[CheckpointFile]:
     """Return the files that a JSON list describes; raises ``CorruptCheckpoint`` if it does not."""
     if not isinstance(records, list):
         raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "files is not a list")
@@ -225,23 +225,23 @@ def stored_files(records: object) -> Sequence[StoredFile]:
     return files
 
 
-def _file(record: Mapping[str, Any]) -> StoredFile:
+def _file(record: Mapping[str, Any]) -> CheckpointFile:
     path = _text(record, "path")
-    _refuse_odd_path(path)
-    return StoredFile(path, _count(record, "size"), _text(record, "hash"))
+    _check_path(path)
+    return CheckpointFile(path, _count(record, "size"), _text(record, "hash"))
 
 
-def refuse_odd_names(paths: Iterable[str]) -> None:
+def check_names(paths: Iterable[str]) -> None:
     """Raise ``CorruptCheckpoint`` unless files of these names can lie in one checkpoint."""
     seen = set()
     for path in sorted(paths):
-        _refuse_odd_path(path)
+        _check_path(path)
         if path in seen or any(str(folder) in seen for folder in PurePosixPath(path).parents):
             raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{path!r} is the name of more than one of them")
         seen.add(path)
 
 
-def _refuse_odd_path(path: str) -> None:
+def _check_path(path: str) -> None:
     pure = PurePosixPath(path)
     is_inside = not pure.is_absolute() and ".." not in pure.parts and path not in {"", ".", MANIFEST, COMMIT}
     if not is_inside or str(pure) != path or "\0" in path:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
-from holdfast.adapters.state_store.manifest import refuse_odd_names
+from holdfast.adapters.state_store.manifest import check_names
 from holdfast.adapters.state_store.store_folder import folder_name
 from holdfast.domain.checkpoints.retention import Retention, StoredCheckpoint
 from holdfast.domain.errors import StateError
@@ -104,7 +104,7 @@ class MemoryStateStore(BasicStateStore):
 
     def _bytes_of(self, snapshot: Snapshot) -> Mapping[str, bytes]:
         try:
-            refuse_odd_names(part.name for part in snapshot.parts)
+            check_names(part.name for part in snapshot.parts)
             return {part.name: b"".join(part.chunks()) for part in snapshot.parts if isinstance(part, StatePart)}
         except (CorruptCheckpoint, OSError) as error:
             why = explain(error) if isinstance(error, OSError) else f"its parts are at fault: {error}"

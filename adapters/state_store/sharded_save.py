@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
     from holdfast.adapters.state_store.checkpoint_encryption import FileCipher
-    from holdfast.adapters.state_store.manifest import StoredFile
+    from holdfast.adapters.state_store.manifest import CheckpointFile
     from holdfast.ports.key_provider import WrappedKey
     from holdfast.ports.state_store import StateShare
 
@@ -38,13 +38,13 @@ _OPEN = "open.json"
 _POLL_SECONDS = 0.05
 
 
-def announce(files: FileOperations, folder: Path, key: WrappedKey | None) -> None:
+def publish_key(files: FileOperations, folder: Path, key: WrappedKey | None) -> None:
     """Tell the other ranks that they may write into the draft ``folder``, and by which key."""
     files.make_folder(folder / RANKS)
     _leave(files, folder / RANKS / _OPEN, {"encryption": key_record(key)})
 
 
-def announced(files: FileOperations, folder: Path, share: StateShare) -> WrappedKey | None:
+def await_key(files: FileOperations, folder: Path, share: StateShare) -> WrappedKey | None:
     """Wait until the first rank has made the draft ``folder``; return its key, None if nothing is encrypted.
 
     Raises ``StateError`` if that takes longer than the ranks are patient, or the save is over.
@@ -59,24 +59,24 @@ def announced(files: FileOperations, folder: Path, share: StateShare) -> Wrapped
     return key_from_record(record.get("encryption"))
 
 
-def leave_files(files: FileOperations, folder: Path, rank: int, stored: Sequence[StoredFile]) -> None:
+def report_files(files: FileOperations, folder: Path, rank: int, stored: Sequence[CheckpointFile]) -> None:
     """Tell the first rank that these are durable."""
     described = [{"path": file.path, "size": file.size, "hash": file.hash} for file in stored]
     _leave(files, folder / RANKS / _record_of(rank), {"files": described})
 
 
-def leave_problem(files: FileOperations, folder: Path, rank: int, problem: object) -> None:
+def report_failure(files: FileOperations, folder: Path, rank: int, problem: object) -> None:
     """Tell the first rank why there will be no files, if the disk takes that much."""
     with contextlib.suppress(OSError):
         _leave(files, folder / RANKS / _record_of(rank), {"problem": str(problem) or type(problem).__name__})
 
 
-def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence[StoredFile]:
+def await_reports(files: FileOperations, folder: Path, share: StateShare) -> Sequence[CheckpointFile]:
     """Wait for every other rank's files and return what the ranks told of them.
 
     Raises ``StateError`` if a rank had a problem or does not come.
     """
-    found: dict[int, Sequence[StoredFile]] = {}
+    found: dict[int, Sequence[CheckpointFile]] = {}
     deadline = time.monotonic() + share.patience
     while missing := [rank for rank in range(1, share.num_ranks) if rank not in found]:
         for rank in missing:
@@ -94,7 +94,7 @@ def received(files: FileOperations, folder: Path, share: StateShare) -> Sequence
 
 
 @final
-class Reader:
+class StagedFileReader:
     """Reads files of the draft ``folder`` from any place, decrypted by ``cipher`` if there is one.
 
     What it returns is what was ``stored``: it is compared with the hashes of ``stored``, or authenticated. Raises
@@ -102,7 +102,7 @@ class Reader:
     """
 
     def __init__(
-        self, files: FileOperations, folder: Path, cipher: FileCipher | None, stored: Mapping[str, StoredFile]
+        self, files: FileOperations, folder: Path, cipher: FileCipher | None, stored: Mapping[str, CheckpointFile]
     ) -> None:
         self._files = files
         self._folder = folder
@@ -127,7 +127,7 @@ class Reader:
             self._check(self._stored[name])  # it may have been read wrong once
             pieces = VerifiedPieces(file, self._folder / name)
             if pieces.hash != self._stored[name].hash:
-                self._refuse(name)
+                self._raise_damaged(name)
         self._verified.add(name)
         return pieces.read
 
@@ -137,12 +137,12 @@ class Reader:
             if name not in self._verified and name not in own:
                 self._check(file)
 
-    def _check(self, file: StoredFile) -> None:
+    def _check(self, file: CheckpointFile) -> None:
         path = self._folder / file.path
         if path.stat().st_size != file.size or all(hash_file(self._files, path) != file.hash for _ in range(2)):
-            self._refuse(file.path)
+            self._raise_damaged(file.path)
 
-    def _refuse(self, name: str) -> NoReturn:
+    def _raise_damaged(self, name: str) -> NoReturn:
         msg = f"{self._folder / name} does not have the bytes that its rank wrote: check the disk and the network"
         raise StateError(msg)
 
@@ -158,10 +158,10 @@ def _record_of(rank: int) -> str:
 
 
 def _leave(files: FileOperations, path: Path, record: Mapping[str, Any]) -> None:
-    draft = path.with_name(f"{path.name}.{uuid4().hex}")  # another one may have failed half-way
-    files.write_file(draft, json.dumps(record).encode())
-    files.sync_file(draft)
-    files.rename(draft, path)
+    staging = path.with_name(f"{path.name}.{uuid4().hex}")  # another one may have failed half-way
+    files.write_file(staging, json.dumps(record).encode())
+    files.sync_file(staging)
+    files.rename(staging, path)
 
 
 def _read(files: FileOperations, path: Path) -> Mapping[str, Any] | None:
@@ -175,7 +175,7 @@ def _read(files: FileOperations, path: Path) -> Mapping[str, Any] | None:
     return record
 
 
-def _files_in(record: Mapping[str, Any], rank: int) -> Sequence[StoredFile]:
+def _files_in(record: Mapping[str, Any], rank: int) -> Sequence[CheckpointFile]:
     if "problem" in record:
         msg = f"rank {rank} could not write its part: {record['problem']}"
         raise StateError(msg)

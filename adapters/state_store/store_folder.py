@@ -61,7 +61,7 @@ class StoreFolder:
         self._files = files
         self._checkpoints = root / "checkpoints"
         self._quarantine = root / "quarantine"
-        self._drafts = root / ".tmp"
+        self._staging = root / ".tmp"
         self._trash = root / ".trash"
         self._pins = root / "pins"
         self._erased = root / "erased"
@@ -69,7 +69,7 @@ class StoreFolder:
 
     def prepare(self) -> None:
         """Make what is missing."""
-        self._make(self._checkpoints, self._quarantine, self._drafts, self._trash)
+        self._make(self._checkpoints, self._quarantine, self._staging, self._trash)
 
     def checkpoint(self, step: int) -> Path:
         """Return where ``step`` is kept."""
@@ -77,7 +77,7 @@ class StoreFolder:
 
     def pinned(self) -> Collection[int]:
         """Return the steps whose checkpoints somebody asked to be kept."""
-        _refuse_link(self._pins)
+        _check_no_link(self._pins)
         try:
             names = [path.name for path in self._pins.iterdir()]
         except FileNotFoundError:
@@ -85,15 +85,15 @@ class StoreFolder:
         return {int(match[1]) for match in map(_NAME.fullmatch, names) if match}
 
     def pin(self, step: int) -> None:
-        """Have the checkpoint of ``step`` kept until ``release``; raises ``StateError`` if there is none."""
-        self._refuse_missing(step)
+        """Have the checkpoint of ``step`` kept until ``unpin``; raises ``StateError`` if there is none."""
+        self._check_stored(step)
         self._make(self._pins)
         if not is_there(self._pins / folder_name(step)):
             self._files.write_file(self._pins / folder_name(step), b"")
         self._files.sync_folder(self._pins)
-        self._refuse_missing(step)  # a run that trains may have deleted it meanwhile
+        self._check_stored(step)  # a run that trains may have deleted it meanwhile
 
-    def release(self, step: int) -> None:
+    def unpin(self, step: int) -> None:
         """Leave the checkpoint of ``step`` to retention again; raises ``StateError`` if it was not pinned."""
         if step not in self.pinned():
             msg = f"step {step} of {self.root} is not pinned: {self._pins} holds a file for each that is"
@@ -101,13 +101,13 @@ class StoreFolder:
         self._files.remove_file(self._pins / folder_name(step))
         self._files.sync_folder(self._pins)
 
-    def draft(self, share: StateShare | None = None) -> Path:
+    def staging_folder(self, share: StateShare | None = None) -> Path:
         """Return where a new save, or the one that ``share`` is of, is under way; its name is the save's id."""
-        return self._drafts / (uuid4().hex if share is None else share.save_id)
+        return self._staging / (uuid4().hex if share is None else share.save_id)
 
     def checkpoints(self, at_most: int | None = None) -> Sequence[Path]:
         """Return whatever is named as a checkpoint, by step, up to that of the step ``at_most``."""
-        _refuse_link(self._checkpoints)
+        _check_no_link(self._checkpoints)
         try:
             names = [path.name for path in self._checkpoints.iterdir()]
         except FileNotFoundError:
@@ -115,22 +115,22 @@ class StoreFolder:
         steps = sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
         return [self.checkpoint(step) for step in steps if at_most is None or step <= at_most]
 
-    def publish(self, draft: Path, target: Path) -> None:
+    def publish(self, staging: Path, target: Path) -> None:
         """Move a complete draft to its place, durably, or leave no trace of it there."""
-        self._files.rename(draft, target)
+        self._files.rename(staging, target)
         try:
             self._files.sync_folder(self._checkpoints)
-            self._files.sync_folder(self._drafts)
+            self._files.sync_folder(self._staging)
         except BaseException:
             with contextlib.suppress(OSError):
-                self._files.rename(target, draft)
+                self._files.rename(target, staging)
             raise
 
-    def discard(self, draft: Path) -> None:
+    def discard(self, staging: Path) -> None:
         """Delete a draft, if it is there; one that cannot be deleted is left to ``sweep``."""
         with contextlib.suppress(OSError):
-            if is_there(draft):
-                self._files.remove_tree(draft)
+            if is_there(staging):
+                self._files.remove_tree(staging)
 
     def set_aside(self, folder: Path, flaw: str) -> Path:
         """Move a checkpoint into quarantine, named after what is wrong with it, and return where it is now."""
@@ -141,13 +141,13 @@ class StoreFolder:
         for folder in reversed(self.checkpoints()[len(self.checkpoints(step)) :]):
             self._move(folder, self._superseded / folder.name)
 
-    def bury(self, folder: Path) -> Path:
+    def move_to_erased(self, folder: Path) -> Path:
         """Move a checkpoint to where erased ones lie, unless it is there already, and return where it is now."""
         if folder.parent == self._erased:
             return folder
         return self._move(folder, self._erased / folder.name)
 
-    def refuse_erased(self) -> None:
+    def check_not_erased(self) -> None:
         """Raise ``StateError`` if checkpoints were erased here: who finds no others must not begin anew unawares."""
         if _children(self._erased):
             msg = f"checkpoints of {self.root} were erased and none is left: start anew with --fresh"
@@ -158,18 +158,18 @@ class StoreFolder:
         places = (self._checkpoints, self._quarantine, self._superseded, self._erased)
         return [path for place in places for path in _children(place)]
 
-    def litter(self) -> Sequence[Path]:
+    def leftovers(self) -> Sequence[Path]:
         """Return what failures and crashes have left."""
-        return [*_children(self._trash), *_children(self._drafts)]
+        return [*_children(self._trash), *_children(self._staging)]
 
-    def retire(self, folders: Sequence[Path]) -> None:
+    def delete(self, folders: Sequence[Path]) -> None:
         """Delete checkpoints, each recorded before, and gone from its place before its first file is, if one may."""
         for folder in folders if self._guard.allows(Role.DELETE) else ():
             self._guard.record_deletion(folder.name, "retention")
             self._files.rename(folder, self._trash / f"{folder.name}.{uuid4().hex}")
         self.sweep()
 
-    def remove(self, folder: Path) -> None:
+    def delete_durably(self, folder: Path) -> None:
         """Delete one checkpoint, a copy of which is archived, durably; touch nothing else, beside what others do."""
         self._guard.record_deletion(folder.name, "the disk is nearly full")
         target = self._trash / f"{folder.name}.{uuid4().hex}"
@@ -182,14 +182,14 @@ class StoreFolder:
         """Delete what failures and crashes have left, if one may, once its move out of ``checkpoints`` is durable."""
         if not self._guard.allows(Role.DELETE):
             return
-        litter = self.litter()
-        if litter:
+        leftovers = self.leftovers()
+        if leftovers:
             self._files.sync_folder(self._trash)
             self._files.sync_folder(self._checkpoints)
-        for path in litter:
+        for path in leftovers:
             self._files.remove_tree(path)
 
-    def _refuse_missing(self, step: int) -> None:
+    def _check_stored(self, step: int) -> None:
         if not is_there(self.checkpoint(step)):
             msg = f"{self.checkpoint(step)} is not there: name a step that inspect shows"
             raise StateError(msg)
@@ -205,7 +205,7 @@ class StoreFolder:
     def _make(self, *folders: Path) -> None:
         self._make_root(self.root)
         for folder in folders:
-            _refuse_link(folder)
+            _check_no_link(folder)
             if not folder.is_dir():
                 self._files.make_folder(folder)
         self._files.sync_folder(self.root)
@@ -229,14 +229,14 @@ def _free_name(path: Path) -> Path:
 
 
 def _children(folder: Path) -> Sequence[Path]:
-    _refuse_link(folder)
+    _check_no_link(folder)
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
         return []
 
 
-def _refuse_link(folder: Path) -> None:
+def _check_no_link(folder: Path) -> None:
     if folder.is_symlink():
         msg = f"{folder} is a link, which could lead anywhere: make the run folder itself a link instead"
         raise StateError(msg)

@@ -66,7 +66,7 @@ class TierMigrator:
 
         Raises ``CorruptCheckpoint`` for a copy that is damaged, ``StateError`` if it cannot be brought.
         """
-        self._disk.adopt(step, lambda draft: self._archive.fetch(step, draft))
+        self._disk.adopt(step, lambda staging: self._archive.fetch(step, staging))
         self._disk.hold(step)
         self._brought[step] = self._clock()
         self._tell(AcknowledgeMove(step, Tier.ARCHIVE, Tier.DISK, reason))

@@ -161,7 +161,7 @@ class TieredStateStore(StateStore):
         self._rejected = loaded.rejected
         return found
 
-    def refuse_other(self, run: str | None) -> None:
+    def check_owner(self, run: str | None) -> None:
         """Raise ``StateError`` if the archive holds copies of another run than that of the id ``run``."""
         if self._archive.owner() != run and self._archive.list():
             msg = f"{self._archive.name} holds copies of another run: give this one another archive url or run.name"
@@ -169,7 +169,7 @@ class TieredStateStore(StateStore):
 
     def claim(self, run: str) -> None:
         """Have the archive hold copies of the run of the id ``run`` alone; raises ``StateError`` if it cannot."""
-        self.refuse_other(run)
+        self.check_owner(run)
         self._archive.claim(run)
 
     @override

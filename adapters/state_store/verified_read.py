@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
-    from holdfast.adapters.state_store.manifest import StoredFile
+    from holdfast.adapters.state_store.manifest import CheckpointFile
     from holdfast.ports.state_store import OpenFile, StateFile
 
 _LARGE = 1 << 20  # a smaller file is read into memory and verified before anybody gets a byte of it
 
 
 def verify_while_read(
-    files: FileOperations, folder: Path, stored: Sequence[StoredFile], use: Callable[[Path, OpenFile], object]
+    files: FileOperations, folder: Path, stored: Sequence[CheckpointFile], use: Callable[[Path, OpenFile], object]
 ) -> None:
     """Have ``use`` read the ``stored`` files of ``folder``; raise ``CorruptCheckpoint`` if their bytes are wrong.
 
@@ -48,7 +48,7 @@ def verify_while_read(
     raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, "its files give other bytes each time that they are read")
 
 
-def _read_small(files: FileOperations, folder: Path, stored: StoredFile) -> bytes:
+def _read_small(files: FileOperations, folder: Path, stored: CheckpointFile) -> bytes:
     for _ in range(2):
         with files.open_file(folder / stored.path) as file:
             data = file.readall()
@@ -81,7 +81,7 @@ class _Reading:
                 raise
             self._hashes[name] |= file.finish()
 
-    def is_sound(self, stored: Sequence[StoredFile]) -> bool:
+    def is_sound(self, stored: Sequence[CheckpointFile]) -> bool:
         """Return whether all that was read is as saved, or else raise ``CorruptCheckpoint`` if a file is not.
 
         What was not read to its end is read now, and again what is not as saved: it may have been changed behind

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.token_store.folder_operations import Damaged
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError
 from holdfast.adapters.shared.token_store.shard_reader import lock_to_evict, read_name
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST
 from holdfast.domain.data.cache_eviction import CachedShard
@@ -30,7 +30,7 @@ class _Stored:
 
 
 @final
-class Room:
+class CacheBudget:
     """Keeps the shards in ``folder``, of whatever dataset, within ``budget`` bytes."""
 
     def __init__(self, folder: TokenFolder, shards: StoredShards, *, budget: int, policy: EvictionPolicy) -> None:
@@ -43,9 +43,9 @@ class Room:
     def check(self, num_bytes: int) -> None:
         """Raise ``ConfigurationError`` if a shard of ``num_bytes`` would not fit into an empty cache."""
         if num_bytes > self._budget:
-            self._refuse(num_bytes, 0)
+            self._raise_too_small(num_bytes, 0)
 
-    def make(self, num_bytes: int) -> None:
+    def free(self, num_bytes: int) -> None:
         """Delete as many shards as it takes for ``num_bytes`` more; the caller holds the folder's lock.
 
         Deletes nothing, and raises ``ConfigurationError``, if what others have open leaves too little.
@@ -63,11 +63,11 @@ class Room:
                     victims.append(path)
                     excess -= stored[path].num_bytes
             if excess > 0:
-                self._refuse(num_bytes, used - sum(stored[path].num_bytes for path in victims))
+                self._raise_too_small(num_bytes, used - sum(stored[path].num_bytes for path in victims))
             for path in victims:
                 self._folder.throw_away(path)
 
-    def _refuse(self, num_bytes: int, pinned: int) -> None:
+    def _raise_too_small(self, num_bytes: int, pinned: int) -> None:
         needed = num_bytes + pinned
         msg = (
             f"the budget of {self._budget} bytes for the token cache in {self._folder.root} is too small: this shard "
@@ -107,7 +107,7 @@ class Room:
             with os.scandir(path) as entries:
                 status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
             last_used = status[MANIFEST].st_mtime
-        except (FileNotFoundError, NotADirectoryError, KeyError, Damaged, DataError):
+        except (FileNotFoundError, NotADirectoryError, KeyError, CorruptTokensError, DataError):
             return None  # nothing complete of ours, so not ours to delete
         if path.parent == self._shards.place:
             last_used = max(last_used, self._shards.last_used(name))

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING, final
 from blake3 import blake3
 from typing_extensions import override
 
-from holdfast.adapters.shared.token_store.folder_operations import Damaged, TokenFileOperations, plain_name, storing
+from holdfast.adapters.shared.token_store.folder_operations import (
+    CorruptTokensError,
+    TokenFileOperations,
+    plain_name,
+    storing,
+)
 from holdfast.adapters.shared.token_store.shard_writer import ShardWriter
 from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST
 from holdfast.adapters.shared.token_store.token_shards import StoredShards
-from holdfast.adapters.token_cache.cache_budget import Room
+from holdfast.adapters.token_cache.cache_budget import CacheBudget
 from holdfast.domain.data.cache_eviction import LeastRecentlyUsed, OwnLast
 from holdfast.ports.basic import BasicTokenSource
 from holdfast.ports.token_cache import TokenCache
@@ -64,7 +69,9 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
         place = self._folder.root / plain_name(fingerprint)
         self._shards = StoredShards(self._folder, place, verify=verify, max_open=max_open, encryption=encryption)
         policy = eviction or OwnLast({place.name}, LeastRecentlyUsed())
-        self._room = None if budget is None else Room(self._folder, self._shards, budget=budget, policy=policy)
+        self._cache_budget = (
+            None if budget is None else CacheBudget(self._folder, self._shards, budget=budget, policy=policy)
+        )
 
     @override
     def shards(self) -> Sequence[TokenShard]:
@@ -82,7 +89,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
             if (stored := self._stored(name)) is not None:
                 return stored.shard
             self._folder.make_folder(self._shards.place)
-        grown = self._room.check if self._room else _unlimited
+        grown = self._cache_budget.check if self._cache_budget else _unlimited
         with self._folder.draft() as draft:  # what the parts raise is not the disk's, and comes through
             cipher = self._encryption and self._encryption.new()
             manifest = ShardWriter(self._folder.files, draft, grown, cipher).write(name, parts, meta)
@@ -111,8 +118,8 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
         with self._folder.locked():
             if (stored := self._stored(manifest.name)) is not None:
                 return stored  # another process was faster, and its shard may be in use
-            if self._room is not None:
-                self._room.make(sum(manifest.sizes.values()) + (draft / MANIFEST).stat().st_size)
+            if self._cache_budget is not None:
+                self._cache_budget.free(sum(manifest.sizes.values()) + (draft / MANIFEST).stat().st_size)
             self._folder.make_folder(target.parent)
             self._folder.publish(draft, target)
         return manifest
@@ -121,7 +128,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
         path = self._shards.path_of(name)
         try:
             return self._shards.read(path)
-        except (FileNotFoundError, NotADirectoryError, Damaged):
+        except (FileNotFoundError, NotADirectoryError, CorruptTokensError):
             pass  # what is there, if anything, is no shard
         if path.exists() or path.is_symlink():
             self._shards.set_aside(name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.token_source.documents import DocumentScanner, check_ids, narrowest
-from holdfast.adapters.token_source.shards import Piece, fingerprint_of, piece_name, stamp_of
+from holdfast.adapters.token_source.shards import FileShard, fingerprint_of, shard_name, stamp_of
 from holdfast.domain.errors import DataError
 from holdfast.ports.token_source import Tokens, TokenShard
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.adapters.shared.token_store.derived_arrays import Arrays, KeptArrays
-    from holdfast.adapters.token_source.shards import Reading, TokenFile
+    from holdfast.adapters.shared.token_store.derived_arrays import Arrays, DerivedArrayStore
+    from holdfast.adapters.token_source.shards import ReadOptions, TokenFile
 
 _CHUNK = 1 << 22
 _AS_THEY_ARE = {np.dtype("<u2"): "<u2", np.dtype("<u4"): "<u4", np.dtype("<i2"): "<u2", np.dtype("<i4"): "<u4"}
@@ -30,19 +30,21 @@ _HEADER_BYTES = 1024
 _MAGIC = {20240520: "uint16", 20240801: "uint32"}
 
 
-def flat_pieces(file: TokenFile, reading: Reading, kept: KeptArrays, folder: Path) -> Iterator[Piece]:
+def binary_shards(
+    file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path
+) -> Iterator[FileShard]:
     """Yield the shards of ``file``, cut between documents; what was found out about it is kept in ``folder``."""
-    ids = open_flat(file, reading.dtype)
-    index = kept.get(folder / "documents.safetensors", lambda: _scan(file, ids, reading))
+    ids = open_flat(file, options.dtype)
+    index = derived.get(folder / "documents.safetensors", lambda: _scan(file, ids, options))
     offsets, content = index["offsets"], index["content"].tobytes().hex()
     if offsets[-1] != len(ids):
         msg = f"{file.name} changed while it was read: start again once nobody writes to it"
         raise DataError(msg)
-    for number, (first, last) in enumerate(_cuts(offsets, reading.shard_tokens)):
+    for number, (first, last) in enumerate(_cuts(offsets, options.shard_tokens)):
         begin, end = int(offsets[first]), int(offsets[last])
-        fingerprint = fingerprint_of(content, reading.end_of_text, begin, end)
-        shard = TokenShard(piece_name(file, number), end - begin, last - first, fingerprint)
-        yield Piece(shard, partial(_open, file, reading, kept, folder, (first, last)), file.name, file.place)
+        fingerprint = fingerprint_of(content, options.end_of_text, begin, end)
+        shard = TokenShard(shard_name(file, number), end - begin, last - first, fingerprint)
+        yield FileShard(shard, partial(_open, file, options, derived, folder, (first, last)), file.name, file.place)
 
 
 def open_flat(file: TokenFile, dtype: str) -> NDArray[np.integer[Any]]:
@@ -103,11 +105,11 @@ def _told_beside(file: TokenFile) -> str | None:
     return None
 
 
-def _scan(file: TokenFile, ids: NDArray[np.integer[Any]], reading: Reading) -> Arrays:
-    scanner = DocumentScanner(reading.end_of_text)
+def _scan(file: TokenFile, ids: NDArray[np.integer[Any]], options: ReadOptions) -> Arrays:
+    scanner = DocumentScanner(options.end_of_text)
     for begin in range(0, len(ids), _CHUNK):
         chunk = ids[begin : begin + _CHUNK]
-        check_ids(chunk, reading.vocabulary_size, partial(_place, file, begin))
+        check_ids(chunk, options.vocabulary_size, partial(_place, file, begin))
         scanner.feed(chunk)
     return scanner.finish()
 
@@ -125,17 +127,19 @@ def _cuts(offsets: NDArray[np.int64], shard_tokens: int) -> Iterator[tuple[int, 
         first = last
 
 
-def _open(file: TokenFile, reading: Reading, kept: KeptArrays, folder: Path, documents: tuple[int, int]) -> Tokens:
+def _open(
+    file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path, documents: tuple[int, int]
+) -> Tokens:
     first, last = documents
     if not file.path.exists() or stamp_of(file.path) != file.stamp:
         msg = f"{file.name} is gone or was changed since this run began: put it back, or start again to read it anew"
         raise DataError(msg)
-    index = kept.get(folder / "documents.safetensors", lambda: _scan(file, open_flat(file, reading.dtype), reading))
+    index = derived.get(folder / "documents.safetensors", lambda: _scan(file, open_flat(file, options.dtype), options))
     offsets, hashes = index["offsets"][first : last + 1], index["hashes"][first:last]
-    ids = open_flat(file, reading.dtype)
+    ids = open_flat(file, options.dtype)
     part: NDArray[Any] = ids[offsets[0] : offsets[-1]]
     if part.dtype not in {np.dtype(np.uint16), np.dtype(np.uint32)}:
         narrow = part.astype
         path = folder / f"ids-{first}.safetensors"
-        part = kept.get(path, lambda: {"ids": narrow(narrowest(reading.vocabulary_size))})["ids"]
+        part = derived.get(path, lambda: {"ids": narrow(narrowest(options.vocabulary_size))})["ids"]
     return Tokens(part, offsets - offsets[0], hashes)

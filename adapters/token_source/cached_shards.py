@@ -9,7 +9,7 @@ from holdfast.adapters.shared.token_store.folder_operations import TokenFileOper
 from holdfast.adapters.shared.token_store.token_folder import MARKER, TokenFolder
 from holdfast.adapters.shared.token_store.token_shards import StoredShards
 from holdfast.adapters.token_source.documents import check_ids
-from holdfast.adapters.token_source.shards import Piece
+from holdfast.adapters.token_source.shards import FileShard
 from holdfast.domain.errors import DataError
 from holdfast.ports.token_source import Tokens, TokenShard
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.adapters.token_source.shards import Reading
+    from holdfast.adapters.token_source.shards import ReadOptions
 
 _REMEDY = "fill that cache again, or leave the path out"
 
 
-def is_stored(path: Path) -> bool:
+def is_token_cache(path: Path) -> bool:
     """Return whether ``path`` is a token cache, or the folder of one dataset in it."""
     return (path / MARKER).is_file() or (path.is_dir() and (path.parent / MARKER).is_file())
 
 
-def stored_pieces(path: Path, reading: Reading, *, verify: bool, max_open: int) -> Iterator[Piece]:
-    """Yield the shards below ``path``, for which ``is_stored`` is true; none of them is deleted."""
+def cached_shards(path: Path, options: ReadOptions, *, verify: bool, max_open: int) -> Iterator[FileShard]:
+    """Yield the shards below ``path``, for which ``is_token_cache`` is true; none of them is deleted."""
     place = _only_dataset(path) if (path / MARKER).is_file() else path
     folder = TokenFolder(place.parent, TokenFileOperations())
     stored = StoredShards(folder, place, verify=verify, max_open=max_open, remedy=_REMEDY, error=DataError)
     for name, manifest in stored.scan().items():
         shard = manifest.shard
         named = TokenShard(f"{place}/{name}", shard.num_tokens, shard.num_documents, shard.fingerprint)
-        yield Piece(
-            named, partial(_open, stored, shard, reading.vocabulary_size if verify else None), named.name, str(place)
+        yield FileShard(
+            named, partial(_open, stored, shard, options.vocabulary_size if verify else None), named.name, str(place)
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.adapters.token_source.documents import DocumentScanner, check_ids, narrowest
-from holdfast.adapters.token_source.shards import Piece, fingerprint_of, piece_name
+from holdfast.adapters.token_source.shards import FileShard, fingerprint_of, shard_name
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.token_source import Tokens, TokenShard
 
@@ -19,64 +19,66 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from holdfast.adapters.shared.token_store.derived_arrays import Arrays, KeptArrays
-    from holdfast.adapters.token_source.shards import Reading, TokenFile
+    from holdfast.adapters.shared.token_store.derived_arrays import Arrays, DerivedArrayStore
+    from holdfast.adapters.token_source.shards import ReadOptions, TokenFile
 
 _BATCH_ROWS = 1024
 
 
-def column_pieces(file: TokenFile, reading: Reading, kept: KeptArrays, folder: Path) -> Iterator[Piece]:
+def columnar_shards(
+    file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path
+) -> Iterator[FileShard]:
     """Yield the shards of ``file``, each some of its rows, converted into ``folder`` unless they are there already."""
 
     def convert() -> Arrays:
         number = 0
-        for number, arrays in enumerate(_converted(file, reading), start=1):
-            kept.get(_path(folder, number - 1), lambda arrays=arrays: arrays)  # type: ignore[misc]
+        for number, arrays in enumerate(_converted(file, options), start=1):
+            derived.get(_path(folder, number - 1), lambda arrays=arrays: arrays)  # type: ignore[misc]
         return {"num_shards": np.array([number], np.int64)}
 
-    for number in range(int(kept.get(folder / "converted.safetensors", convert)["num_shards"][0])):
-        arrays = _get(file, reading, kept, folder, number)
-        fingerprint = fingerprint_of(arrays["content"].tobytes().hex(), reading.end_of_text)
-        name = piece_name(file, number)
+    for number in range(int(derived.get(folder / "converted.safetensors", convert)["num_shards"][0])):
+        arrays = _get(file, options, derived, folder, number)
+        fingerprint = fingerprint_of(arrays["content"].tobytes().hex(), options.end_of_text)
+        name = shard_name(file, number)
         shard = TokenShard(name, len(arrays["ids"]), len(arrays["hashes"]), fingerprint)
-        yield Piece(shard, partial(_open, file, reading, kept, folder, number), file.name, file.place)
+        yield FileShard(shard, partial(_open, file, options, derived, folder, number), file.name, file.place)
 
 
-def _open(file: TokenFile, reading: Reading, kept: KeptArrays, folder: Path, number: int) -> Tokens:
-    arrays = _get(file, reading, kept, folder, number)
+def _open(file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path, number: int) -> Tokens:
+    arrays = _get(file, options, derived, folder, number)
     return Tokens(arrays["ids"], arrays["offsets"], arrays["hashes"])
 
 
-def _get(file: TokenFile, reading: Reading, kept: KeptArrays, folder: Path, number: int) -> Arrays:
-    return kept.get(_path(folder, number), lambda: next(islice(_converted(file, reading), number, None)))
+def _get(file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path, number: int) -> Arrays:
+    return derived.get(_path(folder, number), lambda: next(islice(_converted(file, options), number, None)))
 
 
 def _path(folder: Path, number: int) -> Path:
     return folder / f"shard-{number:06d}.safetensors"
 
 
-def _converted(file: TokenFile, reading: Reading) -> Iterator[Arrays]:
+def _converted(file: TokenFile, options: ReadOptions) -> Iterator[Arrays]:
     parts: list[NDArray[np.unsignedinteger]] = []
-    scanner = DocumentScanner(reading.end_of_text)
+    scanner = DocumentScanner(options.end_of_text)
     num_tokens = 0
-    for ids in _ids_of_batches(file, reading):
+    for ids in _ids_of_batches(file, options):
         parts.append(ids)
         scanner.feed(ids)
         num_tokens += len(ids)
-        if num_tokens >= reading.shard_tokens:
+        if num_tokens >= options.shard_tokens:
             yield {"ids": np.concatenate(parts), **scanner.finish()}
-            parts, scanner, num_tokens = [], DocumentScanner(reading.end_of_text), 0
+            parts, scanner, num_tokens = [], DocumentScanner(options.end_of_text), 0
     if num_tokens:
         yield {"ids": np.concatenate(parts), **scanner.finish()}
 
 
-def _ids_of_batches(file: TokenFile, reading: Reading) -> Iterator[NDArray[np.unsignedinteger]]:
+def _ids_of_batches(file: TokenFile, options: ReadOptions) -> Iterator[NDArray[np.unsignedinteger]]:
     row = 0
-    for flat, lengths in _lists(file, reading.column):
+    for flat, lengths in _lists(file, options.column):
         ends = np.cumsum(lengths)
-        check_ids(flat, reading.vocabulary_size, partial(_place, file, row, ends))
-        narrow = flat.astype(narrowest(reading.vocabulary_size))
-        yield _with_end_of_text(narrow, lengths, reading.end_of_text)
+        check_ids(flat, options.vocabulary_size, partial(_place, file, row, ends))
+        narrow = flat.astype(narrowest(options.vocabulary_size))
+        yield _with_end_of_text(narrow, lengths, options.end_of_text)
         row += len(lengths)
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Literal, final
 
 from typing_extensions import override
 
-from holdfast.adapters.shared.token_store.derived_arrays import KeptArrays
+from holdfast.adapters.shared.token_store.derived_arrays import DerivedArrayStore
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations, safe_name, storing
-from holdfast.adapters.shared.token_store.lru_cache import Recent
+from holdfast.adapters.shared.token_store.lru_cache import LruCache
 from holdfast.adapters.shared.token_store.token_folder import TokenFolder
-from holdfast.adapters.token_source.binary_files import flat_pieces
-from holdfast.adapters.token_source.cached_shards import is_stored, stored_pieces
-from holdfast.adapters.token_source.columnar_files import column_pieces
+from holdfast.adapters.token_source.binary_files import binary_shards
+from holdfast.adapters.token_source.cached_shards import cached_shards, is_token_cache
+from holdfast.adapters.token_source.columnar_files import columnar_shards
 from holdfast.adapters.token_source.discovery import find_files
-from holdfast.adapters.token_source.shards import Reading, fingerprint_of
+from holdfast.adapters.token_source.shards import ReadOptions, fingerprint_of
 from holdfast.domain.data.data_files import DataFile, DataFiles
 from holdfast.domain.errors import DataError
 from holdfast.ports.basic import BasicTokenSource
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.adapters.shared.token_store.derived_arrays import Arrays
-    from holdfast.adapters.token_source.shards import Piece, TokenFile
+    from holdfast.adapters.token_source.shards import FileShard, TokenFile
     from holdfast.ports.token_source import Tokens, TokenShard
 
 _MAX_OPEN = 64
@@ -64,13 +64,13 @@ class FilesTokenSource(BasicTokenSource):
     ) -> None:
         self._paths = list(paths)
         self._places = list(paths.values()) if isinstance(paths, Mapping) else []
-        self._reading = Reading(end_of_text, vocabulary_size, dtype, column, shard_tokens)
+        self._options = ReadOptions(end_of_text, vocabulary_size, dtype, column, shard_tokens)
         self._verify = verify
         self._folder = TokenFolder(folder.absolute(), TokenFileOperations())
-        self._kept = KeptArrays(self._folder, verify=verify, max_open=_MAX_OPEN)
-        self._recent: Recent[str, Tokens] = Recent(_MAX_OPEN)
+        self._kept = DerivedArrayStore(self._folder, verify=verify, max_open=_MAX_OPEN)
+        self._recent: LruCache[str, Tokens] = LruCache(_MAX_OPEN)
         self._lock = Lock()
-        self._pieces: Mapping[str, Piece] | None = None
+        self._pieces: Mapping[str, FileShard] | None = None
         self._numbers: Mapping[str, int] = {}
 
     @override
@@ -113,18 +113,18 @@ class FilesTokenSource(BasicTokenSource):
             )
             for (number, below), shards in found.items()
         ]
-        reading = fingerprint_of(self._reading.end_of_text, self._reading.shard_tokens)
+        options = fingerprint_of(self._options.end_of_text, self._options.shard_tokens)
         own = [places[number] for number in sorted(places)]
-        return DataFiles(reading, {"": own}, {"": self._places or own}, files)
+        return DataFiles(options, {"": own}, {"": self._places or own}, files)
 
-    def _piece(self, shard: TokenShard) -> Piece:
+    def _piece(self, shard: TokenShard) -> FileShard:
         piece = self._found().get(shard.name)
         if piece is None or piece.shard != shard:
             msg = f"{shard.name} is not what is among these files now: start again, and they are read anew"
             raise DataError(msg)
         return piece
 
-    def _found(self) -> Mapping[str, Piece]:
+    def _found(self) -> Mapping[str, FileShard]:
         with self._lock:
             if self._pieces is None:
                 numbered = [
@@ -140,21 +140,21 @@ class FilesTokenSource(BasicTokenSource):
                 }
             return self._pieces
 
-    def _rank(self, number: int, piece: Piece) -> str:
+    def _rank(self, number: int, piece: FileShard) -> str:
         place = self._places[number] if self._places else piece.place
         return f"{place}{piece.shard.name.removeprefix(piece.place)}"
 
-    def _pieces_at(self, path: str) -> Iterator[Piece]:
-        if "://" not in path and is_stored(Path(path)):
-            yield from stored_pieces(Path(path).absolute(), self._reading, verify=self._verify, max_open=_MAX_OPEN)
+    def _pieces_at(self, path: str) -> Iterator[FileShard]:
+        if "://" not in path and is_token_cache(Path(path)):
+            yield from cached_shards(Path(path).absolute(), self._options, verify=self._verify, max_open=_MAX_OPEN)
             return
         for file in find_files(path, self._folder):
             is_flat = file.path.suffix.lower() in {".npy", ".bin"}
-            pieces = flat_pieces if is_flat else column_pieces
-            yield from pieces(file, self._reading, self._kept, self._prepared(self._key_of(file)))
+            pieces = binary_shards if is_flat else columnar_shards
+            yield from pieces(file, self._options, self._kept, self._prepared(self._key_of(file)))
 
     def _key_of(self, file: TokenFile) -> str:
-        return f"{self._reading} {file.etag} {file.name}"
+        return f"{self._options.to_key()} {file.etag} {file.name}"
 
     def _prepared(self, key: str) -> Path:
         place = self._folder.root / ".files" / safe_name(key)

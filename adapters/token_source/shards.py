@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.ports.token_source import Tokens, TokenShard
 
-    PieceOpener = Callable[[], Tokens]
+    TokensOpener = Callable[[], Tokens]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class TokenFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How files are read: what ends a document, which ids there are, their type in raw files, and what a shard is."""
 
     end_of_text: int
@@ -40,13 +40,20 @@ class Reading:
     column: str
     shard_tokens: int
 
+    def to_key(self) -> str:
+        """Return the text that names folders of conversions; it must never change, or conversions are made again."""
+        return (
+            f"Reading(end_of_text={self.end_of_text!r}, vocabulary_size={self.vocabulary_size!r}, "
+            f"dtype={self.dtype!r}, column={self.column!r}, shard_tokens={self.shard_tokens!r})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileShard:
     """A shard and how to open it; ``file`` is what it is a part of, and ``place`` where the path to that begins."""
 
     shard: TokenShard
-    open: PieceOpener
+    open: TokensOpener
     file: str
     place: str
 
@@ -57,7 +64,7 @@ def stamp_of(path: Path) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}"
 
 
-def piece_name(file: TokenFile, number: int) -> str:
+def shard_name(file: TokenFile, number: int) -> str:
     """Return the name of a file's shard; those of one file sort by number."""
     return f"{file.name}#{number:06d}"
 

@@ -37,7 +37,7 @@ def pin(options: argparse.Namespace) -> int:
 
     folder = StoreFolder(options.run, FileOperations())
     try:
-        (folder.release if options.release else folder.pin)(options.step)
+        (folder.unpin if options.release else folder.pin)(options.step)
     except OSError as error:
         msg = f"the pins of {options.run} cannot be changed, {explain(error)}"
         raise StateError(msg) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.json_lines import JsonLines
-from holdfast.adapters.state_store.checkpoint_inspection import Inspector, is_checkpoint
+from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector, is_checkpoint
 from holdfast.adapters.state_store.manifest import SCHEMA
 from holdfast.bootstrap.operations.tables import readable, shown, table, time_of
 from holdfast.configs.error_messages import one_line
@@ -56,7 +56,7 @@ def inspect(path: Path, *, hashing: bool, as_json: bool, copies: Collection[int]
 
 
 def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | None) -> dict[str, Any]:
-    store = Inspector(hashing=hashing, count=_Progress().count).store(folder)
+    store = CheckpointInspector(hashing=hashing, count=_Progress().count).store(folder)
     if not store.checkpoints:
         counts = (("in quarantine", store.quarantine), ("erased", store.erased))
         others = " and".join(f" {len(found)} {word}" for word, found in counts if found)
@@ -81,7 +81,7 @@ def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | N
 
 
 def _checkpoint(path: Path, folder: Path, *, hashing: bool) -> dict[str, Any]:
-    report = Inspector(hashing=hashing, count=_Progress().count).checkpoint(folder)
+    report = CheckpointInspector(hashing=hashing, count=_Progress().count).checkpoint(folder)
     manifest = report.manifest
     states = dict.fromkeys(report.sound, _good_state(hashing=hashing))
     states |= {problem.path: problem.flaw for problem in report.problems if problem.path is not None}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dependency_injector import providers
 
-from holdfast.adapters.shared.files.micro_batch_record import SizeFile
+from holdfast.adapters.shared.files.micro_batch_record import MicroBatchRecord
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
@@ -41,9 +41,9 @@ def begin_micro_batch(
     """
     settings, group = container.settings(), container.process_group()
     key = _key(container)
-    of_run = SizeFile(folder.path / FILE, key, say)
+    of_run = MicroBatchRecord(folder.path / FILE, key, say)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
-    of_machine = SizeFile(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
+    of_machine = MicroBatchRecord(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
     most = largest_size(settings.optimizer.num_rows, settings.optimizer.fixed_micro_batch, group.size)
     known = _agreed(of_run, group)
     policy = MicroBatchPolicy(
@@ -78,7 +78,7 @@ def _decided(folder: SharedRunFolder, find: Callable[[], tuple[MicroBatchState, 
 
 
 def _found(
-    container: Container, policy: MicroBatchPolicy, of_machine: SizeFile, *, is_compiled: bool
+    container: Container, policy: MicroBatchPolicy, of_machine: MicroBatchRecord, *, is_compiled: bool
 ) -> tuple[MicroBatchState, str]:
     group = container.process_group()
     if (known := _agreed(of_machine, group)) is not None:
@@ -90,7 +90,7 @@ def _found(
     return MicroBatchState(min(map(int, group.gather(str(choice.rows))))), choice.reason
 
 
-def _agreed(file: SizeFile, group: ProcessGroup) -> MicroBatchState | None:
+def _agreed(file: MicroBatchRecord, group: ProcessGroup) -> MicroBatchState | None:
     """Return what the first rank finds in ``file``."""
     known = file.read() if group.rank == 0 else None
     text = group.gather("" if known is None else json.dumps([known.rows, [*known.shortages.items()]]))[0]

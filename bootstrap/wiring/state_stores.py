@@ -88,7 +88,7 @@ def archive_in_use(store: StateStore, directory: Path, inbox: Inbox) -> Iterator
         return
     with store.archiving(lambda: inbox.stop_requested):
         if (directory / RECORD).exists():
-            store.refuse_other(read_record(directory).get("id"))
+            store.check_owner(read_record(directory).get("id"))
         elif (record := store.recall(RECORD)) is not None:
             replace_record(directory, record.decode())
         yield

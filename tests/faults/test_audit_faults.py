@@ -18,7 +18,7 @@ from file_faults import MEMORY
 
 from holdfast.adapters.shared.audit import audit_log as log_module
 from holdfast.adapters.shared.audit.audit_log import TORN_END, AuditLog
-from holdfast.adapters.shared.audit.audit_verification import Flaw, verify_chain
+from holdfast.adapters.shared.audit.audit_verification import ChainFlaw, verify_chain
 from holdfast.bootstrap.run_folder.run_audit import Audit
 from holdfast.domain.errors import StateError
 
@@ -82,7 +82,7 @@ def test_a_changed_line_is_named(path):
     write(path, 1, 2, 3)
     path.write_bytes(path.read_bytes().replace(b'"step":2', b'"step":9'))
     broken = verify_chain(path).broken
-    assert (broken.line, broken.flaw) == (2, Flaw.CHANGED)
+    assert (broken.line, broken.flaw) == (2, ChainFlaw.CHANGED)
 
 
 @pytest.mark.parametrize("key", [None, KEY])
@@ -94,7 +94,7 @@ def test_a_torn_end_is_recorded_wherever_it_was_torn(path, key):
     for length in range(start + 1, len(whole)):
         path.write_bytes(whole[:length])
         broken = verify_chain(path, key=key).broken
-        assert (broken.line, broken.flaw) == (3, Flaw.TORN)
+        assert (broken.line, broken.flaw) == (3, ChainFlaw.TORN)
         write(path, 4, key=key)
         assert_sound(path, 4, key)
         repaired = records(path)
@@ -253,7 +253,7 @@ def test_a_torn_end_is_mended_when_the_holder_leaves(path, monkeypatch):
             patched.setattr(os, "ftruncate", fails)
             with pytest.raises(StateError, match="cannot be added"):
                 audit.record("RunFinished", {"step": 1})
-        assert verify_chain(path).broken.flaw == Flaw.TORN
+        assert verify_chain(path).broken.flaw == ChainFlaw.TORN
     assert_sound(path, 2)
     assert records(path)[1]["event"] == TORN_END
 

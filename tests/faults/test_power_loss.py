@@ -177,10 +177,10 @@ class CommitFirst(RecordedFiles):
 class DeleteFirst(StoreFolder):
     """Deletes what is there before the new one gets its name."""
 
-    def publish(self, draft, target):
+    def publish(self, staging, target):
         for folder in self.checkpoints():
             self._files.remove_tree(folder)
-        super().publish(draft, target)
+        super().publish(staging, target)
 
 
 class DirectWrite(StoreFolder):
@@ -190,13 +190,13 @@ class DirectWrite(StoreFolder):
         super().prepare()
         self._files.sync_folder(self.root)
 
-    def draft(self, share=None):
+    def staging_folder(self, share=None):
         return self.checkpoint(2 if self.checkpoints() else 1)
 
-    def publish(self, draft, target):
+    def publish(self, staging, target):
         self._files.sync_folder(target.parent)
 
-    def discard(self, draft):
+    def discard(self, staging):
         pass
 
 
@@ -204,7 +204,7 @@ class SweepAtOnce(StoreFolder):
     """Deletes before it is durable that the names of what is deleted are gone."""
 
     def sweep(self):
-        for path in sorted([*self._trash.iterdir(), *self._drafts.iterdir()]):
+        for path in sorted([*self._trash.iterdir(), *self._staging.iterdir()]):
             self._files.remove_tree(path)
 
 

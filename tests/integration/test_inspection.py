@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
-from holdfast.adapters.state_store.checkpoint_inspection import Inspector
+from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap.cli.main import main
 from holdfast.ports.testing.state_store import snapshot_of
@@ -294,7 +294,7 @@ def test_what_retention_deletes_meanwhile_is_left_out(root, monkeypatch):
 
     monkeypatch.setattr(FileOperations, "open_file", opening)
     counted = []
-    report = Inspector(hashing=True, count=counted.append).store(root)
+    report = CheckpointInspector(hashing=True, count=counted.append).store(root)
     assert [found.name for found in report.checkpoints] == ["checkpoint-2", "checkpoint-3"]
     assert not any(found.problems for found in report.checkpoints)
     assert sum(counted) == 2 * 7001
@@ -311,5 +311,5 @@ def test_newer_checkpoints_take_the_place_of_all_that_were_listed(root, monkeypa
         return open_file(self, path)
 
     monkeypatch.setattr(FileOperations, "open_file", opening)
-    report = Inspector(hashing=True, count=lambda _: None).store(root)
+    report = CheckpointInspector(hashing=True, count=lambda _: None).store(root)
     assert [(found.name, list(found.problems)) for found in report.checkpoints] == [("checkpoint-4", [])]

@@ -47,7 +47,7 @@ def test_pins_in_a_folder_that_is_a_link_are_refused(run, tmp_path_factory):
     """A link in the place of the folder of pins could lead anywhere."""
     (run / "pins").symlink_to(tmp_path_factory.mktemp("elsewhere"))
     folder = StoreFolder(run, FileOperations())
-    for touch in (folder.pinned, partial(folder.pin, 1), partial(folder.release, 1)):
+    for touch in (folder.pinned, partial(folder.pin, 1), partial(folder.unpin, 1)):
         with pytest.raises(StateError, match="is a link"):
             touch()
     assert steps_after(run, 2, 3) == [1, 2, 3]

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_source.files import FilesTokenSource
+from holdfast.adapters.token_source.shards import ReadOptions
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.testing.token_cache import tokens_of
 from holdfast.ports.testing.token_source import all_documents, documents_in, lengths_of
@@ -291,3 +292,9 @@ def test_a_place_that_cannot_be_read_is_named_without_its_secrets(url, read):
     with pytest.raises(DataError, match=r"nowhere://bucket/x\.npy") as caught:
         read(url).shards()
     assert "CANARY" not in str(caught.value)
+
+
+def test_conversions_of_version_0_1_are_found_again():
+    """The text that names folders of conversions is that of version 0.1."""
+    key = ReadOptions(END, 100, "auto", "input_ids", 35).to_key()
+    assert key == "Reading(end_of_text=99, vocabulary_size=100, dtype='auto', column='input_ids', shard_tokens=35)"

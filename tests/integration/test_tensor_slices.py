@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.shared.decoder.weight_names import to_huggingface
-from holdfast.adapters.shared.tensor_state.consolidation import JoinedTensors, LayoutPart
+from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, ShardLayoutPart
 from holdfast.adapters.shared.tensor_state.local_shards import Slice
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
-from holdfast.adapters.shared.tensor_state.sharded_tensors import Layout, SlicedTensors, TensorFile, slices_part
+from holdfast.adapters.shared.tensor_state.sharded_tensors import ShardLayout, SlicedTensors, TensorFile, slices_part
 from holdfast.domain.errors import StateError
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -60,7 +60,7 @@ SHARES = st.lists(st.floats(0, 1), max_size=4).map(sorted)
 def test_any_range_is_read_out_of_any_slices(cuts, name, data):
     """However tensors are cut into files, empty slices included, each range of each has the elements of the whole."""
     files = cut(TENSORS, cuts)
-    slices = SlicedTensors(Layout.of([opened(files)(file) for file in files]), opened(files))
+    slices = SlicedTensors(ShardLayout.of([opened(files)(file) for file in files]), opened(files))
     assert {name: tuple(shape) for name, shape in slices.shapes.items()} == {
         name: tuple(tensor.shape) for name, tensor in TENSORS.items()
     }
@@ -74,7 +74,7 @@ def test_any_range_is_read_out_of_any_slices(cuts, name, data):
 def test_a_whole_file_is_read_by_ranges_too():
     """A file of whole tensors, by whomever it was written, is a layout of one."""
     files = {"whole": bytes_of(TensorsPart("whole", TENSORS))}
-    slices = SlicedTensors(Layout.of([opened(files)("whole")]), opened(files))
+    slices = SlicedTensors(ShardLayout.of([opened(files)("whole")]), opened(files))
     assert torch.equal(slices.read("weight", 3, 9), TENSORS["weight"].reshape(-1)[3:12])
 
 
@@ -82,7 +82,7 @@ def test_a_whole_file_is_read_by_ranges_too():
 def test_slices_are_joined_to_the_very_file_of_the_whole(cuts):
     """The joined file has the bytes that one process would have written, constants included."""
     files, constants = cut(TENSORS, cuts), {"base": torch.arange(3, dtype=torch.uint8)}
-    joined = JoinedTensors("model", list(files), constants=constants)
+    joined = ConsolidatedTensors("model", list(files), constants=constants)
     assert b"".join(joined.chunks(partial(read, files))) == bytes_of(TensorsPart("model", {**TENSORS, **constants}))
 
 
@@ -96,19 +96,19 @@ def test_joined_tensors_are_converted_layer_by_layer(model_type):
         for name in names
     } | {"model.embed_tokens.weight": torch.randn(9, 6, generator=GENERATOR)}
     files, convert = cut(tensors, (0.3, 0.5)), partial(to_huggingface, model_type)
-    joined = JoinedTensors("model", list(files), convert)
+    joined = ConsolidatedTensors("model", list(files), convert)
     assert b"".join(joined.chunks(partial(read, files))) == bytes_of(TensorsPart("model", convert(tensors)))
 
 
 def test_the_layout_tells_where_each_range_is():
     """The JSON names each tensor's shape, dtype and ranges, and is enough to read any of them."""
     files = cut(TENSORS, (0.5,))
-    text = b"".join(LayoutPart("layout", list(files)).chunks(partial(read, files)))
+    text = b"".join(ShardLayoutPart("layout", list(files)).chunks(partial(read, files)))
     told = json.loads(text)
     assert told["files"] == ["part-0", "part-1"]
     assert told["tensors"]["weight"] == {"dtype": "F32", "shape": [7, 5], "ranges": [[0, 17], [17, 18]]}
     assert told["tensors"]["step"]["ranges"] == [[0, 0], [0, 1]]
-    slices = SlicedTensors(Layout.from_json(text, "layout"), opened(files))
+    slices = SlicedTensors(ShardLayout.from_json(text, "layout"), opened(files))
     assert torch.equal(slices.whole("weight"), TENSORS["weight"])
 
 
@@ -117,13 +117,13 @@ def test_slices_that_make_no_whole_are_refused():
     files = cut(TENSORS, (0.2, 0.6))
     for names in (["part-0", "part-2"], ["part-1", "part-2"], ["part-0", "part-1"]):
         with pytest.raises(StateError, match="do not make up all of it"):
-            b"".join(JoinedTensors("model", names).chunks(partial(read, files)))
+            b"".join(ConsolidatedTensors("model", names).chunks(partial(read, files)))
 
 
 def test_a_range_that_several_files_have_counts_once():
     """Ranks that hold the same range leave one in the layout."""
     files = cut(TENSORS, (0.5,)) | {"part-2": cut(TENSORS, (0.5,))["part-1"]}
-    layout = Layout.of([opened(files)(name) for name in files])
+    layout = ShardLayout.of([opened(files)(name) for name in files])
     assert layout.tensors["weight"].ranges == [(0, 17), (17, 18), (0, 0)]
 
 
@@ -146,7 +146,7 @@ LAYOUT = '{"files": ["a"], "tensors": {"w": {"dtype": "F32", "shape": [2], "rang
 def test_a_layout_that_is_none_is_refused(text):
     """Anything but what was written is a ``StateError`` that names the file."""
     with pytest.raises(StateError, match=r"layout|do not make up"):
-        Layout.from_json(text.encode(), "layout")
+        ShardLayout.from_json(text.encode(), "layout")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_a_damaged_file_is_refused_when_it_is_opened(damage):
 def test_a_range_is_put_where_it_belongs():
     """A tensor that takes a range as it was saved is filled in place, another gets one beside it, of its own type."""
     files = cut(TENSORS, [0.5])
-    saved = SlicedTensors(Layout.of([opened(files)(name) for name in files]), opened(files))
+    saved = SlicedTensors(ShardLayout.of([opened(files)(name) for name in files]), opened(files))
     own = torch.zeros(20)
     assert saved.read("weight", 10, 20, own) is own
     assert torch.equal(own, TENSORS["weight"].reshape(-1)[10:30])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, new_line
 from holdfast.adapters.shared.audit.audit_log import AuditLog
-from holdfast.adapters.shared.audit.audit_verification import BrokenLine, ChainReport, Flaw, verify_chain
+from holdfast.adapters.shared.audit.audit_verification import BrokenLine, ChainFlaw, ChainReport, verify_chain
 from holdfast.domain.errors import StateError
 
 KEY = bytes(range(32))
@@ -106,7 +106,7 @@ def test_every_changed_byte_is_found(path, number, key, data):
     damaged = [*lines[:line], before + other + after, *lines[line + 1 :]]
     where, flaw = flaw_of(path, damaged, key=key)
     assert where in {line + 1, line + 2}
-    assert flaw is Flaw.CHANGED or (flaw is Flaw.TORN and line == number - 1)
+    assert flaw is ChainFlaw.CHANGED or (flaw is ChainFlaw.TORN and line == number - 1)
 
 
 @many
@@ -118,8 +118,8 @@ def test_every_removed_line_is_found(path, number, key, data):
     end = data.draw(st.integers(start + 1, number))
     last_hash = json.loads(lines[-1])["hash"]
     rest = lines[:start] + lines[end:]
-    assert flaw_of(path, rest, key=key, holding=last_hash) == (start + 1, Flaw.REMOVED)
-    assert flaw_of(path, rest, key=key) == ((start + 1, Flaw.REMOVED) if end < number else None)
+    assert flaw_of(path, rest, key=key, holding=last_hash) == (start + 1, ChainFlaw.REMOVED)
+    assert flaw_of(path, rest, key=key) == ((start + 1, ChainFlaw.REMOVED) if end < number else None)
 
 
 @many
@@ -130,7 +130,7 @@ def test_every_swap_is_found(path, number, key, data):
     first = data.draw(st.integers(0, number - 2))
     second = data.draw(st.integers(first + 1, number - 1))
     lines[first], lines[second] = lines[second], lines[first]
-    assert flaw_of(path, lines, key=key) == (first + 1, Flaw.REORDERED)
+    assert flaw_of(path, lines, key=key) == (first + 1, ChainFlaw.REORDERED)
 
 
 @many
@@ -142,23 +142,23 @@ def test_every_repeated_line_is_found(path, number, key, data):
     place = data.draw(st.integers(0, number))
     found = flaw_of(path, [*lines[:place], lines[line], *lines[place:]], key=key)
     if place in {line, line + 1}:
-        assert found == (line + 2, Flaw.ADDED)
+        assert found == (line + 2, ChainFlaw.ADDED)
     else:
-        assert found == (place + 1, Flaw.ADDED if line < place else Flaw.REORDERED)
+        assert found == (place + 1, ChainFlaw.ADDED if line < place else ChainFlaw.REORDERED)
 
 
 def test_a_line_of_another_chain_is_found(path):
     """A line, or all lines from one on, that were written elsewhere do not continue this chain."""
     lines, others = some_lines(4), chain([("RunFinished", {})] * 4)
-    assert flaw_of(path, [*lines[:2], others[2], lines[3]]) == (3, Flaw.CHANGED)
-    assert flaw_of(path, lines[:2] + others[2:]) == (3, Flaw.CHANGED)
+    assert flaw_of(path, [*lines[:2], others[2], lines[3]]) == (3, ChainFlaw.CHANGED)
+    assert flaw_of(path, lines[:2] + others[2:]) == (3, ChainFlaw.CHANGED)
 
 
 @pytest.mark.parametrize("garbage", [b"\n", b"{}\n", b"null\n", b"\xff\xfe\n", b'{"hash":"blake3:00"}\n', b"[" * 5000])
 def test_what_is_no_entry_is_found(path, garbage):
     """Whatever else stands between the lines is named."""
     lines = some_lines(3)
-    assert flaw_of(path, [*lines[:2], garbage, lines[2]]) == (3, Flaw.CHANGED)
+    assert flaw_of(path, [*lines[:2], garbage, lines[2]]) == (3, ChainFlaw.CHANGED)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_what_is_no_entry_is_found(path, garbage):
 def test_a_forged_line_that_is_no_entry_is_found(path, body):
     """A line that anybody gave its hash, and that says something else than an entry, is named."""
     line = body[:-1] + b',"hash":"blake3:' + blake3(body).hexdigest().encode() + b'"}\n'
-    assert flaw_of(path, [line]) == (1, Flaw.CHANGED)
+    assert flaw_of(path, [line]) == (1, ChainFlaw.CHANGED)
 
 
-@pytest.mark.parametrize(("stated", "flaw"), [(1, Flaw.ADDED), (2, Flaw.ADDED), (9, Flaw.REMOVED)])
+@pytest.mark.parametrize(("stated", "flaw"), [(1, ChainFlaw.ADDED), (2, ChainFlaw.ADDED), (9, ChainFlaw.REMOVED)])
 def test_a_forged_number_is_found(path, stated, flaw):
     """A line that continues the one before by its hash, but not by its number, is named."""
     first, entry = new_line("RunStarted", {}, after=None, key=None)
@@ -190,11 +190,11 @@ def test_a_forged_number_is_found(path, stated, flaw):
 def test_only_the_key_can_forge(path):
     """Who lacks the key, or has another one, cannot write a file anew, add to it or take it for unkeyed."""
     last_hash = json.loads(some_lines(3)[-1])["hash"]
-    assert flaw_of(path, some_lines(3), key=KEY) == (1, Flaw.CHANGED)
-    assert flaw_of(path, some_lines(3, bytes(32)), key=KEY) == (1, Flaw.CHANGED)
-    assert flaw_of(path, some_lines(3, KEY)) == (1, Flaw.CHANGED)
-    assert flaw_of(path, some_lines(3, KEY)[:2] + some_lines(3)[2:], key=KEY) == (3, Flaw.CHANGED)
-    assert flaw_of(path, some_lines(3), holding=last_hash) == (4, Flaw.REMOVED)
+    assert flaw_of(path, some_lines(3), key=KEY) == (1, ChainFlaw.CHANGED)
+    assert flaw_of(path, some_lines(3, bytes(32)), key=KEY) == (1, ChainFlaw.CHANGED)
+    assert flaw_of(path, some_lines(3, KEY)) == (1, ChainFlaw.CHANGED)
+    assert flaw_of(path, some_lines(3, KEY)[:2] + some_lines(3)[2:], key=KEY) == (3, ChainFlaw.CHANGED)
+    assert flaw_of(path, some_lines(3), holding=last_hash) == (4, ChainFlaw.REMOVED)
 
 
 def test_the_report_tells_what_is_sound_before_the_broken_line(path):
@@ -203,7 +203,11 @@ def test_the_report_tells_what_is_sound_before_the_broken_line(path):
     records = [json.loads(line) for line in lines]
     report = verified(path, [*lines[:2], *lines[3:]])
     assert report == ChainReport(
-        2, records[0]["time"], records[1]["time"], records[1]["hash"], BrokenLine(3, Flaw.REMOVED, report.broken.reason)
+        2,
+        records[0]["time"],
+        records[1]["time"],
+        records[1]["hash"],
+        BrokenLine(3, ChainFlaw.REMOVED, report.broken.reason),
     )
     assert "entry 4" in report.broken.reason
 
@@ -226,7 +230,7 @@ def test_memory_does_not_grow_with_the_file(path):
     report = verify_chain(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (report.broken.line, report.broken.flaw) == (5001, Flaw.REMOVED)
+    assert (report.broken.line, report.broken.flaw) == (5001, ChainFlaw.REMOVED)
     assert peak < 8 * LONGEST_LINE
 
 

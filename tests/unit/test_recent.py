@@ -1,11 +1,11 @@
 """What was used last is kept, whoever asks."""
 
-from holdfast.adapters.shared.token_store.lru_cache import Recent
+from holdfast.adapters.shared.token_store.lru_cache import LruCache
 
 
 def test_what_was_asked_for_longest_ago_goes_first():
     """A value that is asked for outlives one that was put later and never asked for; looking does not count."""
-    recent = Recent(2)
+    recent = LruCache(2)
     recent.put("a", 1)
     recent.put("b", 2)
     assert recent.get("a") == 1
@@ -18,7 +18,7 @@ def test_what_was_asked_for_longest_ago_goes_first():
 
 def test_what_another_thread_lets_go_of_between_two_steps_is_still_handed_out():
     """A value that is dropped while it is asked for is handed out, and gone behind that."""
-    recent = Recent(2)
+    recent = LruCache(2)
 
     class Key:
         """One that is dropped when the dictionary looks at it for the second time."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-Layout = Literal["whole", "sharded", "flat"]
+ShardLayout = Literal["whole", "sharded", "flat"]
 
 _NEEDS = {
     "lion": 'optimizer.algorithm is lion, which needs another package: pip install "holdfast-lm[lion]"',
@@ -41,7 +41,7 @@ def build_optimizer(
     epsilon: float = 1e-8,
     decay_embeddings: bool = True,
     device: str = "cpu",
-    layout: Layout = "whole",
+    layout: ShardLayout = "whole",
 ) -> Optimizer:
     """Return ``algorithm`` (adamw, muon, lion, adamw_8bit) over the trainable parameters of ``network``, at rate 0.
 

@@ -31,12 +31,12 @@ _MEMBERS: Mapping[str, type | UnionType] = {
 }
 
 
-class NoEntryError(Exception):
+class MalformedEntryError(Exception):
     """A line is not what was written, in the words that complete "line N ..."."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """What a line says; ``previous`` is the hash of the line before, None in the first one, whose sequence is 1."""
 
     sequence: int
@@ -47,7 +47,9 @@ class Entry:
     hash: str
 
 
-def new_line(event: str, details: Mapping[str, Any], *, after: Entry | None, key: bytes | None) -> tuple[bytes, Entry]:
+def new_line(
+    event: str, details: Mapping[str, Any], *, after: AuditEntry | None, key: bytes | None
+) -> tuple[bytes, AuditEntry]:
     """Return the line of ``event``, now, that continues ``after``, and what it says.
 
     ``details`` must be what JSON can hold, without not-a-number and infinities.
@@ -61,25 +63,25 @@ def new_line(event: str, details: Mapping[str, Any], *, after: Entry | None, key
     }
     body = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
     digest = _hash(body, key)
-    return body[:-1] + _MARK + digest.encode("ascii") + _END, Entry(**record, hash=digest)
+    return body[:-1] + _MARK + digest.encode("ascii") + _END, AuditEntry(**record, hash=digest)
 
 
-def read_line(line: bytes, key: bytes | None) -> Entry:
-    """Return what ``line`` says, or raise ``NoEntryError`` if its hash is not that of its bytes."""
+def read_line(line: bytes, key: bytes | None) -> AuditEntry:
+    """Return what ``line`` says, or raise ``MalformedEntryError`` if its hash is not that of its bytes."""
     start, mark, stated = line.rpartition(_MARK)
     body = start + b"}"
     digest = _hash(body, key)
     if not mark or stated != digest.encode("ascii") + _END:
-        raise NoEntryError(_why_not(stated, key))
+        raise MalformedEntryError(_why_not(stated, key))
     try:
         record = json.loads(body)
         is_one = record.keys() == _MEMBERS.keys()
         if is_one and all(isinstance(record[name], kind) for name, kind in _MEMBERS.items()):
-            return Entry(**record, hash=digest)
+            return AuditEntry(**record, hash=digest)
     except (ValueError, RecursionError):
         pass  # whoever has no key to protect the chain can give any line its hash
     msg = "is no entry, although its hash is right: somebody wrote it"
-    raise NoEntryError(msg)
+    raise MalformedEntryError(msg)
 
 
 def _hash(body: bytes, key: bytes | None) -> str:

@@ -7,7 +7,13 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, Entry, NoEntryError, new_line, read_line
+from holdfast.adapters.shared.audit.audit_entry import (
+    LONGEST_LINE,
+    AuditEntry,
+    MalformedEntryError,
+    new_line,
+    read_line,
+)
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.domain.errors import StateError
 
@@ -35,7 +41,7 @@ class AuditLog:
         self._path = path.absolute()
         self._key = key
         self._file = -1
-        self._state: tuple[Entry | None, int] = (None, 0)  # the last entry and where it ends
+        self._state: tuple[AuditEntry | None, int] = (None, 0)  # the last entry and where it ends
         self._attempt_to_open()
 
     def append(self, event: str, details: Mapping[str, Any]) -> str:
@@ -84,7 +90,7 @@ class AuditLog:
 
     def _open(self) -> None:
         self._file = _locked(self._path)
-        _refuse_strangers(self._path, self._file)
+        _check_owner(self._path, self._file)
         size = os.fstat(self._file).st_size
         end = _start_of_line(self._file, size)
         self._state = (self._last_entry(end), end)
@@ -93,13 +99,13 @@ class AuditLog:
         elif not size:
             _sync_folder(self._path.parent)
 
-    def _last_entry(self, end: int) -> Entry | None:
+    def _last_entry(self, end: int) -> AuditEntry | None:
         if not end:
             return None
         start = _start_of_line(self._file, end - 1)
         try:
             return read_line(os.pread(self._file, min(end - start, LONGEST_LINE + 1), start), self._key)
-        except NoEntryError as error:
+        except MalformedEntryError as error:
             msg = f"the last line of {self._path} {error}; move the file away to begin another"
             raise StateError(msg) from error
 
@@ -146,7 +152,7 @@ def _lock(path: Path, file: int) -> None:
         raise StateError(msg) from error
 
 
-def _refuse_strangers(path: Path, file: int) -> None:
+def _check_owner(path: Path, file: int) -> None:
     for place, owner in ((path, os.fstat(file).st_uid), (path.parent, path.parent.stat().st_uid)):
         if owner != os.geteuid():
             msg = f"{place} belongs to another user, who can change what is recorded: use a folder of your own"

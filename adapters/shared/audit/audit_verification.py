@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, Entry, NoEntryError, read_line
+from holdfast.adapters.shared.audit.audit_entry import LONGEST_LINE, AuditEntry, MalformedEntryError, read_line
 from holdfast.adapters.shared.files.regular_file import open_regular
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 
-class Flaw(StrEnum):
+class ChainFlaw(StrEnum):
     """What is wrong with a line."""
 
     CHANGED = "changed"
@@ -30,7 +30,7 @@ class BrokenLine:
     """The first line, counted from 1, that is not the one that was written there; ``reason`` completes "line N ..."."""
 
     line: int
-    flaw: Flaw
+    flaw: ChainFlaw
     reason: str
 
 
@@ -51,15 +51,15 @@ def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = 
     Without ``key`` anybody can have written the whole file anew, and with or without it whole lines may have been cut
     off the end: only ``holding``, the hash of an entry that must be there, shows either. Raises ``OSError``.
     """
-    first: Entry | None = None
-    last: Entry | None = None
+    first: AuditEntry | None = None
+    last: AuditEntry | None = None
     is_held = holding is None
     broken = None
     with open_regular(path) as file:
         for number, line in enumerate(_lines(file), 1):
             try:
                 entry = read_line(line, key)
-            except NoEntryError as error:
+            except MalformedEntryError as error:
                 broken = BrokenLine(number, *_unreadable(line, str(error)))
                 break
             if _follows(entry, last):
@@ -71,7 +71,7 @@ def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = 
     num_entries = last.sequence if last else 0
     if broken is None and not is_held:
         reason = f"or later was cut off, or the whole was written anew: there is no entry with the hash {holding}"
-        broken = BrokenLine(num_entries + 1, Flaw.REMOVED, reason)
+        broken = BrokenLine(num_entries + 1, ChainFlaw.REMOVED, reason)
     if first is None or last is None:
         return ChainReport(broken=broken)
     return ChainReport(num_entries, first.time, last.time, last.hash, broken)
@@ -83,31 +83,34 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def _follows(entry: Entry, last: Entry | None) -> bool:
+def _follows(entry: AuditEntry, last: AuditEntry | None) -> bool:
     if last is None:
         return entry.sequence == 1 and entry.previous is None
     return entry.sequence == last.sequence + 1 and entry.previous == last.hash
 
 
-def _unreadable(line: bytes, reason: str) -> tuple[Flaw, str]:
+def _unreadable(line: bytes, reason: str) -> tuple[ChainFlaw, str]:
     if line.endswith(b"\n") or len(line) == LONGEST_LINE:
-        return Flaw.CHANGED, reason
-    return Flaw.TORN, "has no end: a crash tore it, which the next writer records, or somebody cut it"
+        return ChainFlaw.CHANGED, reason
+    return ChainFlaw.TORN, "has no end: a crash tore it, which the next writer records, or somebody cut it"
 
 
-def _misplaced(entry: Entry, last: Entry | None, rest: BinaryIO, key: bytes | None) -> tuple[Flaw, str]:
+def _misplaced(entry: AuditEntry, last: AuditEntry | None, rest: BinaryIO, key: bytes | None) -> tuple[ChainFlaw, str]:
     expected = last.sequence + 1 if last else 1
     if entry.sequence == expected:
-        return Flaw.CHANGED, "does not continue the line before: one of the two was replaced"
+        return ChainFlaw.CHANGED, "does not continue the line before: one of the two was replaced"
     if entry.sequence < expected:
-        return Flaw.ADDED, f"holds entry {entry.sequence}, which stood before: it was added"
+        return ChainFlaw.ADDED, f"holds entry {entry.sequence}, which stood before: it was added"
     if any(_number_of(line, key) == expected for line in _lines(rest)):
-        return Flaw.REORDERED, f"holds entry {entry.sequence}, and entry {expected} comes later: lines were moved"
-    return Flaw.REMOVED, f"holds entry {entry.sequence}: what stood before it, from entry {expected} on, was removed"
+        return ChainFlaw.REORDERED, f"holds entry {entry.sequence}, and entry {expected} comes later: lines were moved"
+    return (
+        ChainFlaw.REMOVED,
+        f"holds entry {entry.sequence}: what stood before it, from entry {expected} on, was removed",
+    )
 
 
 def _number_of(line: bytes, key: bytes | None) -> int | None:
     try:
         return read_line(line, key).sequence
-    except NoEntryError:
+    except MalformedEntryError:
         return None

@@ -9,7 +9,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
     HEADER_SIZE,
     SEGMENT_SIZE,
     TAG_SIZE,
-    Segments,
+    SegmentCipher,
     encrypted_size,
     refusal,
 )
@@ -64,7 +64,7 @@ class EncryptedFile:
         if stored < encrypted_size(0):
             raise refusal(self._name, 0)
         header = os.pread(self._file.fileno(), HEADER_SIZE, 0)
-        self._segments = Segments(key, associated_data, header, self._name)
+        self._segments = SegmentCipher(key, associated_data, header, self._name)
         self._last = (stored - 1) // self._segment_size
         self.size = stored - HEADER_SIZE - (self._last + 1) * TAG_SIZE
         self._kept = (self._last, self._decrypted(self._last))

@@ -62,7 +62,7 @@ def encrypt_stream(
     The same ``associated_data``, which is not kept, must be given to decrypt. A chunk may change once the next is
     taken.
     """
-    segments = Segments(key, associated_data, _new_header())
+    segments = SegmentCipher(key, associated_data, _new_header())
     yield segments.header
     text_size = segment_size - TAG_SIZE
     sizes = chain([text_size - HEADER_SIZE], repeat(text_size))
@@ -81,7 +81,7 @@ def decrypt_stream(
     header, is_all = next(pieces)
     if is_all:
         raise refusal(name, 0)
-    segments = Segments(key, associated_data, bytes(header), name)
+    segments = SegmentCipher(key, associated_data, bytes(header), name)
     for number, (segment, is_last) in enumerate(pieces):
         yield segments.decrypt(number, segment, is_last=is_last)
 
@@ -91,7 +91,7 @@ class Encryptor:
     """Encrypts a file whose bytes come now and then, as ``encrypt_stream`` does; holds a segment of them at most."""
 
     def __init__(self, key: bytes, associated_data: bytes, segment_size: int = SEGMENT_SIZE) -> None:
-        self._segments = Segments(key, associated_data, _new_header())
+        self._segments = SegmentCipher(key, associated_data, _new_header())
         self._text_size = segment_size - TAG_SIZE
         self._number = 0
         self._held = bytearray()
@@ -122,7 +122,7 @@ class Encryptor:
 
 
 @final
-class Segments:
+class SegmentCipher:
     """Encrypts and decrypts single segments of the file that begins with ``header``."""
 
     def __init__(self, key: bytes, associated_data: bytes, header: bytes, name: str = "") -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from io import FileIO
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.shared.files.regular_file import refuse_irregular
+from holdfast.adapters.shared.files.regular_file import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -133,5 +133,5 @@ def destroy_file(files: FileOperations, path: Path) -> None:
 
 
 def _without_links(path: str, flags: int) -> int:
-    refuse_irregular(path)
+    check_regular(path)
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)

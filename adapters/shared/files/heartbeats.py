@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.files.regular_file import read_regular, refuse_irregular
+from holdfast.adapters.shared.files.regular_file import read_regular, check_regular
 from holdfast.domain.fault_tolerance.liveness import Heartbeat
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class HeartbeatFiles:
         temporary = self._path.with_suffix(".tmp")
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
-            refuse_irregular(temporary)
+            check_regular(temporary)
             temporary.write_text(json.dumps(beat.to_json()), encoding="utf-8")
             temporary.replace(self._path)
 

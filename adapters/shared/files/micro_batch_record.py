@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @final
-class SizeFile:
+class MicroBatchRecord:
     """Keeps a ``MicroBatchState`` of what ``key`` describes (model, length, precision, device) in ``path``.
 
     It saves time and no more: one that is damaged, of something else or cannot be written is told by ``say``, and the

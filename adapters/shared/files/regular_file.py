@@ -40,7 +40,7 @@ def read_alike(path: Path) -> bytes:
 
 def regular(path: str, flags: int) -> int:
     """Open a descriptor as ``os.open`` does, of a regular file only: the ``opener`` of ``open``."""
-    refuse_irregular(path)  # a device is better not opened at all
+    check_regular(path)  # a device is better not opened at all
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -48,7 +48,7 @@ def regular(path: str, flags: int) -> int:
     return descriptor
 
 
-def refuse_irregular(path: str | Path) -> None:
+def check_regular(path: str | Path) -> None:
     """Raise ``IrregularFileError`` if ``path`` is there and is no regular file."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116  a path or a text

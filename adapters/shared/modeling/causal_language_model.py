@@ -20,7 +20,7 @@ from holdfast.adapters.shared.modeling.losses import (
 )
 from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
-from holdfast.adapters.shared.tensor_state.consolidation import JoinedTensors, rank_file
+from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, rank_file
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.shared.tensor_state.local_shards import assign, host_slices, host_tensors, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
@@ -136,7 +136,7 @@ class CausalLanguageModel(nn.Module):
         part = slices_part(slices[rank()], host_slices(self._own_slices(), copy=copy))
         if not is_first_rank():
             return (part,)
-        joined = [JoinedTensors(name, slices, self._convert, more) for name, more in self._files().items()]
+        joined = [ConsolidatedTensors(name, slices, self._convert, more) for name, more in self._files().items()]
         return (part, *joined, *self._descriptions())
 
     def loading(self, saved: SlicedTensors) -> Callable[[], None]:

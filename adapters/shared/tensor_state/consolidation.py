@@ -12,7 +12,7 @@ import torch
 from typing_extensions import override
 
 from holdfast.adapters.shared.tensor_state.safetensors_file import in_file_order, tensor_bytes, tensors_header
-from holdfast.adapters.shared.tensor_state.sharded_tensors import Layout, SlicedTensors, TensorFile
+from holdfast.adapters.shared.tensor_state.sharded_tensors import ShardLayout, SlicedTensors, TensorFile
 from holdfast.ports.state_store import JoinedPart
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def rank_file(kind: str, rank: int, num_ranks: int) -> str:
 
 @final
 @dataclass(frozen=True, slots=True)
-class LayoutPart(JoinedPart):
-    """The ``Layout`` of the files ``sources``, which stay."""
+class ShardLayoutPart(JoinedPart):
+    """The ``ShardLayout`` of the files ``sources``, which stay."""
 
     name: str
     sources: Sequence[str]
@@ -47,7 +47,7 @@ class LayoutPart(JoinedPart):
 
 @final
 @dataclass(frozen=True, slots=True)
-class JoinedTensors(JoinedPart):
+class ConsolidatedTensors(JoinedPart):
     """A safetensors file of whole tensors, made of the slices in ``consumes``, with ``constants`` beside them.
 
     ``convert`` gives them the names and forms in which they are saved; what it makes of a layer, those of a name up to
@@ -80,7 +80,7 @@ class JoinedTensors(JoinedPart):
 
 def _open(files: Sequence[str], read: Read) -> SlicedTensors:
     opened = {name: TensorFile(name, partial(read, name)) for name in files}
-    return SlicedTensors(Layout.of(list(opened.values())), opened.__getitem__)
+    return SlicedTensors(ShardLayout.of(list(opened.values())), opened.__getitem__)
 
 
 def _layers(names: Mapping[str, object]) -> Iterator[list[str]]:
@@ -93,6 +93,6 @@ def _layer_of(name: str) -> str:
     return name if found is None else found[0]
 
 
-def _outlines(layout: Layout, names: Sequence[str]) -> dict[str, Tensor]:
+def _outlines(layout: ShardLayout, names: Sequence[str]) -> dict[str, Tensor]:
     found = {name: layout.tensors[name] for name in names}
     return {name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for name, tensor in found.items()}

@@ -11,11 +11,11 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
-from holdfast.adapters.shared.tensor_state.consolidation import LayoutPart, rank_file
+from holdfast.adapters.shared.tensor_state.consolidation import ShardLayoutPart, rank_file
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart, read_whole
 from holdfast.adapters.shared.tensor_state.local_shards import assign, host_slices, host_tensors, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
-from holdfast.adapters.shared.tensor_state.sharded_tensors import Layout, SlicedTensors, TensorFile, slices_part
+from holdfast.adapters.shared.tensor_state.sharded_tensors import ShardLayout, SlicedTensors, TensorFile, slices_part
 from holdfast.domain.errors import NonFiniteState, StateError
 from holdfast.ports.state_store import open_plainly
 
@@ -55,7 +55,7 @@ def optimizer_parts(
         return (TensorsPart(OPTIMIZER_FILE, host_tensors(state, copy=copy)),) if is_first_rank() else ()
     files = [rank_file("optimizer", each, world_size()) for each in range(world_size())]
     part = slices_part(files[rank()], host_slices(state, copy=copy))
-    return (part, LayoutPart(OPTIMIZER_LAYOUT, files)) if is_first_rank() else (part,)
+    return (part, ShardLayoutPart(OPTIMIZER_LAYOUT, files)) if is_first_rank() else (part,)
 
 
 def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, str]) -> StatePart:
@@ -78,10 +78,10 @@ def restore_optimizer(
     """
     own = _named(optimizer, names)
     with saved_optimizer(folder, open_file) as saved:
-        refuse_other_state({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
+        check_same_shapes({name: shape_of(tensor) for name, tensor in own.items()}, saved.shapes)
         for name in saved.shapes:
             assign(own[name], partial(saved.read, name))
-            refuse_non_finite_state(name, own[name])
+            check_finite_state(name, own[name])
 
 
 @contextmanager
@@ -97,16 +97,16 @@ def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors
             layout = folder / OPTIMIZER_LAYOUT
             if layout.exists():
                 text = read_whole(layout, open_file)
-                yield SlicedTensors(Layout.from_json(text, layout), opened)
+                yield SlicedTensors(ShardLayout.from_json(text, layout), opened)
             else:
                 whole = opened(OPTIMIZER_FILE)
-                yield SlicedTensors(Layout.of([whole]), lambda _: whole)
+                yield SlicedTensors(ShardLayout.of([whole]), lambda _: whole)
         except OSError as error:
             msg = f"{folder} holds an optimizer that cannot be read: {error}; restore another checkpoint"
             raise StateError(msg) from error
 
 
-def refuse_non_finite_state(name: str, tensor: Tensor) -> None:
+def check_finite_state(name: str, tensor: Tensor) -> None:
     """Raise ``NonFiniteState`` if what this rank holds of the state ``tensor`` is not finite throughout."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if local.dtype not in _FLOATS or torch.isfinite(local.sum()) or torch.isfinite(local).all():  # the sum is quick
@@ -115,7 +115,7 @@ def refuse_non_finite_state(name: str, tensor: Tensor) -> None:
     raise NonFiniteState(msg)
 
 
-def refuse_other_state(shapes: Mapping[str, torch.Size], saved: Mapping[str, torch.Size]) -> None:
+def check_same_shapes(shapes: Mapping[str, torch.Size], saved: Mapping[str, torch.Size]) -> None:
     """Raise ``StateError`` if what was ``saved`` is not of these names and shapes."""
     if differing := sorted(shapes.keys() ^ saved.keys()):
         where = "model" if differing[0] in shapes else "checkpoint"

@@ -44,7 +44,7 @@ class Sliced:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ShardLayout:
     """Which file has which range of which tensor; the ranges of a tensor make up all of it."""
 
     files: Sequence[str]
@@ -62,7 +62,7 @@ class Layout:
                 raise StateError(msg)
 
     @classmethod
-    def of(cls, files: Sequence[TensorFile]) -> Layout:
+    def of(cls, files: Sequence[TensorFile]) -> ShardLayout:
         """Return that of ``files``; a range that several have counts in the first."""
         tensors: dict[str, Sliced] = {}
         for number, file in enumerate(files):
@@ -75,7 +75,7 @@ class Layout:
         return cls([file.name for file in files], tensors)
 
     @classmethod
-    def from_json(cls, text: bytes, where: object) -> Layout:
+    def from_json(cls, text: bytes, where: object) -> ShardLayout:
         """Return what ``to_json`` wrote; raises ``StateError`` about ``where`` for anything else."""
         try:
             record = json.loads(text)
@@ -119,14 +119,14 @@ class TensorFile:
         self._fill = fill or self._copy
         length = int.from_bytes(self._exactly(0, 8), "little")
         if length > _LARGEST_HEADER:
-            self._refuse("its header is too long")
+            self._raise_damaged("its header is too long")
         self._begin = 8 + length
         self._offsets: dict[str, int] = {}
         self.slices: dict[str, tuple[torch.dtype, torch.Size, int, int]] = {}
         try:
             end = self._parse(json.loads(self._exactly(8, length)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self._refuse(f"its header is none ({type(error).__name__})")
+            self._raise_damaged(f"its header is none ({type(error).__name__})")
         if end:
             self._exactly(self._begin + end - 1, 1)
 
@@ -134,13 +134,13 @@ class TensorFile:
         """Fill ``target`` (count,), a host tensor, with elements of the slice of ``name`` from its ``first`` on."""
         dtype, _, _, count = self.slices[name]
         if first < 0 or first + target.numel() > count or target.dtype != dtype:
-            self._refuse(f"it has another range of {name}")
+            self._raise_damaged(f"it has another range of {name}")
         offset = self._begin + self._offsets[name] + first * dtype.itemsize
         view = target.view(torch.uint8).numpy()
         for begin in range(0, len(view), _PIECE):
             piece = view[begin : begin + _PIECE].data
             if self._fill(offset + begin, piece) != len(piece):
-                self._refuse("it is cut short")
+                self._raise_damaged("it is cut short")
 
     def _parse(self, header: Mapping[str, Any]) -> int:
         places = json.loads(header.get("__metadata__", {}).get(_SLICES, "{}"))
@@ -151,7 +151,7 @@ class TensorFile:
             dtype, own = DTYPES[entry["dtype"]], torch.Size(entry["shape"])
             begin, stop = map(int, entry["data_offsets"])
             if begin < 0 or stop - begin != own.numel() * dtype.itemsize:
-                self._refuse(f"{name} has another size")
+                self._raise_damaged(f"{name} has another size")
             place = places.get(name, {"shape": own, "start": 0})
             self.slices[name] = dtype, torch.Size(place["shape"]), int(place["start"]), own.numel()
             self._offsets[name] = begin
@@ -166,10 +166,10 @@ class TensorFile:
     def _exactly(self, offset: int, size: int) -> bytes:
         data = self._read(offset, size)
         if len(data) != size:
-            self._refuse("it is cut short")
+            self._raise_damaged("it is cut short")
         return data
 
-    def _refuse(self, why: str) -> NoReturn:
+    def _raise_damaged(self, why: str) -> NoReturn:
         msg = f"{self.name} cannot be read, {why}: restore another checkpoint"
         raise StateError(msg)
 
@@ -178,7 +178,7 @@ class TensorFile:
 class SlicedTensors:
     """The tensors of ``layout``, any range of them; a file is opened, by its name, when it is first needed."""
 
-    def __init__(self, layout: Layout, open_file: Callable[[str], TensorFile]) -> None:
+    def __init__(self, layout: ShardLayout, open_file: Callable[[str], TensorFile]) -> None:
         self.layout = layout
         self._open_file = open_file
         self._files: dict[str, TensorFile] = {}
@@ -218,7 +218,7 @@ def saved_tensors(path: Path, open_file: OpenFile) -> Iterator[SlicedTensors]:
     try:
         with open_file(path) as file:
             whole = TensorFile(str(path), file.read, fill=file.fill)
-            yield SlicedTensors(Layout.of([whole]), lambda _: whole)
+            yield SlicedTensors(ShardLayout.of([whole]), lambda _: whole)
     except OSError as error:
         msg = f"{path} cannot be read: {error}; restore another checkpoint"
         raise StateError(msg) from error

@@ -9,7 +9,7 @@ import numpy as np
 from blake3 import blake3
 from safetensors.numpy import save
 
-from holdfast.adapters.shared.token_store.folder_operations import Damaged, bytes_of
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, bytes_of
 from holdfast.adapters.shared.token_store.mmap_file import map_file
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardC
 def load_arrays(path: Path, cipher: ShardCipher | None = None, *, verify: bool) -> Arrays:
     """Return what ``store_arrays`` wrote to ``path``, as read-only views of one memory map, or of what was decrypted.
 
-    Raises ``OSError``, and ``Damaged`` for a torn file or, with ``verify``, for other bytes.
+    Raises ``OSError``, and ``CorruptTokensError`` for a torn file or, with ``verify``, for other bytes.
     """
     with path.open("rb") as file:
         mapped = map_file(file.fileno()) if cipher is None else memoryview(cipher.decrypt(path.name, file.read()))
@@ -55,10 +55,10 @@ def load_arrays(path: Path, cipher: ShardCipher | None = None, *, verify: bool) 
         arrays = {name: _view(mapped, header_end, entry) for name, entry in sorted(header.items())}
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         msg = f"{path.name} is torn"
-        raise Damaged(msg) from error
+        raise CorruptTokensError(msg) from error
     if verify and _digest(arrays) != digest:
         msg = f"{path.name} does not have the bytes that were written"
-        raise Damaged(msg)
+        raise CorruptTokensError(msg)
     return arrays
 
 

@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.shared.token_store.array_files import load_arrays, store_arrays
-from holdfast.adapters.shared.token_store.folder_operations import Damaged, reading, storing
-from holdfast.adapters.shared.token_store.lru_cache import Recent
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading, storing
+from holdfast.adapters.shared.token_store.lru_cache import LruCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ _log = logging.getLogger(__name__)
 
 
 @final
-class KeptArrays:
+class DerivedArrayStore:
     """Keeps arrays in files of ``folder``, at most ``max_open`` of them mapped, or decrypted, at a time."""
 
     def __init__(self, folder: TokenFolder, *, verify: bool, max_open: int) -> None:
         self._folder = folder
         self._verify = verify
-        self._recent: Recent[str, Arrays] = Recent(max_open)
+        self._recent: LruCache[str, Arrays] = LruCache(max_open)
         self._verified: set[Path] = set()
 
     def get(self, path: Path, make: Callable[[], Arrays], cipher: ShardCipher | None = None) -> Arrays:
@@ -53,7 +53,7 @@ class KeptArrays:
             arrays = load_arrays(path, cipher, verify=self._verify and path not in self._verified)
         except FileNotFoundError:
             return None
-        except Damaged as damage:
+        except CorruptTokensError as damage:
             _log.warning("%s is made again: %s", path, damage)
             return None
         self._verified.add(path)

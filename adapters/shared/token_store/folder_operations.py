@@ -39,7 +39,7 @@ class TokenFileOperations(FileOperations):
 
 
 @final
-class Damaged(Exception):
+class CorruptTokensError(Exception):
     """What lies on the disk is not what was written; the message says which file and how, to end a sentence with."""
 
 

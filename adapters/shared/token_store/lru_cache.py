@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 @final
-class Recent(Generic[K, V]):
+class LruCache(Generic[K, V]):
     """Keeps the ``size`` values that were asked for last; usable from several threads, as keys are strings."""
 
     def __init__(self, size: int) -> None:

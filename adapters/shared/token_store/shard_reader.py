@@ -14,7 +14,7 @@ import numpy as np
 from blake3 import blake3
 
 from holdfast.adapters.shared.token_store.encrypted_token_ids import EncryptedTokenIds
-from holdfast.adapters.shared.token_store.folder_operations import Damaged
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError
 from holdfast.adapters.shared.token_store.mmap_file import map_file
 from holdfast.adapters.shared.token_store.token_manifest import (
     HASHES,
@@ -41,8 +41,8 @@ _CHUNK = 1 << 20
 def read_manifest(files: FileOperations, folder: Path, encryption: ShardEncryption | None) -> ShardManifest:
     """Return the manifest of the shard in ``folder``, the other files unread.
 
-    Raises ``FileNotFoundError`` where there is none, ``Damaged``, ``DataError`` for a later version, ``StateError``
-    without the key, ``OSError``.
+    Raises ``FileNotFoundError`` where there is none, ``CorruptTokensError``, ``DataError`` for a later version,
+    ``StateError`` without the key, ``OSError``.
     """
     with files.open_file(folder / MANIFEST) as file:
         return ShardManifest.from_bytes(file.read(), encryption)
@@ -55,20 +55,20 @@ def read_name(files: FileOperations, folder: Path) -> str:
 
 
 def check_sizes(folder: Path, manifest: ShardManifest) -> None:
-    """Raise ``Damaged`` unless each file of the shard has the size that was written."""
+    """Raise ``CorruptTokensError`` unless each file of the shard has the size that was written."""
     for name, size in manifest.sizes.items():
         try:
             found = (folder / name).lstat().st_size
         except FileNotFoundError as error:
             msg = f"{name} is missing"
-            raise Damaged(msg) from error
+            raise CorruptTokensError(msg) from error
         if found != size:
             msg = f"{name} has {found} bytes instead of {size}"
-            raise Damaged(msg)
+            raise CorruptTokensError(msg)
 
 
 def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) -> None:
-    """Raise ``Damaged`` unless each file of the shard has the bytes that were written; about 1-2 GB/s.
+    """Raise ``CorruptTokensError`` unless each file of the shard has the bytes that were written; about 1-2 GB/s.
 
     It reads instead of mapping: a sector that cannot be read is then an ``OSError``, not the end of the process.
     """
@@ -79,7 +79,7 @@ def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) 
                 hasher.update(chunk)
         if hasher.hexdigest() != digest:
             msg = f"{name} does not have the bytes that were written"
-            raise Damaged(msg)
+            raise CorruptTokensError(msg)
 
 
 def _plain(file: FileIO) -> Iterator[Buffer]:

@@ -19,7 +19,7 @@ from holdfast.adapters.shared.encryption.streaming_aead import (
     encrypted_size,
     new_key,
 )
-from holdfast.adapters.shared.token_store.folder_operations import Damaged
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError
 from holdfast.domain.errors import StateError
 from holdfast.ports.key_provider import WrappedKey
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class ShardCipher:
     """Encrypts the files of one shard; each can be read only under its own name, in its own shard.
 
-    Segments are small, as rows are read here and there. What is read raises ``Damaged`` if it is not what was written.
+    Segments are small, as rows are read here and there. What is read raises ``CorruptTokensError`` if it is not what
+    was written.
     """
 
     def __init__(self, shard_id: str, key: bytes, wrapped: WrappedKey) -> None:
@@ -121,7 +122,7 @@ def _damage() -> Iterator[None]:
     try:
         yield
     except AuthenticationError as error:
-        raise Damaged(str(error)) from error
+        raise CorruptTokensError(str(error)) from error
 
 
 def _context(shard_id: str) -> bytes:

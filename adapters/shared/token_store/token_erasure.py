@@ -61,7 +61,7 @@ class TokenEraser:
             for draft in _folders_in(self._folder.drafts):
                 self._release(lock_of_folder(draft))
             for found in self.found():
-                self._refuse_readers(found.folder)
+                self._check_no_readers(found.folder)
             yield
 
     def found(self) -> Sequence[ErasableTokens]:
@@ -72,7 +72,7 @@ class TokenEraser:
         name = self._dataset
         datasets = [path for path in _folders_in(self._folder.root) if path.name == name or name is None]
         for dataset in datasets:
-            _refuse_links(dataset)
+            _check_no_links(dataset)
         graves = [path for path in _folders_in(self._graves) if not _is_erased(path)]
         others = [*_folders_in(self._folder.quarantine), *graves]
         prefix = "" if name is None else f"{name[:_LONGEST_NAME]}."
@@ -89,7 +89,7 @@ class TokenEraser:
             self._files.sync_folder(self._folder.drafts)
             return
         grave = self._bury(found.folder)
-        self._refuse_readers(grave)
+        self._check_no_readers(grave)
         self._destroy_keys(grave)
         self._record(grave, found.num_shards)
         for path in sorted(grave.iterdir()):
@@ -130,7 +130,7 @@ class TokenEraser:
         self._files.rename(unfinished, grave / _RECORD)
         self._files.sync_folder(grave)
 
-    def _refuse_readers(self, folder: Path) -> None:
+    def _check_no_readers(self, folder: Path) -> None:
         for shard in _shards_in(folder):
             if (shard / TOKENS).exists():
                 self._release(lock_to_evict(shard))
@@ -149,7 +149,7 @@ def _folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def _refuse_links(dataset: Path) -> None:
+def _check_no_links(dataset: Path) -> None:
     for path in (dataset, *dataset.rglob("*")):
         if path.is_symlink():
             msg = f"{path} is a link, which is not followed, so nothing was erased: take it away and do it again"

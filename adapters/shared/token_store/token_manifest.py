@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from blake3 import blake3
 
-from holdfast.adapters.shared.token_store.folder_operations import Damaged
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError
 from holdfast.domain.errors import DataError
 from holdfast.ports.token_source import TokenShard
 
@@ -78,13 +78,14 @@ class ShardManifest:
     def from_bytes(cls, data: bytes, encryption: ShardEncryption | None = None) -> ShardManifest:
         """Return the manifest that ``to_bytes`` wrote, encrypted if there is an ``encryption``, else plain.
 
-        Raises ``Damaged`` for anything else, ``DataError`` for one of a later version, ``StateError`` without the key.
+        Raises ``CorruptTokensError`` for anything else, ``DataError`` for one of a later version, ``StateError``
+        without the key.
         """
         record = _checked(data)
         encrypted = record.get("encryption")
         if (encryption is None) != (encrypted is None):
             msg = f"{MANIFEST} is {'not encrypted' if encrypted is None else 'encrypted'}, and its cache is otherwise"
-            raise Damaged(msg)
+            raise CorruptTokensError(msg)
         cipher = None
         if encryption is not None and encrypted is not None:
             cipher = encryption.open(encrypted)
@@ -106,7 +107,7 @@ def _checked(data: bytes) -> dict[str, Any]:
         raise DataError(msg)
     if record.pop("self", None) != _digest_of(record) or schema != SCHEMA:
         msg = f"{MANIFEST} is not what was written"
-        raise Damaged(msg)
+        raise CorruptTokensError(msg)
     return record
 
 
@@ -123,8 +124,8 @@ def _parse(data: bytes) -> dict[str, Any]:
         record = json.loads(data)
     except (ValueError, RecursionError) as error:
         msg = f"{MANIFEST} cannot be read as JSON"
-        raise Damaged(msg) from error
+        raise CorruptTokensError(msg) from error
     if not isinstance(record, dict):
         msg = f"{MANIFEST} is not an object"
-        raise Damaged(msg)
+        raise CorruptTokensError(msg)
     return record

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.token_store.derived_arrays import KeptArrays
-from holdfast.adapters.shared.token_store.folder_operations import Damaged, reading, safe_name
-from holdfast.adapters.shared.token_store.lru_cache import Recent
+from holdfast.adapters.shared.token_store.derived_arrays import DerivedArrayStore
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading, safe_name
+from holdfast.adapters.shared.token_store.lru_cache import LruCache
 from holdfast.adapters.shared.token_store.shard_reader import check_digests, check_sizes, map_tokens, read_manifest
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, ShardManifest
 from holdfast.domain.errors import DataError, TokensLost
@@ -60,8 +60,8 @@ class StoredShards:
         self._remedy = remedy
         self._error = error
         self._encryption = encryption
-        self._recent: Recent[str, _Opened] = Recent(max_open)
-        self._kept = KeptArrays(folder, verify=verify, max_open=max_open)
+        self._recent: LruCache[str, _Opened] = LruCache(max_open)
+        self._kept = DerivedArrayStore(folder, verify=verify, max_open=max_open)
         self._manifests: dict[str, ShardManifest] = {}
         self._verified: set[str] = set()
         self._lock = Lock()
@@ -82,7 +82,7 @@ class StoredShards:
             for folder in self._manifests.keys() - found:
                 del self._manifests[folder]
             for folder in found - self._manifests.keys():
-                with contextlib.suppress(Damaged, FileNotFoundError, NotADirectoryError):
+                with contextlib.suppress(CorruptTokensError, FileNotFoundError, NotADirectoryError):
                     manifest = self.read(self.place / folder)
                     if safe_name(manifest.name) == folder:
                         self._manifests[folder] = replace(manifest, meta={})
@@ -161,7 +161,7 @@ class StoredShards:
     def _damage_set_aside(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Damaged as damage:
+        except CorruptTokensError as damage:
             path = self.path_of(name)
             with reading(f"the damaged shard {name!r}", path):
                 aside = self.set_aside(name)

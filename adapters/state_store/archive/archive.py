@@ -11,7 +11,7 @@ from holdfast.adapters.state_store.archive.download import check_sizes, download
 from holdfast.adapters.state_store.archive.object_keys import is_committed, step_of
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest, verify
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
-from holdfast.adapters.state_store.hashing import Hashed
+from holdfast.adapters.state_store.hashing import HashingStream
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST, commit_of
 from holdfast.adapters.state_store.store_folder import folder_name
 from holdfast.domain.errors import StateError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.state_store.archive.lease import ArchiveLease
     from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
-    from holdfast.adapters.state_store.manifest import Manifest, StoredFile
+    from holdfast.adapters.state_store.manifest import CheckpointFile, Manifest
     from holdfast.ports.state_store import CheckpointInfo
 
 _OWNER = "run"
@@ -193,7 +193,7 @@ class CheckpointArchive:
             msg = f"{self._objects.name(key)} was written by another process meanwhile: stop one of the two runs"
             raise StateError(msg)
 
-    def _bring(self, folder: Path, file: StoredFile, present: ObjectInfo | None) -> None:
+    def _bring(self, folder: Path, file: CheckpointFile, present: ObjectInfo | None) -> None:
         key, path = f"{folder.name}/{file.path}", folder / file.path
         for _ in range(_UPLOADS):
             if present is None:
@@ -207,7 +207,7 @@ class CheckpointArchive:
         msg = f"{self._objects.name(key)} has other bytes than {path} each time it is uploaded: look into the store"
         raise StateError(msg)
 
-    def _is_equal(self, key: str, present: ObjectInfo, path: Path, file: StoredFile) -> bool:
+    def _is_equal(self, key: str, present: ObjectInfo, path: Path, file: CheckpointFile) -> bool:
         if present.size != file.size:
             return False
         if present.tag is not None:
@@ -220,7 +220,7 @@ class CheckpointArchive:
         return self._hash(key, file.size) == file.hash  # a store with keys of its own tells other tags
 
     def _hash(self, key: str, size: int) -> str:
-        hashed = Hashed(self._objects.chunks(key, size))
+        hashed = HashingStream(self._objects.chunks(key, size))
         for _ in hashed:
             pass
         return hashed.hash

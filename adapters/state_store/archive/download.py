@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint, CorruptionKind
-from holdfast.adapters.state_store.hashing import Hashed
+from holdfast.adapters.state_store.hashing import HashingStream
 from holdfast.adapters.state_store.manifest import (
     COMMIT,
     LARGEST_MANIFEST,
@@ -14,8 +14,8 @@ from holdfast.adapters.state_store.manifest import (
     SCHEMA,
     Manifest,
     OtherSchemaError,
+    check_names,
     commit_of,
-    refuse_odd_names,
 )
 from holdfast.adapters.state_store.store_folder import folder_name
 from holdfast.domain.errors import StateError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
     from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
-    from holdfast.adapters.state_store.manifest import StoredFile
+    from holdfast.adapters.state_store.manifest import CheckpointFile
 
 COMMIT_SIZE = len(commit_of(b""))
 
@@ -72,7 +72,7 @@ def _read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo])
 
 def check_sizes(objects: ObjectStore, manifest: Manifest, found: Mapping[str, ObjectInfo]) -> None:
     """Raise ``CorruptCheckpoint`` unless all files that the manifest lists are among ``found``, in their sizes."""
-    refuse_odd_names(file.path for file in manifest.files)
+    check_names(file.path for file in manifest.files)
     for file in manifest.files:
         key = f"{folder_name(manifest.progress.step)}/{file.path}"
         if key not in found:
@@ -105,9 +105,9 @@ def download(objects: ObjectStore, files: FileOperations, manifest: Manifest, da
         files.sync_folder(folder)
 
 
-def _bring(objects: ObjectStore, files: FileOperations, key: str, file: StoredFile, path: Path) -> bool:
+def _bring(objects: ObjectStore, files: FileOperations, key: str, file: CheckpointFile, path: Path) -> bool:
     """Write the object ``key`` into ``path``, durably; return whether it is ``file`` as saved, else nothing is left."""
-    hashed = Hashed(objects.chunks(key, file.size))
+    hashed = HashingStream(objects.chunks(key, file.size))
     files.write_chunks(path, hashed)
     if hashed.hash != file.hash:
         files.remove_file(path)
