@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.files.regular_file import read_regular, check_regular
+from holdfast.adapters.shared.files.regular_file import check_regular, read_regular
 from holdfast.domain.fault_tolerance.liveness import Heartbeat
 
 if TYPE_CHECKING:
