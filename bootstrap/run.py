@@ -232,7 +232,7 @@ class Run:
         watchdog = build_watchdog(self.settings, self.directory, container, say=self._tell, leave=leave)
         stack.callback(watchdog.close)
         also, grace = [account.figures, watchdog.figures], self.settings.recovery.grace_seconds
-        metrics = RecordMetrics(monitors, container.trainable(), compilations, also=also, grace_seconds=grace)
+        metrics = RecordMetrics(monitors, container.trainable(), compilations, extra_metrics=also, grace_seconds=grace)
         record = stack.enter_context(closing(metrics))
         adapt = begin_micro_batch(container, folder, self._tell, is_compiled=compilations is not None)
         first, last = post_mortem_reactions(self.settings, self.directory, container.process_group())

@@ -165,7 +165,7 @@ class BasicStateStore(StateStore):
         pass
 
     @override
-    def spare(self, way_back: RollBackFloor) -> None:
+    def spare(self, floor: RollBackFloor) -> None:
         pass
 
     @override

@@ -237,8 +237,8 @@ class StateStore(ABC):
         """Delete what failed saves and deletions of earlier starts have left; never while a save is under way."""
 
     @abstractmethod
-    def spare(self, way_back: RollBackFloor) -> None:
-        """Have the retention of later saves leave what ``way_back`` needs; a store that keeps all does so anyway."""
+    def spare(self, floor: RollBackFloor) -> None:
+        """Have the retention of later saves leave what ``floor`` needs; a store that keeps all does so anyway."""
 
     @abstractmethod
     def scrub(self) -> Sequence[Rejected]:

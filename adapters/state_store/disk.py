@@ -149,8 +149,8 @@ class DiskStateStore(StateStore):
             self._folder.sweep()
 
     @override
-    def spare(self, way_back: RollBackFloor) -> None:
-        self.retention = self.retention.sparing(way_back)
+    def spare(self, floor: RollBackFloor) -> None:
+        self.retention = self.retention.protecting(floor)
 
     @override
     def flush(self) -> None:
@@ -240,8 +240,8 @@ class DiskStateStore(StateStore):
                 step: StoredCheckpoint(of.evaluation_loss, of.saved_at, step in kept)
                 for step, (_, of) in stored.items()
             }
-            doomed = self.retention.doomed({**self._elsewhere, **known}, saved=saved)
-            self._folder.delete([stored[step][0] for step in doomed if step in stored])
+            expired = self.retention.expired({**self._elsewhere, **known}, saved=saved)
+            self._folder.delete([stored[step][0] for step in expired if step in stored])
 
     @contextlib.contextmanager
     def _deferring(self) -> Iterator[None]:

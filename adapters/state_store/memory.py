@@ -64,7 +64,7 @@ class MemoryStateStore(BasicStateStore):
                 stored: StoredCheckpoint(info.evaluation_loss, info.saved_at)
                 for stored, (info, _) in self._stored.items()
             }
-            for old in self._retention.doomed(known, saved=step):
+            for old in self._retention.expired(known, saved=step):
                 del self._stored[old]
         return info
 
@@ -94,8 +94,8 @@ class MemoryStateStore(BasicStateStore):
             return [self._stored[step][0] for step in sorted(self._stored)]
 
     @override
-    def spare(self, way_back: RollBackFloor) -> None:
-        self._retention = self._retention.sparing(way_back)
+    def spare(self, floor: RollBackFloor) -> None:
+        self._retention = self._retention.protecting(floor)
 
     @override
     def flush(self) -> None:

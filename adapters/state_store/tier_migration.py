@@ -133,12 +133,12 @@ class TierMigrator:
             return
         local, archived = _by_step(self._disk.list()), _by_step(self._archive.list())
         pinned = self._disk.pinned()
-        lasting = self._disk.retention.lasting(_stored({**archived, **local}, pinned))
+        retained_forever = self._disk.retention.retained_forever(_stored({**archived, **local}, pinned))
         may_leave_disk = () if self._budget is None else local.keys()
-        doomed = retention.doomed(_stored(archived, pinned), saved=saved)
-        for step in [step for step in doomed if step not in may_leave_disk]:
+        expired = retention.expired(_stored(archived, pinned), saved=saved)
+        for step in [step for step in expired if step not in may_leave_disk]:
             copies = {Tier.ARCHIVE: CopyState.READY, Tier.DISK: _state(step in local)}
-            if CheckpointCopies(step, copies, is_protected=step in lasting).may_leave(Tier.ARCHIVE):
+            if CheckpointCopies(step, copies, is_protected=step in retained_forever).may_leave(Tier.ARCHIVE):
                 self._disk.guard.record_deletion(archived[step].location, "retention of the archive")
                 self._archive.delete(step)
 
@@ -146,9 +146,9 @@ class TierMigrator:
         local = self._disk.list()
         sizes = [CheckpointCopies(info.progress.step, {Tier.DISK: CopyState.READY}, info.num_bytes) for info in local]
         self._is_tight = budget.is_tight(sizes, was_tight=self._is_tight)
-        return budget.next_to_leave(self._survey(local, budget.fewest), phase) if self._is_tight else None
+        return budget.next_to_leave(self._survey(local, budget.min_verified), phase) if self._is_tight else None
 
-    def _survey(self, local: Sequence[CheckpointInfo], fewest: int) -> Sequence[CheckpointCopies]:
+    def _survey(self, local: Sequence[CheckpointInfo], min_verified: int) -> Sequence[CheckpointCopies]:
         archived, pinned = _by_step(self._archive.list()), self._disk.pinned()
         placed: list[CheckpointCopies] = []
         for info in reversed(local):
@@ -162,7 +162,7 @@ class TierMigrator:
                     copies,
                     info.num_bytes,
                     is_held=step in pinned or self._disk.is_held(step),
-                    is_verified=num_verified < fewest and self._is_sound(step),
+                    is_verified=num_verified < min_verified and self._is_sound(step),
                 )
             )
         return placed

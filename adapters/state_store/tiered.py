@@ -187,8 +187,8 @@ class TieredStateStore(StateStore):
         self._disk.tidy()
 
     @override
-    def spare(self, way_back: RollBackFloor) -> None:
-        self._disk.spare(way_back)
+    def spare(self, floor: RollBackFloor) -> None:
+        self._disk.spare(floor)
 
     @override
     def scrub(self) -> Sequence[Rejected]:

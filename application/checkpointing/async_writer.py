@@ -36,7 +36,7 @@ class AsyncCheckpointWriter:
         self._patient_until = math.inf
         self.outcome: AcknowledgeSave | None = None
 
-    def check_takes(self, trainable: Trainable) -> None:
+    def check_supports(self, trainable: Trainable) -> None:
         """Raise ``StateError`` if the store cannot put together what the ranks of ``trainable`` capture."""
         if trainable.is_sharded and not self._store.takes_shares:
             msg = "each rank has a part of the state, which this state store does not put together: use the kind disk"

@@ -80,7 +80,7 @@ class Checkpointer:
         self._conditions = conditions or {}
         self._contract = reproducibility_of(self._conditions)
         self._memory = memory or MemoryTier()
-        self._restoring = Restorer(store, trainable, bus, group, self._memory)
+        self._restorer = Restorer(store, trainable, bus, group, self._memory)
         self._writer = AsyncCheckpointWriter(store, inbox)
         self._pending: _Pending | None = None
         self._durable_step = 0
@@ -94,8 +94,8 @@ class Checkpointer:
         Raises ``StateError`` if another rank finds a checkpoint of another step, and if the store does not take what is
         to be saved later.
         """
-        self._writer.check_takes(self._trainable)
-        info = self._restoring.from_store()
+        self._writer.check_supports(self._trainable)
+        info = self._restorer.from_store()
         if self._group.rank == 0:
             self._store.tidy()
         if info is None:
@@ -103,27 +103,27 @@ class Checkpointer:
         self._durable_step = info.progress.step
         self._contract = max(self._contract, info.contract, key=list(Reproducibility).index)
         if differing := changes(info.conditions, self._conditions):
-            self.weaken(info.progress, differing)
+            self.weaken_reproducibility(info.progress, differing)
         return info.progress
 
     def restore_captured(self, step: int) -> Progress | None:
         """Restore the copy in memory as ``Restorer.from_memory`` does."""
-        return self._restoring.from_memory(step)
+        return self._restorer.from_memory(step)
 
     def roll_back(self, step: int) -> Progress | None:
         """Go back to the newest state of ``step`` or before, as ``Restorer.back_to`` does; return its progress."""
         self._settle()
-        progress = self._restoring.back_to(step)
+        progress = self._restorer.roll_back_to(step)
         if progress is not None:
             self._durable_step = min(self._durable_step, progress.step)
         return progress
 
-    def relieve_memory(self) -> None:
+    def drop_memory_copy(self) -> None:
         """Give up the copy in memory if that is nearly full, and tell so; one that is not durable yet stays."""
-        if (step := self._memory.relieve(self._durable_step)) is not None:
+        if (step := self._memory.drop_if_tight(self._durable_step)) is not None:
             self._bus.publish(CheckpointMoved(step, Tier.MEMORY, Tier.DISK, "memory is nearly full"))
 
-    def weaken(self, progress: Progress, reasons: Sequence[str]) -> None:
+    def weaken_reproducibility(self, progress: Progress, reasons: Sequence[str]) -> None:
         """Have all later checkpoints say that the run equals the undisturbed one but for rounding, told once."""
         if self._contract is Reproducibility.NUMERICAL:
             return
@@ -140,11 +140,11 @@ class Checkpointer:
         self._settle()
         if progress.step == self._durable_step:
             return
-        if self._restoring.is_unfinished:
+        if self._restorer.is_unfinished:
             msg = "a return to an earlier checkpoint was cut in two, so the state in memory is of no step: not saved"
             raise StateError(msg)
         self._bus.publish(CheckpointStarted(progress, reason))
-        self._memory.make_room(self._durable_step)
+        self._memory.drop_durable(self._durable_step)
         try:
             snapshot = self._captured(progress, reason, evaluation_loss)
         except StateError:  # a step that was cut in two: the last whole one may still be in memory
@@ -173,7 +173,7 @@ class Checkpointer:
         self._durable_step = outcome.step
         stall = min(pending.stall_seconds, outcome.seconds)
         self._bus.publish(CheckpointSaved(pending.progress, outcome.location, pending.reason, outcome.seconds, stall))
-        self.relieve_memory()
+        self.drop_memory_copy()
 
     def flush(self) -> None:
         """Wait until every save is durable, or is known not to be."""

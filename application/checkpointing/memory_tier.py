@@ -42,12 +42,12 @@ class MemoryTier:
         """Hold ``snapshot`` in place of the one before, if there is room."""
         self._snapshot = None if self._unpack is None or self._is_tight() else snapshot
 
-    def make_room(self, durable_step: int) -> None:
+    def drop_durable(self, durable_step: int) -> None:
         """Give up a copy of ``durable_step`` before the next one is captured, so that no two lie beside each other."""
         if self._snapshot is not None and self._snapshot.progress.step == durable_step:
             self._snapshot = None
 
-    def relieve(self, durable_step: int) -> int | None:
+    def drop_if_tight(self, durable_step: int) -> int | None:
         """Give up a copy of ``durable_step`` if memory is tight; return its step, None if nothing was given up."""
         if self._snapshot is None or self._snapshot.progress.step != durable_step or not self._is_tight():
             return None

@@ -80,7 +80,7 @@ class Restorer:
                 self._trainable.restore(folder)
         return held.progress
 
-    def back_to(self, step: int) -> Progress | None:
+    def roll_back_to(self, step: int) -> Progress | None:
         """Restore the newest state of ``step`` or before and supersede later checkpoints; return its progress.
 
         None, with nothing changed, if there is none.

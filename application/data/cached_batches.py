@@ -57,7 +57,7 @@ class CachedBatches:
         self._epochs = epochs
         self.grown = grown
         self.threads = 0
-        self.most_threads = 0
+        self.max_threads = 0
 
     @property
     def num_rows(self) -> int:

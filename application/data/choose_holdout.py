@@ -1,4 +1,4 @@
-"""Making sure that there is something to evaluate on."""
+"""The choice of documents for evaluation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from holdfast.ports.data_source import DataSource
 
 
-def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], object]) -> Holdout:
-    """Return ``wanted``, or where chance left a small corpus without a held document, one that holds a single one.
+def choose_holdout(source: DataSource, wanted: Holdout, log_line: Callable[[str], object]) -> Holdout:
+    """Return ``wanted``, or a hold-out of one document where chance left a small corpus without any.
 
-    The document with the lowest hash is taken then, and ``say`` is told. A pure function of the data: a resumed run
-    holds out the same. Reading stops at the first held document; records that cannot be used are passed over, but a
-    place that does not answer raises ``DataError``, since the choice is for the whole run.
+    That is the document with the lowest hash, and ``log_line`` gets a sentence about it. A pure function of the data,
+    so a resumed run holds out the same. Reading stops at the first document that is held out. Records that cannot be
+    used are skipped; a data source that does not answer raises ``DataError``, as the choice is for the whole run.
     """
     if wanted.fraction == 0.0:
         return wanted
@@ -42,10 +42,12 @@ def choose_holdout(source: DataSource, wanted: Holdout, say: Callable[[str], obj
                 return wanted
             places.add(float(wanted.place_of(hashes)[0]))
     if not places:
-        return Holdout(0.0, wanted.seed)  # whoever reads the data for training says what is wrong with them
+        return Holdout(0.0, wanted.seed)  # reading the data for training reports the problem
     if len(places) < 2:
-        who = "the corpus is a single document" if is_whole else "only one document of the corpus can be used"
-        say(f"{who}: it is trained on, and there is no evaluation")
+        found = "the corpus is a single document" if is_whole else "only one document of the corpus can be used"
+        log_line(f"{found}: it is trained on, and there is no evaluation")
         return Holdout(0.0, wanted.seed)
-    say(f"none of {len(places)} documents fell into the held-out share of {wanted.fraction}: one of them is held out")
+    log_line(
+        f"none of {len(places)} documents fell into the held-out share of {wanted.fraction}: one of them is held out"
+    )
     return Holdout(math.nextafter(min(places), 1.0), wanted.seed)

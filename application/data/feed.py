@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 class BatchStream(Protocol):
     """Batches that are a pure function of where one starts: each carries the cursor behind it.
 
-    ``threads`` read for it, more than ``most_threads`` bring nothing; they may be set while batches are made and change
+    ``threads`` read for it, more than ``max_threads`` bring nothing; they may be set while batches are made and change
     none of them, but 0 stays 0.
     """
 
     threads: int
 
     @property
-    def most_threads(self) -> int:
+    def max_threads(self) -> int:
         """Return how many threads would never wait for each other."""
         ...
 
@@ -84,9 +84,9 @@ class Feed:
         self._stream.threads = threads
 
     @property
-    def most_threads(self) -> int:
+    def max_threads(self) -> int:
         """Return how many threads would never wait for each other."""
-        return self._stream.most_threads
+        return self._stream.max_threads
 
     @property
     def supply(self) -> DataSupply:
@@ -106,15 +106,15 @@ class Feed:
         batches = self._stream.batches(cursor)
         self._batches = Prefetch(batches, depth=self._prefetch) if self._prefetch else batches
 
-    def next(self, is_given_up: Callable[[], bool] = lambda: False) -> Batch | None:
+    def next(self, should_stop: Callable[[], bool] = lambda: False) -> Batch | None:
         """Return the next batch, or None once finite data has ended; raises ``DataError`` where data is bad.
 
-        None too if ``is_given_up`` says so while a batch that is made ahead is waited for: ``gave_up`` tells.
+        None too if ``should_stop`` says so while a batch that is made ahead is waited for: ``gave_up`` tells.
         """
         asked = self._clock()
         self.gave_up = False
         try:
-            return self._take(is_given_up)
+            return self._take(should_stop)
         except WaitAbandoned:
             self.gave_up = True
             return None
@@ -145,7 +145,7 @@ class Feed:
         self._batches = None
         self._pushed_back.clear()
 
-    def _take(self, is_given_up: Callable[[], bool]) -> Batch | None:
+    def _take(self, should_stop: Callable[[], bool]) -> Batch | None:
         if self._pushed_back:
             return self._pushed_back.pop()
         if self._batches is None:
@@ -153,7 +153,7 @@ class Feed:
             assert self._batches is not None
         if isinstance(self._batches, Prefetch):
             try:
-                return self._batches.next_unless(is_given_up)
+                return self._batches.next_unless(should_stop)
             except StopIteration:
                 return None
         return next(self._batches, None)

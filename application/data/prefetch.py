@@ -59,10 +59,10 @@ class Prefetch(Generic[T]):
         """Return the next item, waiting for it if need be."""
         return self.next_unless(lambda: False)
 
-    def next_unless(self, is_given_up: Callable[[], bool]) -> T:
-        """Return the next item as ``next`` does; raises ``WaitAbandoned`` if ``is_given_up`` is true while it waits."""
+    def next_unless(self, should_stop: Callable[[], bool]) -> T:
+        """Return the next item as ``next`` does; raises ``WaitAbandoned`` if ``should_stop`` is true while it waits."""
         if self._end is None:
-            item = self._awaited(is_given_up)
+            item = self._awaited(should_stop)
             if not isinstance(item, _End):
                 self._free_place()
                 return item
@@ -93,12 +93,12 @@ class Prefetch(Generic[T]):
         self._room.put(None)
         self._thread.join(self._patience)
 
-    def _awaited(self, is_given_up: Callable[[], bool]) -> T | _End:
+    def _awaited(self, should_stop: Callable[[], bool]) -> T | _End:
         while True:
             try:
                 return self._ready.get(timeout=_LOOK_SECONDS)
             except Empty:
-                if is_given_up():
+                if should_stop():
                     self._patience = _IMPATIENCE_SECONDS
                     raise WaitAbandoned from None
 

@@ -40,7 +40,7 @@ class RejectedRecords:
         """Return how many records were left out since the run began."""
         return len(self._known)
 
-    def judge(self, unit: Unit, rejected: Rejected, tell: Callable[[Unit, Rejected], str] | None = None) -> Record:
+    def reject(self, unit: Unit, rejected: Rejected, tell: Callable[[Unit, Rejected], str] | None = None) -> Record:
         """Return ``rejected`` as it is to be written down; raises ``DataError`` with its reason if it ends the run.
 
         ``tell`` gives the reason then with all that a person may want to know.

@@ -81,7 +81,7 @@ class StreamedBatches:
                 self._pool.resize(threads)
 
     @property
-    def most_threads(self) -> int:
+    def max_threads(self) -> int:
         """Return how many threads would never wait for each other: one a lane and source of this rank."""
         return self._plan.lanes // self._share.ranks * len(self._readers)
 

@@ -122,7 +122,7 @@ class TextReader:
                 if is_kept and used.is_passing:
                     msg = f"{used.reason}; what was tokenized so far is kept: start again when it answers"
                     raise DataError(msg)
-                rejected(self._rejections.judge(unit, used, self.source.tell))
+                rejected(self._rejections.reject(unit, used, self.source.tell))
             elif used:
                 yield used
 
@@ -133,7 +133,7 @@ class TextReader:
             try:
                 text.encode()
             except UnicodeEncodeError:
-                rejected(self._rejections.judge(unit, _no_unicode(unit, document)))
+                rejected(self._rejections.reject(unit, _no_unicode(unit, document)))
             else:
                 yield document, text
 

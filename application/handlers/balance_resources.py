@@ -65,7 +65,7 @@ class BalanceResources:
         """Take micro-batches that somebody else has made smaller as the usual ones."""
         rows, known = event.micro_batch, self._state.knobs.get(Knob.MICRO_BATCH)
         if known is not None and known.value != rows:
-            setting = KnobSetting(rows, usual=rows, least=1, most=rows)
+            setting = KnobSetting(rows, usual=rows, minimum=1, maximum=rows)
             self._state = replace(self._state, knobs={**self._state.knobs, Knob.MICRO_BATCH: setting})
 
     def _decide(self, state: BalanceState, change: KnobChange | None) -> None:

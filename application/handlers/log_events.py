@@ -54,8 +54,8 @@ class LogEvents:
     within an hour, unless a checkpoint was saved meanwhile whose saving had failed.
     """
 
-    def __init__(self, say: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
-        self._say = say
+    def __init__(self, log_line: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
+        self._log_line = log_line
         self._now = now
         self._told: dict[str, float] = {}
         self._unsaved: set[str] = set()
@@ -66,7 +66,7 @@ class LogEvents:
             self._told = {kind: when for kind, when in self._told.items() if kind not in self._unsaved}
             self._unsaved.clear()
         if (line := self._sentence_of(event)) is not None:
-            self._say(line)
+            self._log_line(line)
 
     def _sentence_of(self, event: Event) -> str | None:
         match event:

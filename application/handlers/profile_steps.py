@@ -31,11 +31,11 @@ class ProfileSteps:
     them profiles those that it has, and one that begins behind them says so. An error of the profiler ends the profile.
     """
 
-    def __init__(self, profiler: Profiler, first: int, end: int, say: Callable[[str], object]) -> None:
+    def __init__(self, profiler: Profiler, first: int, end: int, log_line: Callable[[str], object]) -> None:
         self._profiler = profiler
         self._first = first
         self._end = end
-        self._say = say
+        self._log_line = log_line
         self._is_on = False
         self._began = self._last = 0
 
@@ -43,7 +43,7 @@ class ProfileSteps:
         """Begin where the first steps are wanted, or say that it is too late."""
         following = event.progress.step + 1
         if following >= self._end:
-            self._say(f"profile.steps ends before step {following}, where this run begins: nothing is profiled")
+            self._log_line(f"profile.steps ends before step {following}, where this run begins: nothing is profiled")
         elif following >= self._first:
             self._begin(following)
 
@@ -72,7 +72,7 @@ class ProfileSteps:
     def _write(self) -> None:
         self._is_on = False
         where = self._profiler.stop(f"steps-{self._began}-{self._last}")
-        self._say(f"profile of steps {self._began} to {self._last} in {where}")
+        self._log_line(f"profile of steps {self._began} to {self._last} in {where}")
 
     def _mark(self) -> None:
         try:

@@ -24,14 +24,14 @@ _MOST_WAITING = 10_000
 
 @final
 class RecordMetrics:
-    """Passes each step's and each evaluation's figures to the monitors; one that fails does not deprive the next.
+    """Passes the figures of each step and each evaluation to every monitor, even if another monitor fails.
 
-    A thread of its own reads the loss, which waits for the device, and calls the monitors, while the loop goes on; an
-    error is raised at a later event, where the bus makes it ``HandlerFailed``. At its start, before a checkpoint and at
-    its end the run waits for that thread, so that no figure of a step that a checkpoint holds can be lost. Should the
-    monitors hang, ``settle`` raises ``TrainingError`` after 30 seconds, each time it is called: training goes on and
-    the checkpoint is made, without their figures; after a signal they get a tenth of ``grace_seconds`` at most. Behind
-    10,000 steps figures are dropped, which is raised too. ``also`` are asked in that thread for more of each step.
+    A thread reads the loss, which waits for the device, and calls the monitors, while training continues. An error is
+    raised at a later event, where the bus turns it into ``HandlerFailed``. The run waits for the thread at its start,
+    before each checkpoint and at its end, so that no figure of a saved step is lost. If the monitors hang, ``settle``
+    raises ``TrainingError`` after 30 seconds (after a signal a tenth of ``grace_seconds`` at most), and the checkpoint
+    is made without their figures. Once 10,000 steps are waiting, figures are dropped, which raises as well.
+    ``extra_metrics`` are called in the thread for further figures of each step.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class RecordMetrics:
         trainable: Trainable,
         compilations: Compilations | None = None,
         *,
-        also: Sequence[Callable[[], Mapping[str, float]]] = (),
+        extra_metrics: Sequence[Callable[[], Mapping[str, float]]] = (),
         grace_seconds: float = math.inf,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._monitors = monitors
         self._trainable = trainable
         self._compilations = compilations
-        self._also = also
+        self._extra_metrics = extra_metrics
         self._compile_seconds = 0.0
         self._clock = clock
         self._grace_seconds = grace_seconds
@@ -121,7 +121,7 @@ class RecordMetrics:
             "memory_retries": self._trainable.memory_retries,
             **compiling,
         }
-        for figures in self._also:
+        for figures in self._extra_metrics:
             metrics |= figures()
         if hardware.peak_flops is not None:
             metrics["mfu"] = tokens_per_second * hardware.flops_per_token / hardware.peak_flops

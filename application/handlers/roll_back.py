@@ -18,43 +18,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollBackPlanner:
-    """Where and how often a run may go back: to multiples of ``every`` steps, ``most`` times."""
+    """Where and how often a run may go back: to multiples of ``every`` steps, ``max_rollbacks`` times."""
 
     every: int
-    most: int
+    max_rollbacks: int
 
-    def of(self, progress: Progress, num_bad: int, reason: str, *, optional: bool) -> RollBack:
+    def plan(self, progress: Progress, num_bad: int, reason: str, *, optional: bool) -> RollBack:
         """Return the command to take back the last ``num_bad`` steps and what may have led to them."""
         health, first_bad = progress.health, progress.step - num_bad + 1
         step = health.last_good(first_bad, self.every)
         skip = health.batches_to_skip(step, num_bad)
         rather = health.before_good(step, self.every)
-        return RollBack(step, f"step {progress.step}: {reason}", skip, self.most, optional, rather)
+        return RollBack(step, f"step {progress.step}: {reason}", skip, self.max_rollbacks, optional, rather)
 
 
 @final
 class RollBackOnDrops:
     """Asks to go back once ``limit`` updates in a row were dropped: the parameters are what is wrong then."""
 
-    def __init__(self, limit: int, returns: RollBackPlanner, inbox: Inbox) -> None:
+    def __init__(self, limit: int, planner: RollBackPlanner, inbox: Inbox) -> None:
         self._limit = limit
-        self._returns = returns
+        self._planner = planner
         self._inbox = inbox
 
     def __call__(self, event: RunStarted | StepCompleted) -> None:
         """Answer ``event``, the start of a run too: it may have ended before it could obey."""
         if event.progress.health.dropped_in_row == self._limit:
             reason = f"{self._limit} updates in a row had a loss or a gradient that is no number"
-            self._inbox.post(self._returns.of(event.progress, self._limit, reason, optional=False))
+            self._inbox.post(self._planner.plan(event.progress, self._limit, reason, optional=False))
 
 
 @final
 class RollBackOnSpike:
     """Asks to go back behind a spike of the loss, as ``policy`` tells it; without a checkpoint the run goes on."""
 
-    def __init__(self, policy: SpikePolicy, returns: RollBackPlanner, inbox: Inbox) -> None:
+    def __init__(self, policy: SpikePolicy, planner: RollBackPlanner, inbox: Inbox) -> None:
         self._policy = policy
-        self._returns = returns
+        self._planner = planner
         self._inbox = inbox
 
     def __call__(self, event: RunStarted | StepCompleted) -> None:
@@ -65,7 +65,7 @@ class RollBackOnSpike:
                 next(loss for loss in reversed(part) if loss is not None) for part in (losses[:-num_bad], losses)
             )
             reason = f"the loss rose from {calm:.3f} to {late:.3f}"
-            self._inbox.post(self._returns.of(event.progress, num_bad, reason, optional=True))
+            self._inbox.post(self._planner.plan(event.progress, num_bad, reason, optional=True))
 
 
 @final

@@ -41,7 +41,7 @@ _WENT_INTO = {
 
 @final
 class TrackGoodput:
-    """Tells ``ledger``, and ``keep`` for later starts, what the time since ``began`` (of ``clock``) went into.
+    """Tells ``ledger``, and ``write`` for later starts, what the time since ``began`` (of ``clock``) went into.
 
     Each event closes the time since the one before it, so that every second is counted once. A mark is made at the
     start, the end, each save and each fall of the step, else at most once a second, and ever more rarely: what a kill
@@ -52,7 +52,7 @@ class TrackGoodput:
     def __init__(
         self,
         ledger: Ledger,
-        keep: Callable[[TimeSample], object],
+        write: Callable[[TimeSample], object],
         *,
         began: float,
         compile_seconds: Callable[[], float] = lambda: 0.0,
@@ -60,7 +60,7 @@ class TrackGoodput:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
-        self._keep = keep
+        self._write = write
         self._began = self._last = self._marked = began
         self._compile_seconds = compile_seconds
         self._clock = clock
@@ -127,4 +127,4 @@ class TrackGoodput:
         self._marked = now
         mark = TimeSample(self._origin + self._began, self._origin + now, step, dict(self._seconds), is_planned_end)
         self._ledger.add(mark)
-        self._keep(mark)
+        self._write(mark)

@@ -30,9 +30,9 @@ class Compilations(Protocol):
 class WatchCompilation:
     """Says what compiling took once a step needs none, and warns once if later steps compile again."""
 
-    def __init__(self, compilations: Compilations, say: Callable[[str], object]) -> None:
+    def __init__(self, compilations: Compilations, log_line: Callable[[str], object]) -> None:
         self._compilations = compilations
-        self._say = say
+        self._log_line = log_line
         self._graphs = self._warm_up = 0
         self._is_warm = self._has_warned = False
 
@@ -44,13 +44,13 @@ class WatchCompilation:
             self._warm_up += 1
         elif not self._is_warm:
             self._is_warm = True
-            self._say(
+            self._log_line(
                 f"step {step} · warm-up is over: {found.graphs} graphs were compiled in {found.seconds:.1f} s, "
                 f"within {self._warm_up} steps"
             )
         elif grew and not self._has_warned:
             self._has_warned = True
-            self._say(
+            self._log_line(
                 f"step {step} · layers were compiled again ({found.recompiles} times so far), as a batch has another "
                 "shape: make optimizer.batch_size a multiple of optimizer.micro_batch, or, if the metric recompiles "
                 "keeps growing, set model.compile=none"

@@ -135,7 +135,7 @@ class Watchdog:
         self._tell(watched)
         others, silent = self._peers()
         steps = [step for step, _ in list(self._steps)]
-        reason = self._patience.judge(self._beat, self._waited, steps, silent=silent, others=others)
+        reason = self._patience.hang_reason(self._beat, self._waited, steps, silent=silent, others=others)
         if reason is None:
             return
         report = ReportStall(self._waited, reason)

@@ -8,7 +8,7 @@ import numpy as np
 
 from holdfast.domain.data.batch import Batch
 from holdfast.domain.errors import OutOfMemory
-from holdfast.domain.training.micro_batch import next_to_try
+from holdfast.domain.training.micro_batch import next_candidate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def try_sizes(trainable: Trainable, sizes: Sequence[int], length: int, gauge: Me
     """
     most, held = gauge.most(), gauge.held()
     peaks, failed = dict[int, int](), set[int]()
-    while (rows := next_to_try(sizes, peaks, failed, most)) is not None:
+    while (rows := next_candidate(sizes, peaks, failed, most)) is not None:
         gauge.reset()
         try:
             _learn_nothing(trainable, _longest(rows, length))

@@ -141,7 +141,7 @@ class CommandExecutor:
             case AcknowledgeSave():
                 self._checkpoints.acknowledge(command)
             case DropCopy():
-                self._checkpoints.relieve_memory()
+                self._checkpoints.drop_memory_copy()
             case RollBack():
                 self.roll_back(command)
             case StopRun(reason, signal):
@@ -154,8 +154,9 @@ class CommandExecutor:
 
     def _split_batch(self, rows: int) -> None:
         self._engine.micro_batch = rows
-        self._bus.publish(BatchSplit(self._state.progress, rows))
-        self._checkpoints.weaken(self._state.progress, [f"a batch is now summed in parts of {rows} rows"])
+        progress = self._state.progress
+        self._bus.publish(BatchSplit(progress, rows))
+        self._checkpoints.weaken_reproducibility(progress, [f"a batch is now summed in parts of {rows} rows"])
 
     def _adjust_resources(self, command: AdjustResources) -> None:
         """Turn the knob, if it is one of the loop's; handlers of ``ResourcesAdjusted`` turn the others."""
@@ -198,7 +199,7 @@ class CommandExecutor:
             msg = f"{command.reason}, and there is no checkpoint of step {step} or before to go back to: {_REMEDY}, "
             msg += "or save more often with state_store.every"
             raise TrainingError(msg)
-        return restored if restored is None or command.skip is None else left.back_at(restored)
+        return restored if restored is None or command.skip is None else left.rolled_back_to(restored)
 
 
 def _reported(command: AcknowledgeArchive | AcknowledgeMove | ReportDamage | ReportStall, progress: Progress) -> Event:

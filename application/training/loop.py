@@ -159,7 +159,7 @@ class TrainRun:
             learning_rate=self._plan.schedule.at(self._progress),
             num_targets=quorum.num_targets,
             num_tokens=quorum.num_tokens,
-            is_given_up=self._must_hurry,
+            should_stop=self._must_hurry,
             on_applied=lambda loss, dropped: self._complete_step(batch, quorum.num_tokens, loss, dropped),
         )
 

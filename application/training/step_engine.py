@@ -49,12 +49,12 @@ class StepEngine:
         learning_rate: float,
         num_targets: int,
         num_tokens: int,
-        is_given_up: Callable[[], bool],
+        should_stop: Callable[[], bool],
         on_applied: Callable[[float, str | None], object],
     ) -> StepOutcome:
         """Train on ``batch`` as the step numbered ``step``; return its figures.
 
-        ``num_targets`` and ``num_tokens`` are sums over all ranks. ``is_given_up`` is asked between micro-batches.
+        ``num_targets`` and ``num_tokens`` are sums over all ranks. ``should_stop`` is asked between micro-batches.
         ``on_applied`` gets the mean loss, and None or the reason why the update was dropped, as soon as the parameters
         are those after the step. Raises ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing changed, and
         ``StepTorn`` where memory ran out during the update.
@@ -65,7 +65,7 @@ class StepEngine:
         with self._trainable.update(step=step, learning_rate=learning_rate) as update:
             losses: list[SupportsFloat] = []
             for part in parts:
-                if losses and self._trainable.is_retry_safe and is_given_up():
+                if losses and self._trainable.is_retry_safe and should_stop():
                     raise StepAbandoned
                 losses.append(update.accumulate(part, weight=weight, last=part is parts[-1]))
             summed = [float(loss) for loss in self._trainable.sum_over_ranks(losses)]

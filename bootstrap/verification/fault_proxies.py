@@ -108,9 +108,9 @@ class FaultyStream:
         self._inner.threads = threads
 
     @property
-    def most_threads(self) -> int:
+    def max_threads(self) -> int:
         """Return how many threads would never wait for each other."""
-        return self._inner.most_threads
+        return self._inner.max_threads
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
         """Yield the batches that follow ``cursor``."""

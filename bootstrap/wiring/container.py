@@ -41,7 +41,7 @@ from holdfast.domain.checkpoints.tiers import phase_at
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 from holdfast.domain.training.budget import Budget
-from holdfast.domain.training.micro_batch import largest_size
+from holdfast.domain.training.micro_batch import max_micro_batch
 from holdfast.domain.training.train_plan import TrainPlan
 
 
@@ -227,7 +227,7 @@ class Container(containers.DeclarativeContainer):
         Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group, show=show
     )
     micro_batch = providers.Singleton(
-        largest_size,
+        max_micro_batch,
         settings.provided.optimizer.num_rows,
         settings.provided.optimizer.fixed_micro_batch,
         process_group.provided.size,

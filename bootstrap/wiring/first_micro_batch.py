@@ -16,7 +16,7 @@ from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
 from holdfast.bootstrap.wiring.reserve_host_memory import total_bytes
 from holdfast.configs.rendering import dump_settings
-from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState, largest_size
+from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState, max_micro_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def begin_micro_batch(
     of_run = MicroBatchRecord(folder.path / FILE, key, say)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     of_machine = MicroBatchRecord(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
-    most = largest_size(settings.optimizer.num_rows, settings.optimizer.fixed_micro_batch, group.size)
+    most = max_micro_batch(settings.optimizer.num_rows, settings.optimizer.fixed_micro_batch, group.size)
     known = _agreed(of_run, group)
     policy = MicroBatchPolicy(
         most,
@@ -82,9 +82,9 @@ def _found(
 ) -> tuple[MicroBatchState, str]:
     group = container.process_group()
     if (known := _agreed(of_machine, group)) is not None:
-        return replace(known, rows=min(known.rows, policy.most)), "more did not fit before"
+        return replace(known, rows=min(known.rows, policy.max_rows)), "more did not fit before"
     if container.settings().optimizer.micro_batch is None:
-        return MicroBatchState(policy.most), "all rows"
+        return MicroBatchState(policy.max_rows), "all rows"
     container.show()("looking for the largest micro-batch")
     choice = choose_size(container, policy.sizes, is_compiled=is_compiled)
     return MicroBatchState(min(map(int, group.gather(str(choice.rows))))), choice.reason

@@ -83,7 +83,7 @@ def knobs_of(container: Container) -> Knobs:
         most = max(feed.prefetch, settings.resources.io_queue_size)
         knobs[Knob.PREFETCH] = KnobSetting(feed.prefetch, feed.prefetch, 1, most)
     if feed.threads:
-        most = feed.threads if settings.data.workers else max(feed.threads, feed.most_threads)
+        most = feed.threads if settings.data.workers else max(feed.threads, feed.max_threads)
         knobs[Knob.THREADS] = KnobSetting(feed.threads, feed.threads, 1, most)
     if container.chosen().get("optimizer.device") == "cpu":  # where activations lie in the host's memory
         whole = -(-settings.optimizer.num_rows // container.process_group().size)

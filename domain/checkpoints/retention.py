@@ -46,7 +46,7 @@ class RollBackFloor:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Keeps the ``newest`` checkpoints, milestones, the ``best`` by evaluation loss, and the ``way_back``.
+    """Keeps the ``newest`` checkpoints, milestones, the ``best`` by evaluation loss, and the ``floor``.
 
     Milestones are those at multiples of ``every`` steps and, of each ``hours`` hours of the clock, the first one. All
     but ``newest`` keep none more if they are 0. Raises ``ConfigurationError`` if the newest checkpoint would not be
@@ -57,7 +57,7 @@ class Retention:
     every: int = 0
     best: int = 0
     hours: float = 0.0
-    way_back: RollBackFloor | None = None
+    floor: RollBackFloor | None = None
 
     def __post_init__(self) -> None:
         if self.newest < 1:
@@ -67,26 +67,26 @@ class Retention:
             msg = "state_store.keep_every, keep_best and keep_hours count steps, checkpoints and hours: give 0 or more"
             raise ConfigurationError(msg)
 
-    def sparing(self, way_back: RollBackFloor) -> Self:
+    def protecting(self, floor: RollBackFloor) -> Self:
         """Return the same rules with this way back."""
-        return replace(self, way_back=way_back)
+        return replace(self, floor=floor)
 
-    def doomed(self, stored: Mapping[int, StoredCheckpoint], *, saved: int) -> Sequence[int]:
+    def expired(self, stored: Mapping[int, StoredCheckpoint], *, saved: int) -> Sequence[int]:
         """Return the steps to delete, lowest first, never ``saved``, the one that was just made durable.
 
         ``stored`` is by step; of equal losses the later one is better.
         """
-        kept = {saved, *sorted(stored)[-self.newest :], *self.lasting(stored)}
+        kept = {saved, *sorted(stored)[-self.newest :], *self.retained_forever(stored)}
         return [step for step in sorted(stored) if step not in kept]
 
-    def lasting(self, stored: Mapping[int, StoredCheckpoint]) -> Collection[int]:
+    def retained_forever(self, stored: Mapping[int, StoredCheckpoint]) -> Collection[int]:
         """Return the steps that are kept for more than being new: milestones, the best, way back, what is pinned."""
         losses = {step: found.evaluation_loss for step, found in stored.items()}
         measured = [(loss, -step) for step, loss in losses.items() if loss is not None]
         best = [-step for _, step in sorted(measured)[: self.best]]
         pinned = [step for step, found in stored.items() if found.is_pinned]
-        way_back = self.way_back.among(stored) if self.way_back else ()
-        return {*self._milestones(stored), *best, *way_back, *pinned}
+        floor = self.floor.among(stored) if self.floor else ()
+        return {*self._milestones(stored), *best, *floor, *pinned}
 
     def _milestones(self, stored: Mapping[int, StoredCheckpoint]) -> Sequence[int]:
         by_steps = [step for step in stored if self.every and step % self.every == 0]

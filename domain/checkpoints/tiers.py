@@ -114,14 +114,14 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class DiskBudget:
-    """Which copies leave a disk that may hold ``max_bytes``: once it is nearly full, the oldest that are archived.
+    """Chooses the copies that leave a disk of ``max_bytes``: once it is nearly full, the oldest that are archived.
 
-    ``fewest`` verified ones stay, whatever else there is; what is held stays too, and in recovery everything does.
+    At least ``min_verified`` verified copies stay, as do copies in use, and in recovery all copies.
     """
 
     max_bytes: int
     band: Hysteresis = Hysteresis()
-    fewest: int = 2
+    min_verified: int = 2
 
     def is_tight(self, placed: Sequence[CheckpointCopies], *, was_tight: bool) -> bool:
         """Return whether the disk is to be emptied, given whether it was to be so far."""
@@ -131,8 +131,8 @@ class DiskBudget:
     def next_to_leave(self, placed: Sequence[CheckpointCopies], phase: Phase) -> CheckpointCopies | None:
         """Return the checkpoint whose copy on disk is to go from a tight one, None if none may."""
         local = sorted((one for one in placed if one.is_ready_in(Tier.DISK)), key=lambda one: one.step)
-        staying = [one.step for one in local if one.is_verified][-self.fewest :]
-        if phase is Phase.RECOVERY or len(staying) < self.fewest:
+        staying = [one.step for one in local if one.is_verified][-self.min_verified :]
+        if phase is Phase.RECOVERY or len(staying) < self.min_verified:
             return None
         archived = (one for one in local if one.is_ready_in(Tier.ARCHIVE) and one.may_leave(Tier.DISK))
         return next((one for one in archived if not one.is_held and one.step not in staying), None)

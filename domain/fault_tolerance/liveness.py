@@ -68,7 +68,7 @@ class Timeouts:
             return max(self.min_seconds, self.slow_seconds)
         return max(self.min_seconds, self.factor * median(steps))
 
-    def judge(
+    def hang_reason(
         self,
         own: Heartbeat,
         waited: float,

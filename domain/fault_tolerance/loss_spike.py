@@ -1,4 +1,4 @@
-"""When a loss has left the range of those before it."""
+"""The detection of spikes in the training loss."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ _DEVIATIONS = 1.4826  # of a normal distribution: its standard deviation, in med
 
 @dataclass(frozen=True, slots=True)
 class SpikePolicy:
-    """Takes ``patience`` losses in a row for a spike if each stands out from the ``window`` losses before them.
+    """Detects a spike: ``num_losses`` losses in a row, each of which stands out from the ``window`` losses before.
 
-    One stands out if it lies above their median by ``z`` standard deviations, which are told by the median absolute
-    deviation and so not by earlier spikes, and by the share ``rise`` of the median, so that quiet losses do not spike.
-    A dropped update among them counts as one that does. Nothing is said before half the window is there.
+    A loss stands out if it exceeds their median by ``zscore`` robust standard deviations (estimated from the median
+    absolute deviation, which earlier spikes do not inflate) and by the fraction ``min_rise`` of the median, so that
+    small changes of very quiet losses do not count. A dropped update counts as a loss that stands out. There is no
+    spike before half of the window is filled.
     """
 
     window: int = 64
-    z: float = 8.0
-    rise: float = 0.3
-    patience: int = 3
+    zscore: float = 8.0
+    min_rise: float = 0.3
+    num_losses: int = 3
 
     def begins(self, losses: Sequence[float | None]) -> int:
-        """Return how many of the last losses are a spike that shows with the last of them, 0 if none does."""
-        known = [loss for loss in losses[: -self.patience][-self.window :] if loss is not None]
+        """Return the length of the spike that the last of ``losses`` completes, 0 if it completes none."""
+        known = [loss for loss in losses[: -self.num_losses][-self.window :] if loss is not None]
         if 2 * len(known) < self.window:
             return 0
         limit = self.limit(known)
@@ -37,11 +38,11 @@ class SpikePolicy:
         return len(late) if self._shows(late) and not self._shows(late[1:]) else 0
 
     def _shows(self, late: Sequence[float | None]) -> bool:
-        """Return whether losses that stand out, the latest first, are a spike: dropped updates alone are none."""
-        return len(late) >= self.patience and any(loss is not None for loss in late)
+        """Return whether outlying losses, the latest first, are a spike; dropped updates alone are not."""
+        return len(late) >= self.num_losses and any(loss is not None for loss in late)
 
     def limit(self, known: Sequence[float]) -> float:
-        """Return above which a loss stands out from ``known`` ones."""
+        """Return the threshold above which a loss stands out from the ``known`` ones."""
         middle = median(known)
         spread = _DEVIATIONS * median(abs(loss - middle) for loss in known)
-        return middle + max(self.z * spread, self.rise * abs(middle))
+        return middle + max(self.zscore * spread, self.min_rise * abs(middle))

@@ -65,7 +65,7 @@ class Balance:
             return state, None
         stall = saved.stall_seconds
         share = stall / (period + stall)
-        if share >= _WAITING.enter and stall >= _LONG_SECONDS and setting.value * 2 <= setting.most:
+        if share >= _WAITING.enter and stall >= _LONG_SECONDS and setting.value * 2 <= setting.maximum:
             reason = f"training waited {stall:.1f} s for a save, {share:.0%} of its time"
             change = KnobChange(Knob.SAVE_EVERY, setting.value, setting.value * 2, reason)
         elif share <= _WAITING.leave and saved.seconds <= period / 4 and setting.value > setting.usual:
@@ -106,7 +106,7 @@ class Balance:
         knobs = (Knob.PREFETCH,) if is_busy else (Knob.THREADS, Knob.PREFETCH)
         reason = f"training waited for data {state.waited:.0%} of its time"
         free = [knob for knob in knobs if knob not in state.barred]
-        return _doubled(state, free, lambda setting: setting.most, reason)
+        return _doubled(state, free, lambda setting: setting.maximum, reason)
 
     def _return(self, state: BalanceState) -> KnobChange | None:
         """Return what may be given back after memory was short."""
@@ -143,8 +143,8 @@ def _undone(state: BalanceState, change: KnobChange) -> tuple[BalanceState, Knob
 def _halved(state: BalanceState, knobs: Iterable[Knob], reason: str) -> KnobChange | None:
     for knob in knobs:
         setting = state.knobs.get(knob)
-        if setting is not None and setting.value > setting.least:
-            return KnobChange(knob, setting.value, max(setting.least, setting.value // 2), reason)
+        if setting is not None and setting.value > setting.minimum:
+            return KnobChange(knob, setting.value, max(setting.minimum, setting.value // 2), reason)
     return None
 
 

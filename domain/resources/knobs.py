@@ -21,8 +21,8 @@ class KnobSetting:
 
     value: int
     usual: int
-    least: int
-    most: int
+    minimum: int
+    maximum: int
 
 
 @dataclass(frozen=True, slots=True)

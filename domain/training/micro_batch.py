@@ -23,14 +23,14 @@ class MicroBatchState:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPolicy:
-    """Fewer rows after a shortage, and more again after quiet steps, up to ``most`` of a batch of ``batch_rows``.
+    """Fewer rows after a shortage, and more again after quiet steps, up to ``max_rows`` of a batch of ``batch_rows``.
 
     Sizes divide the batch, so that all parts of it have one shape. More rows are tried after ``grow_after`` quiet steps
     (0 means never), and after twice as many each time that those did not fit; rows that ``max_shortages`` times did not
     fit are not tried again, nor are more. So the shortages of a run end, whatever memory does.
     """
 
-    most: int
+    max_rows: int
     batch_rows: int
     grow_after: int = 200
     max_shortages: int = 3
@@ -38,8 +38,8 @@ class MicroBatchPolicy:
     @property
     def sizes(self) -> Sequence[int]:
         """Return the rows that may be taken at once, rising."""
-        dividing = {rows for rows in range(1, self.most + 1) if self.batch_rows % rows == 0}
-        return sorted({*dividing, self.most})
+        dividing = {rows for rows in range(1, self.max_rows + 1) if self.batch_rows % rows == 0}
+        return sorted({*dividing, self.max_rows})
 
     def after_shortage(self, known: MicroBatchState, rows: int) -> MicroBatchState:
         """Return what is known once ``rows`` did not fit: at least halved, and at one row there is nothing smaller."""
@@ -60,24 +60,26 @@ class MicroBatchPolicy:
         return MicroBatchState(more, known.shortages) if is_due and failed < self.max_shortages else known
 
 
-def largest_size(batch_size: int, fixed: int | None, ranks: int) -> int:
+def max_micro_batch(batch_size: int, fixed: int | None, ranks: int) -> int:
     """Return how many rows each of ``ranks`` takes at once at most: ``fixed``, or its whole share of the batch."""
     whole = max(1, batch_size // ranks)
     return min(fixed or whole, whole)
 
 
-def next_to_try(sizes: Sequence[int], peaks: Mapping[int, float], failed: Collection[int], most: float) -> int | None:
-    """Return which of ``sizes`` (rising) to try next for the largest whose peak of memory is not above ``most``.
+def next_candidate(
+    sizes: Sequence[int], peaks: Mapping[int, float], failed: Collection[int], max_peak: float
+) -> int | None:
+    """Return the next of ``sizes`` (rising) to try in the search for the largest that stays within ``max_peak`` bytes.
 
-    ``peaks`` are those of the sizes that were tried, with what is reckoned for none at 0, and ``failed`` what did not
-    fit. The first is the smallest; then the largest that a straight line through the last two peaks allows, up to four
-    times what was tried. None if there is none left.
+    ``peaks`` maps each size that was tried to its peak of memory in bytes, and 0 to the peak without any rows;
+    ``failed`` are the sizes that did not fit. The smallest size comes first, then the largest that a straight line
+    through the last two peaks allows, at most four times the last one. None if no size is left to try.
     """
-    fitting = sorted(rows for rows, peak in peaks.items() if rows and peak <= most)
+    fitting = sorted(rows for rows, peak in peaks.items() if rows and peak <= max_peak)
     if not fitting:
         return None if failed or any(peaks) else sizes[0]
     last, before = fitting[-1], fitting[-2] if len(fitting) > 1 else 0
     slope = (peaks[last] - peaks[before]) / (last - before)
-    too_large = min((*failed, *(rows for rows, peak in peaks.items() if peak > most)), default=sizes[-1] + 1)
+    too_large = min((*failed, *(rows for rows, peak in peaks.items() if peak > max_peak)), default=sizes[-1] + 1)
     more = [rows for rows in sizes if last < rows < min(too_large, 4 * last + 1)]
-    return max((rows for rows in more if peaks[last] + slope * (rows - last) <= most), default=None)
+    return max((rows for rows in more if peaks[last] + slope * (rows - last) <= max_peak), default=None)

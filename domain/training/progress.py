@@ -31,7 +31,7 @@ class Progress:
         tokens = self.tokens + (num_tokens or batch.num_tokens)
         return replace(self, step=self.step + 1, tokens=tokens, cursor=batch.cursor, health=self.health.after(loss))
 
-    def back_at(self, restored: Progress) -> Progress:
+    def rolled_back_to(self, restored: Progress) -> Progress:
         """Return the progress of a run that has come this far and goes on from ``restored``, on the batches ahead."""
         returns = (*self.health.returns, restored.step)
         health = replace(restored.health, dropped=self.health.dropped, returns=returns)

@@ -56,8 +56,8 @@ class ForwardingStateStore(StateStore):
         self.inner.tidy()
 
     @override
-    def spare(self, way_back: RollBackFloor) -> None:
-        self.inner.spare(way_back)
+    def spare(self, floor: RollBackFloor) -> None:
+        self.inner.spare(floor)
 
     @override
     def scrub(self) -> Sequence[Rejected]:

@@ -71,7 +71,7 @@ def train(engine, accumulation, *, per_rank=False):
             learning_rate=1e-3,
             num_targets=num_targets,
             num_tokens=batch.num_tokens,
-            is_given_up=lambda: False,
+            should_stop=lambda: False,
             on_applied=lambda *_: None,
         )
         losses.append(sum(map(float, outcome.losses)) / batch.num_targets)

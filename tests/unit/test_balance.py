@@ -91,7 +91,7 @@ def test_knobs_stay_within_their_bounds_and_one_turns_at_a_time(phases):
         turned = [bool(run.steps(1, reading)) for _ in range(steps)]
         assert all(not any(turned[place + 1 : place + 4]) for place, is_one in enumerate(turned) if is_one)
         for setting in run.state.knobs.values():
-            assert setting.least <= setting.value <= setting.most
+            assert setting.minimum <= setting.value <= setting.maximum
     for change in run.changes:
         assert change.before // 2 <= change.after <= change.before * 2
         assert change.reason

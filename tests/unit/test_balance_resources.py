@@ -83,7 +83,7 @@ def test_micro_batches_that_somebody_else_split_stay_split(rows, usual):
     handler.on_split(BatchSplit(PROGRESS, rows))
     handler.on_step(step_of(1.0, 0.0))
     setting = policy.states[0].knobs[Knob.MICRO_BATCH]
-    assert (setting.value, setting.usual, setting.most) == (rows, usual, usual)
+    assert (setting.value, setting.usual, setting.maximum) == (rows, usual, usual)
 
 
 def test_the_loop_turns_every_knob_and_says_so():

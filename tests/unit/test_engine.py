@@ -28,7 +28,7 @@ def step(engine, batch, *, learning_rate=1.0):
         learning_rate=learning_rate,
         num_targets=batch.num_targets,
         num_tokens=batch.num_tokens,
-        is_given_up=lambda: False,
+        should_stop=lambda: False,
         on_applied=nothing,
     )
 

@@ -238,7 +238,7 @@ def test_more_threads_read_more_lanes_at_a_time():
 
     units = {f"{number}": ["abcdefgh" * 9] for number in range(6)}
     feed = feed_of(Waiting(MemoryDataSource(units)), Plan("stream", 8, 2, lanes=3, workers=1, prefetch=1))
-    assert (feed.threads, feed.most_threads) == (1, 3)
+    assert (feed.threads, feed.max_threads) == (1, 3)
     feed.seek(Cursor())
     assert reading.acquire(timeout=10)
     assert not reading.acquire(timeout=0.05)

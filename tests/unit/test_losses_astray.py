@@ -33,7 +33,7 @@ from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
 from holdfast.domain.training.budget import Budget
 
 STEPS, EVERY = 40, 10
-POLICY = SpikePolicy(window=12, patience=3)
+POLICY = SpikePolicy(window=12, num_losses=3)
 
 
 def loop_of(bad=(), *, value=math.nan, limit=3, most=8, spike=True, store=None, save_every=EVERY):
@@ -61,7 +61,7 @@ def loop_of(bad=(), *, value=math.nan, limit=3, most=8, spike=True, store=None, 
     for kind in (RunStarted, StepCompleted):
         for handler in handlers:
             loop.bus.subscribe(kind, handler)
-    loop.bus.subscribe(CheckpointStarted, ProtectRollBackTarget(max(limit, POLICY.patience), save_every, loop.store))
+    loop.bus.subscribe(CheckpointStarted, ProtectRollBackTarget(max(limit, POLICY.num_losses), save_every, loop.store))
     return loop
 
 
@@ -217,7 +217,7 @@ LOSSES = st.lists(st.none() | st.floats(0.01, 20), max_size=REMEMBERED)
 @given(LOSSES, st.integers(1, 20), st.integers(1, 5))
 def test_a_spike_begins_once(losses, rises, patience):
     """Whatever came before, a lasting rise far above it is one spike at most, found at its ``patience``-th loss."""
-    policy = SpikePolicy(window=16, patience=patience)
+    policy = SpikePolicy(window=16, num_losses=patience)
     high = [1000.0 + number for number in range(rises)]
     ends = [number + 1 for number in range(rises) if policy.begins([*losses, 0.005, *high[: number + 1]])]
     assert ends in ([], [patience])
@@ -228,7 +228,7 @@ def test_a_spike_begins_once(losses, rises, patience):
 @given(st.lists(st.booleans(), max_size=12), st.integers(1, 5))
 def test_dropped_updates_are_of_the_spike_they_lie_in(dropped, patience):
     """Losses far above the usual and dropped updates are one spike, in any order, but not without a loss."""
-    policy, calm = SpikePolicy(window=16, patience=patience), [1.0] * 16
+    policy, calm = SpikePolicy(window=16, num_losses=patience), [1.0] * 16
     late = [None if is_dropped else 1000.0 for is_dropped in dropped]
     found = {end: num_bad for end in range(1, len(late) + 1) if (num_bad := policy.begins([*calm, *late[:end]]))}
     first = max(patience, dropped.index(False) + 1) if False in dropped else 100

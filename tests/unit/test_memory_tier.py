@@ -153,7 +153,7 @@ def test_the_only_copy_of_a_state_is_not_given_up():
     loop.store.is_full = True
     loop.checkpoints.save(Progress(3, 96), SaveReason.PERIODIC)
     loop.is_tight = True
-    loop.checkpoints.relieve_memory()
+    loop.checkpoints.drop_memory_copy()
     assert loop.published(CheckpointMoved) == []
     assert loop.checkpoints.restore_captured(3) == Progress(3, 96)
 

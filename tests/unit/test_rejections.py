@@ -13,13 +13,13 @@ BAD = Rejected("file.jsonl, byte 3: no text: repair it", 3, 7)
 def test_stop_ends_the_run_with_the_reason_and_the_remedy():
     """The first bad record raises ``DataError`` with its own reason and the setting that would go on."""
     with pytest.raises(DataError, match=r"byte 3: no text: repair it \(.*data\.on_error=skip\)"):
-        RejectedRecords("stop").judge(UNIT, BAD)
+        RejectedRecords("stop").reject(UNIT, BAD)
 
 
 def test_what_another_process_left_out_ends_a_run_that_stops():
     """A record that was skipped when the tokens were made is no less bad for a run that is to stop at one."""
     written = []
-    record = RejectedRecords("skip").judge(UNIT, BAD)
+    record = RejectedRecords("skip").reject(UNIT, BAD)
     with pytest.raises(DataError, match="byte 3"):
         RejectedRecords("stop", written.append).record(record)
     assert written == []
@@ -30,7 +30,7 @@ def test_a_skipped_record_is_written_down_once():
     written = []
     rejections = RejectedRecords("skip", written.append)
     for rejected in (BAD, BAD, Rejected("elsewhere", 7, None), BAD):
-        rejections.record(rejections.judge(UNIT, rejected))
+        rejections.record(rejections.reject(UNIT, rejected))
     assert [(record["unit"], record["position"], record["reason"]) for record in written] == [
         ("file.jsonl", 3, BAD.reason),
         ("file.jsonl", 7, "elsewhere"),
@@ -42,17 +42,17 @@ def test_judging_counts_nothing():
     """What is only judged, for a cache to keep, is neither written nor counted."""
     written = []
     rejections = RejectedRecords("skip", written.append)
-    rejections.judge(UNIT, BAD)
+    rejections.reject(UNIT, BAD)
     assert (written, rejections.count) == ([], 0)
 
 
 def test_what_earlier_processes_wrote_is_known():
     """Records known from before count, and are not written again."""
     written = []
-    known = [RejectedRecords("skip").judge(UNIT, BAD)]
+    known = [RejectedRecords("skip").reject(UNIT, BAD)]
     rejections = RejectedRecords("skip", written.append, known)
-    rejections.record(rejections.judge(UNIT, BAD))
-    rejections.record(rejections.judge(Unit("other", 1, ""), BAD))
+    rejections.record(rejections.reject(UNIT, BAD))
+    rejections.record(rejections.reject(Unit("other", 1, ""), BAD))
     assert ([record["unit"] for record in written], rejections.count) == (["other"], 2)
 
 

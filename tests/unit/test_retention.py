@@ -23,8 +23,8 @@ RULES = st.builds(Retention, st.integers(1, 5), st.integers(0, 50), st.integers(
 def test_what_is_kept_and_what_goes(stored, rules, data):
     """Deleted is exactly what is neither new, nor a milestone, nor among the best, nor pinned, nor just saved."""
     saved = data.draw(st.sampled_from(sorted(stored)))
-    doomed = rules.doomed(stored, saved=saved)
-    assert list(doomed) == sorted(set(doomed))
+    expired = rules.expired(stored, saved=saved)
+    assert list(expired) == sorted(set(expired))
     for step, found in stored.items():
         others = {other: its for other, its in stored.items() if other != step}
         is_new = sum(other > step for other in others) < rules.newest
@@ -40,7 +40,7 @@ def test_what_is_kept_and_what_goes(stored, rules, data):
             other < step and its.saved_at // (3600 * rules.hours) == window for other, its in others.items()
         )
         kept = is_new or is_milestone or is_best or is_first or found.is_pinned or step == saved
-        assert (step in doomed) == (not kept)
+        assert (step in expired) == (not kept)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1), st.integers(1, 4), st.integers(0, 12), st.integers(1, 15), st.data())
@@ -55,15 +55,15 @@ def test_there_is_always_a_way_back(gaps, newest, every, most_bad, data):
         step += gap
         ever.add(step)
         stored.add(step)
-        rules = Retention(newest, way_back=RollBackFloor(step - most_bad, every))
-        stored -= set(rules.doomed({at: StoredCheckpoint() for at in stored}, saved=step))
+        rules = Retention(newest, floor=RollBackFloor(step - most_bad, every))
+        stored -= set(rules.expired({at: StoredCheckpoint() for at in stored}, saved=step))
         assert len(stored) <= newest + most_bad + 1
 
 
 @given(stored=STORED, rules=RULES)
 def test_the_newest_always_stays(stored, rules):
     """Whatever is kept beside it, the newest checkpoint is never deleted."""
-    assert max(stored) not in rules.doomed(stored, saved=min(stored))
+    assert max(stored) not in rules.expired(stored, saved=min(stored))
 
 
 @given(stored=STORED, newest=st.integers(1, 5), shift=st.floats(-1e9, 1e9))
@@ -71,7 +71,7 @@ def test_the_clock_decides_nothing_unless_hours_are_asked_for(stored, newest, sh
     """A clock that was wrong when checkpoints were saved changes no choice of the newest."""
     moved = {step: replace(found, saved_at=found.saved_at + shift) for step, found in stored.items()}
     rules = Retention(newest)
-    assert rules.doomed(moved, saved=max(stored)) == rules.doomed(stored, saved=max(stored))
+    assert rules.expired(moved, saved=max(stored)) == rules.expired(stored, saved=max(stored))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.application.resources.micro_batch_search import try_sizes
 from holdfast.domain.errors import OutOfMemory
-from holdfast.domain.training.micro_batch import MicroBatchPolicy, next_to_try
+from holdfast.domain.training.micro_batch import MicroBatchPolicy, next_candidate
 from holdfast.ports.testing.optimizer_cases import files_of
 
 
@@ -24,7 +24,7 @@ def test_sizes_are_tried_until_the_largest_that_fits(batch_rows, fixed, a_row, m
     """Where memory grows by the row, the largest size within bounds is found, and no larger one is tried."""
     sizes = MicroBatchPolicy(batch_rows, batch_rows).sizes
     peaks, failed = {0: fixed}, set()
-    while (rows := next_to_try(sizes, peaks, failed, most)) is not None:
+    while (rows := next_candidate(sizes, peaks, failed, most)) is not None:
         assert rows not in peaks
         assert rows not in failed
         if rows > really:

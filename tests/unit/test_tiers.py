@@ -27,7 +27,7 @@ PLACED = st.lists(
     max_size=12,
     unique_by=lambda one: one.step,
 )
-BUDGETS = st.builds(DiskBudget, st.integers(1, 60), fewest=st.integers(1, 3))
+BUDGETS = st.builds(DiskBudget, st.integers(1, 60), min_verified=st.integers(1, 3))
 
 
 @given(copies=COPIES, moves=st.lists(st.tuples(st.sampled_from(Tier), STATES), max_size=40))
@@ -73,7 +73,7 @@ def test_a_disk_keeps_enough_to_go_on_from(placed, budget):
         placed = [replace(other, copies=copies) if other.step == one.step else other for other in placed]
     assert gone == sorted(set(gone))
     left = [other for other in placed if other.is_ready_in(Tier.DISK)]
-    assert not gone or sum(other.is_verified for other in left) >= budget.fewest
+    assert not gone or sum(other.is_verified for other in left) >= budget.min_verified
 
 
 @given(placed=PLACED, budget=BUDGETS)

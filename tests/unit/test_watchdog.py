@@ -230,7 +230,7 @@ def test_patience_never_ends_before_the_least(steps, doing, others, waited):
     """Whatever the steps and the other ranks, nobody is blamed before the least time that a step has."""
     own = Heartbeat(0, 1, "host", 1, 3, doing)
     peers = [Heartbeat(rank, 1, "host", rank, step, what) for rank, (what, step) in enumerate(others, 1)]
-    reason = PATIENCE.judge(own, waited, steps, silent=[], others=peers)
+    reason = PATIENCE.hang_reason(own, waited, steps, silent=[], others=peers)
     if waited <= PATIENCE.min_seconds or Activity.ARCHIVE in {doing, *(what for what, _ in others)}:
         assert reason is None
     elif waited > max(PATIENCE.slow_seconds, 20.0 * max(steps, default=0.0)):
