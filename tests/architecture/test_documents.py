@@ -10,6 +10,8 @@ import pytest
 from layout_rules import port_names
 from source_tree import ROOT, Module, camel, last_name, project, refuse
 
+from holdfast.bootstrap.wiring.assembly import PORTS
+
 _BLOCK = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
 _PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
@@ -64,13 +66,38 @@ def test_named_files_exist():
     """Every path of the repository that the hand-written documents name is there."""
     named = [
         (path, match["path"])
-        for path in ("CONTRIBUTING.md", "docs/architecture.md", "docs/reference.md", "docs/dependencies.md")
+        for path in (
+            "CONTRIBUTING.md",
+            "docs/architecture.md",
+            "docs/reference.md",
+            "docs/dependencies.md",
+            "docs/glossary.md",
+        )
         for match in _PATH.finditer(_read(path))
         if not match["path"].startswith(_OF_A_RUN)
     ]
     made_up = "adapters/monitor/csv.py"  # the adapter that CONTRIBUTING.md adds
     missing = [f"{path}: {name}" for path, name in named if name != made_up and not (ROOT / name).exists()]
     refuse(missing, remedy="is not there: correct the path")
+
+
+def test_concepts_are_found():
+    """The table of docs/architecture.md that tells where to find it leads to a file for each of 30 concepts or more."""
+    table = _read("docs/architecture.md").split("\n## Find it\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (?P<concept>[^|]+) \| `(?P<path>[^`|]+)` \|$", table, re.MULTILINE)
+    assert len(rows) >= 30
+    assert len({concept for concept, _ in rows}) == len(rows) == table.count("\n|") - 2
+    refuse((f"{concept}: {path}" for concept, path in rows if not (ROOT / path).is_file()), remedy="correct the file")
+
+
+def test_contributing_names_every_group_of_entry_points():
+    """CONTRIBUTING.md has a row for each group in which another package may offer something, and no other."""
+    modules = [module for module in project() if module.path.startswith("bootstrap/")]
+    calls = [node for module in modules for node in module.nodes(ast.Call) if last_name(node.func) == "load_plugin"]
+    groups = {node.args[0].value for node in calls if isinstance(node.args[0], ast.Constant)} | {*PORTS}
+    named = set(re.findall(r"^\| `holdfast\.(\w+)` \|", _read("CONTRIBUTING.md"), re.MULTILINE))
+    refuse(groups - named, remedy="is a group of entry points: give it a row in CONTRIBUTING.md")
+    refuse(named - groups, remedy="is no group of entry points: delete its row in CONTRIBUTING.md")
 
 
 @pytest.mark.parametrize(("path", "base"), [("domain/events.py", "Event"), ("domain/commands.py", "Command")])
