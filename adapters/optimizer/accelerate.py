@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     """Prepares a model to be trained by ``algorithm``, AdamW if none is given.
 
-    ``device`` is cpu, cuda or mps; ``precision`` fp32, bf16, fp16 or fp8 (autocast: weights and optimizer stay fp32),
-    or fp8_emulated, which is slow, runs everywhere and is for tests;
+    ``device`` is cpu, cuda or mps; ``precision`` fp32, bf16, fp16 or fp8 (autocast: weights and optimizer stay fp32);
     ``clip`` bounds the gradient's norm; ``sequence_length`` only enters the FLOPs of attention. Where torchrun started
     several processes, each has the whole model (``sharding`` ddp) or a part of it (fsdp2), in host memory between uses
     with ``offload``; auto means fsdp2 only where the whole model does not fit.
@@ -73,9 +72,8 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             gradient_accumulation_plugin=steps,
             kwargs_handlers=backends,
         )
-        if self._precision.startswith("fp8"):
-            emulate = self._precision == "fp8_emulated"
-            use_float8(model, sequence_length=self._sequence_length, emulate=emulate)
+        if self._precision == "fp8":
+            use_float8(model, sequence_length=self._sequence_length)
         hardware = describe(model, self._device, self._precision, self._sequence_length)
         engine = within_memory(self._device, self._wrap, model, accelerator)
         return TorchTrainable(engine, hardware, seed=self._seed)

@@ -16,7 +16,7 @@ _ALIGNMENT = 16  # of all sizes in a product, as the hardware asks
 _SMALL_INPUT, _SMALL_OUTPUT = 4096, 1024  # torchao's documentation: no more than this on both sides is slower in 8 bits
 
 
-def use_float8(model: CausalLanguageModel, *, sequence_length: int, emulate: bool) -> None:
+def use_float8(model: CausalLanguageModel, *, sequence_length: int, emulate: bool = False) -> None:
     """Let the large linear layers of ``model``, but for its head, multiply in 8 bits; parameters and names stay.
 
     Each tensor is scaled as a whole, by its largest number at that moment. ``emulate`` computes the same without such

@@ -106,10 +106,6 @@ class Checkpointer:
             self.weaken_reproducibility(info.progress, differing)
         return info.progress
 
-    def restore_captured(self, step: int) -> Progress | None:
-        """Restore the copy in memory as ``Restorer.from_memory`` does."""
-        return self._restorer.from_memory(step)
-
     def roll_back(self, step: int) -> Progress | None:
         """Go back to the newest state of ``step`` or before, as ``Restorer.back_to`` does; return its progress."""
         self._settle()

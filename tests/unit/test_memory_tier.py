@@ -7,6 +7,7 @@ from loop import Loop
 
 from holdfast.adapters.shared.tensor_state.file_parts import unpacked
 from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.application.checkpointing.restorer import Restorer
 from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
@@ -40,6 +41,12 @@ class FaultyStore(ForwardingStateStore):
         return self.load(at_most=at_most)
 
 
+def restore_from_memory(loop, step):
+    """Restore what the loop holds in memory; return its progress, None if that is no state of ``step`` or before."""
+    memory = loop.checkpoints._memory
+    return Restorer(loop.store, loop.trainable, loop.bus, loop.group, memory).from_memory(step)
+
+
 def saved_loop(**options):
     """Return a loop that has saved step 8, and was trained on since."""
     loop = Loop(FaultyStore(), keeps_copy=True, **options)
@@ -56,7 +63,7 @@ def test_what_was_captured_last_is_restored_from_memory():
     """The state and its progress come back bit for bit, the store is not asked, and so it is a second time."""
     loop, expected = saved_loop()
     for _ in range(2):
-        assert loop.checkpoints.restore_captured(8) == Progress(8, 256)
+        assert restore_from_memory(loop, 8) == Progress(8, 256)
         assert loop.state == expected
 
 
@@ -73,7 +80,7 @@ def test_only_a_save_beside_training_takes_a_copy(reason):
     loop.trainable.capture = captured
     loop.checkpoints.save(Progress(9, 288), reason)
     assert copied == [reason is SaveReason.PERIODIC]
-    in_memory = loop.checkpoints.restore_captured(9)
+    in_memory = restore_from_memory(loop, 9)
     assert in_memory == (Progress(9, 288) if reason is SaveReason.PERIODIC else None)
 
 
@@ -86,22 +93,22 @@ def test_a_later_save_lets_go_of_a_copy_that_could_not_be_saved():
     assert loop.published(CheckpointFailed)
     loop.store.is_full = False
     loop.checkpoints.save(Progress(10, 320), SaveReason.FINAL)
-    assert loop.checkpoints.restore_captured(10) is None
+    assert restore_from_memory(loop, 10) is None
 
 
 def test_a_copy_behind_the_step_that_is_wanted_is_left():
     """A roll-back to before the captured step changes nothing here, and neither does one without a copy."""
     loop, _ = saved_loop()
     before = loop.state
-    assert loop.checkpoints.restore_captured(7) is None
-    assert Loop().checkpoints.restore_captured(7) is None
+    assert restore_from_memory(loop, 7) is None
+    assert restore_from_memory(Loop(), 7) is None
     assert loop.state == before
 
 
 def test_without_room_nothing_stays_in_memory():
     """While memory is nearly full a capture is not held behind its save."""
     loop, _ = saved_loop(is_tight=True)
-    assert loop.checkpoints.restore_captured(8) is None
+    assert restore_from_memory(loop, 8) is None
     assert loop.published(CheckpointMoved) == []
 
 
@@ -116,7 +123,7 @@ def test_a_copy_that_cannot_be_laid_out_is_told(caplog):
         yield
 
     loop.checkpoints._memory._unpack = refuse
-    assert loop.checkpoints.restore_captured(8) is None
+    assert restore_from_memory(loop, 8) is None
     assert "free some space" in caplog.text
 
 
@@ -144,7 +151,7 @@ def test_nothing_stays_in_memory_behind_the_run():
     """A host that goes on to use the model has all of its memory back once the run has ended."""
     loop = Loop(save_every=3, keeps_copy=True)
     loop.run()
-    assert loop.checkpoints.restore_captured(8) is None
+    assert restore_from_memory(loop, 8) is None
 
 
 def test_the_only_copy_of_a_state_is_not_given_up():
@@ -155,7 +162,7 @@ def test_the_only_copy_of_a_state_is_not_given_up():
     loop.is_tight = True
     loop.checkpoints.drop_memory_copy()
     assert loop.published(CheckpointMoved) == []
-    assert loop.checkpoints.restore_captured(3) == Progress(3, 96)
+    assert restore_from_memory(loop, 3) == Progress(3, 96)
 
 
 @pytest.mark.parametrize("keeps_copy", [True, False])

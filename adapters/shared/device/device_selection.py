@@ -7,7 +7,7 @@ import torch
 from holdfast.domain.errors import ConfigurationError
 
 _COMPUTED = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-_COMPUTED |= dict.fromkeys(("fp8", "fp8_emulated"), torch.bfloat16)  # products that are not in 8 bits
+_COMPUTED["fp8"] = torch.bfloat16  # products that are not in 8 bits
 _FLOAT8_CAPABILITY = (8, 9)  # Ada, and all from Hopper on
 
 
