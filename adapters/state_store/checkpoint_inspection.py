@@ -156,7 +156,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def _problem(error: CorruptCheckpoint | OSError | StateError, path: str | None = None) -> Problem:
     if isinstance(error, CorruptCheckpoint):
-        return Problem(error.flaw.value, str(error).removeprefix(f"{error.flaw}: "), path)
+        return Problem(error.kind.value, str(error).removeprefix(f"{error.kind}: "), path)
     if isinstance(error, StateError):
         return Problem(OTHER_SCHEMA, str(error))
     return Problem(UNREADABLE, f"it cannot be read, {explain(error)}")

@@ -46,7 +46,7 @@ def read_committed(files: FileOperations, folder: Path) -> Manifest:
     try:
         return _read_committed(files, folder)
     except CorruptCheckpoint as corruption:
-        if corruption.flaw is not CorruptionKind.BAD_COMMIT:
+        if corruption.kind is not CorruptionKind.BAD_COMMIT:
             raise
     return _read_committed(files, folder)  # it may have been read wrong
 

@@ -24,6 +24,6 @@ class CorruptionKind(StrEnum):
 class CorruptCheckpoint(Exception):
     """A checkpoint is not what was saved: the kind of flaw, and a clause for a person that says where it is."""
 
-    def __init__(self, flaw: CorruptionKind, reason: str) -> None:
-        super().__init__(f"{flaw}: {reason}")
-        self.flaw = flaw
+    def __init__(self, kind: CorruptionKind, reason: str) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind

@@ -228,7 +228,7 @@ class DiskStateStore(StateStore):
             msg = f"{folder} could not be read and was left in its place, {explain(problem)}"
             raise StateError(msg) from problem
         with contextlib.suppress(FileNotFoundError):  # another rank may have set it aside meanwhile
-            return [Rejected(folder.name, str(problem), str(self._folder.set_aside(folder, problem.flaw)))]
+            return [Rejected(folder.name, str(problem), str(self._folder.set_aside(folder, problem.kind)))]
         return []
 
     def _apply_retention(self, *, saved: int) -> None:

@@ -21,7 +21,7 @@ from holdfast.ports.state_store import Rejected
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, MutableSet, Sequence
 
-    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
     from holdfast.adapters.state_store.disk import DiskStateStore
     from holdfast.domain.checkpoints.retention import Retention
     from holdfast.domain.checkpoints.tiers import DiskBudget

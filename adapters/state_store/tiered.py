@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from holdfast.adapters.state_store.archive.lease import kept
-from holdfast.adapters.state_store.archive_recall import recall
+from holdfast.adapters.shared.tensor_state.file_parts import read_whole
+from holdfast.adapters.state_store.archive.lease import held
 from holdfast.adapters.state_store.tier_migration import TierMigrator
 from holdfast.adapters.state_store.upload_queue import UploadQueue
 from holdfast.domain.checkpoints.roles import Role
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableSequence, Sequence
     from pathlib import Path
 
-    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
     from holdfast.adapters.state_store.archive.lease import ArchiveLease
     from holdfast.adapters.state_store.disk import DiskStateStore
     from holdfast.domain.checkpoints.retention import Retention, RollBackFloor
@@ -87,7 +87,7 @@ class TieredStateStore(StateStore):
         if not self._lease.acquire(should_stop):
             msg = f"{self._archive.name} was not free yet when the run was asked to stop: the same command waits again"
             raise StateError(msg)
-        with kept(self._lease):
+        with held(self._lease):
             if self._disk.guard.allows(Role.DELETE):
                 self._archive.sweep()
             self._queue.open()
@@ -247,3 +247,22 @@ class TieredStateStore(StateStore):
         while (step := self._left_behind) is not None:
             self._migrator.delete_superseded(step)
             self._left_behind = None if self._left_behind == step else self._left_behind
+
+
+def recall(store: StateStore, name: str) -> tuple[Loaded, bytes | None]:
+    """Return the newest checkpoint of ``store``, and the file ``name`` of it as it was saved, None without one.
+
+    Raises ``StateError`` if it holds no such file.
+    """
+    found: list[bytes] = []
+
+    def take(folder: Path, open_file: OpenFile) -> None:
+        found.clear()
+        try:
+            found.append(read_whole(folder / name, open_file))
+        except OSError as error:
+            msg = f"{folder} holds no {name}, without which nobody can tell what it is of: {error.strerror}"
+            raise StateError(msg) from error
+
+    loaded = store.restore(take)
+    return loaded, found[0] if loaded.info is not None else None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
     from holdfast.configs.settings import TrainSettings
 
 ELSEWHERE = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
-    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
     from holdfast.adapters.state_store.archive.object_store import ObjectStore
     from holdfast.application.inbox import Inbox
     from holdfast.configs.sections.run import RunSettings
@@ -57,7 +57,7 @@ def build_disk_store(
     )
     if chosen.archive is None or rank > 0:
         return disk
-    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
     from holdfast.adapters.state_store.archive.lease import ArchiveLease
 
     objects = _objects(chosen.archive, run.name)
@@ -105,7 +105,7 @@ def refuse_old_copies(settings: TrainSettings) -> None:
     archive = getattr(settings.state_store, "archive", None)
     if archive is None:
         return
-    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 
     objects = _objects(archive, settings.run.name)
     if CheckpointArchive(objects).list():
@@ -133,8 +133,8 @@ def archive_of(settings: TrainSettings, *, is_writing: bool) -> Iterator[Checkpo
     if archive is None:
         yield None
         return
-    from holdfast.adapters.state_store.archive.archive import CheckpointArchive
-    from holdfast.adapters.state_store.archive.lease import ArchiveLease, kept
+    from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
+    from holdfast.adapters.state_store.archive.lease import ArchiveLease, held
 
     objects = _objects(archive, settings.run.name)
     if not is_writing:
@@ -142,7 +142,7 @@ def archive_of(settings: TrainSettings, *, is_writing: bool) -> Iterator[Checkpo
         return
     lease = ArchiveLease(objects, say=lambda line: sys.stderr.write(f"{line}\n"))
     lease.acquire()
-    with kept(lease):
+    with held(lease):
         writable = CheckpointArchive(objects, lease=lease)
         writable.sweep()
         yield writable

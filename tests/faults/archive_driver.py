@@ -18,9 +18,9 @@ from crash_driver import in_child
 from file_faults import KillAt, WatchedFiles
 
 from holdfast.adapters.state_store.archive import checksum
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 
 FILES = {"model": b"weights" * 1000, "rng/rank-00000": b"r"}
 

@@ -28,9 +28,9 @@ from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.process_group.torch import TorchProcessGroup
 from holdfast.adapters.state_store import hashed_file
 from holdfast.adapters.state_store import verified_read as read_once
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore

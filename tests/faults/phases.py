@@ -50,8 +50,8 @@ def interrupt_at(
     from holdfast.adapters.monitor.jsonl import JsonlMonitor
     from holdfast.adapters.optimizer.trainable import TorchTrainable
     from holdfast.adapters.state_store import checkpoint_writer as draft
-    from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
-    from holdfast.adapters.state_store.archive.remote_objects import RemoteObjectStore
+    from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
+    from holdfast.adapters.state_store.archive.remote_object_store import RemoteObjectStore
     from holdfast.adapters.tokenizer import train
     from holdfast.application.checkpointing.checkpointer import Checkpointer
     from holdfast.application.data.feed import Feed

@@ -22,9 +22,9 @@ from file_faults import MEMORY, FailAt, WatchedFiles, files_under
 from s3_server import s3_server
 
 from holdfast.adapters.state_store.archive import checksum
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 from holdfast.domain.errors import StateError
 
 ROOT = Path(__file__).parents[2]
@@ -282,7 +282,7 @@ def test_an_error_in_the_body_of_a_good_status_is_an_error(failing, url, tmp_pat
 
     monkeypatch.setattr(FaultyServer, "answer", fail)
     objects = objects_at(url)
-    monkeypatch.setattr("holdfast.adapters.state_store.archive.remote_objects._SLOWEST", 100 << 20)
+    monkeypatch.setattr("holdfast.adapters.state_store.archive.remote_object_store._SLOWEST", 100 << 20)
 
     def try_not_for_long(name, _, operation):
         with hasty(objects) if name == "upload" else contextlib.nullcontext():

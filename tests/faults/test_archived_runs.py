@@ -12,7 +12,7 @@ import pytest
 from archives import objects_at
 from forked_runs import FOLDER, final_state
 
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.object_store import ObjectStore
 from holdfast.adapters.state_store.archive.open_object_store import open_object_store
@@ -67,8 +67,8 @@ class WatchedObjects(ObjectStore):
     def find(self, folder: str = "") -> Mapping[str, ObjectInfo]:
         return self._watched("find", folder)
 
-    def look(self, key: str) -> ObjectInfo | None:
-        return self._watched("look", key)
+    def info(self, key: str) -> ObjectInfo | None:
+        return self._watched("info", key)
 
     def read(self, key: str) -> bytes | None:
         return self._watched("read", key)

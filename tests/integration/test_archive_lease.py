@@ -16,8 +16,8 @@ import pytest
 from archives import WatchedObjects, committed, content_of, objects_at
 from s3_server import s3_server
 
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
-from holdfast.adapters.state_store.archive.lease import ArchiveLease, kept
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.lease import ArchiveLease, held
 from holdfast.domain.errors import StateError
 
 REPOSITORY = Path(__file__).parents[2]
@@ -286,7 +286,7 @@ def test_a_lease_is_kept_by_itself(tmp_path):
 
     lease = ArchiveLease(WatchedObjects(objects, tell), say=lambda _: None, ttl=0.03)
     lease.acquire()
-    with kept(lease):
+    with held(lease):
         assert renewed.wait(30)
     clock = Clock()
     assert lease_on(objects, clock).acquire()

@@ -14,7 +14,7 @@ from archives import FILES, WatchedObjects, archive_of, committed, content_of, o
 from s3_server import s3_server
 
 from holdfast.adapters.state_store.archive import checksum
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.object_store import ObjectInfo
 from holdfast.adapters.state_store.archive.open_object_store import open_object_store
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
@@ -276,7 +276,7 @@ def test_a_store_whose_tags_say_nothing_is_read_back(url, tmp_path):
 
     def retag(name, _, operation):
         result = operation()
-        return ObjectInfo(result.size, "0" * 32) if name == "look" and result else result
+        return ObjectInfo(result.size, "0" * 32) if name == "info" and result else result
 
     objects = WatchedObjects(objects_at(url), retag)
     archive = archive_of(objects)
@@ -296,7 +296,7 @@ def test_a_file_in_parts_is_verified_by_its_tag(server, tmp_path, monkeypatch):
     objects = WatchedObjects(objects_at(f"s3://{server.bucket}/parts"))
     archive = archive_of(objects)
     archive.put(large(monkeypatch, tmp_path))
-    assert objects.look("checkpoint-7/model").tag.endswith("-3")
+    assert objects.info("checkpoint-7/model").tag.endswith("-3")
     assert objects.called("chunks") == []
     assert archive.fetch(7, tmp_path / "draft").num_bytes == (11 << 20) + 1
 

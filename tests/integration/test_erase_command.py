@@ -7,9 +7,9 @@ import json
 import pytest
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
-from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
+from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap.cli.main import main

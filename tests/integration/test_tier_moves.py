@@ -8,7 +8,7 @@ import pytest
 from archives import WatchedObjects, objects_at
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from archives import WatchedObjects, objects_at
 
-from holdfast.adapters.state_store.archive.archive import CheckpointArchive
+from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tiered import TieredStateStore

@@ -39,7 +39,7 @@ def read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo]) 
     try:
         return _read_copy(objects, step, found)
     except CorruptCheckpoint as corruption:
-        if corruption.flaw is not CorruptionKind.BAD_COMMIT:
+        if corruption.kind is not CorruptionKind.BAD_COMMIT:
             raise
     return _read_copy(objects, step, found)  # it may have been read wrong
 
@@ -61,7 +61,7 @@ def _read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo])
         raise StateError(msg) from error
     except CorruptCheckpoint as corruption:
         raise CorruptCheckpoint(
-            corruption.flaw, f"{objects.name(f'{name}/{MANIFEST}')} is no manifest, {corruption}"
+            corruption.kind, f"{objects.name(f'{name}/{MANIFEST}')} is no manifest, {corruption}"
         ) from corruption
     if manifest.progress.step != step:
         raise CorruptCheckpoint(

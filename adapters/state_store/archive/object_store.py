@@ -38,7 +38,7 @@ class ObjectStore(ABC):
         """Return the objects below ``folder`` by key, none where there is no such folder."""
 
     @abstractmethod
-    def look(self, key: str) -> ObjectInfo | None:
+    def info(self, key: str) -> ObjectInfo | None:
         """Return what is known of the object, None if it is not there."""
 
     @abstractmethod

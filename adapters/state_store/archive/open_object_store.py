@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from holdfast.adapters.state_store.archive.local_objects import LocalObjectStore
-from holdfast.adapters.state_store.archive.remote_objects import RemoteObjectStore
+from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
+from holdfast.adapters.state_store.archive.remote_object_store import RemoteObjectStore
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:

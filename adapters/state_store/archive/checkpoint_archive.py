@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.state_store.archive.checksum import fingerprint
-from holdfast.adapters.state_store.archive.download import check_sizes, download, read_copy
-from holdfast.adapters.state_store.archive.object_keys import is_committed, step_of
+from holdfast.adapters.state_store.archive.download import COMMIT_SIZE, check_sizes, download, read_copy
 from holdfast.adapters.state_store.checkpoint_verification import read_manifest, verify
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.hashing import HashingStream
@@ -198,7 +197,7 @@ class CheckpointArchive:
         for _ in range(_UPLOADS):
             if present is None:
                 self._objects.upload(key, path)
-                present = self._objects.look(key)
+                present = self._objects.info(key)
             if present is not None and self._is_equal(key, present, path, file):
                 return
             self._hold()  # another one may have brought its own by now
@@ -243,3 +242,16 @@ def _on_disk(folder: Path) -> Iterator[None]:
     except OSError as error:
         msg = f"{folder} could not be archived, {explain(error)}"
         raise StateError(msg) from error
+
+
+def is_committed(name: str, found: Mapping[str, ObjectInfo]) -> bool:
+    """Return whether the copy of this name is among ``found``, and was brought to its end."""
+    commit = found.get(f"{name}/{COMMIT}")
+    return commit is not None and commit.size >= COMMIT_SIZE  # one that a kill cut short vouches for nothing
+
+
+def step_of(key: str) -> int | None:
+    """Return the step of whose copy the object ``key`` is a part, None if it is of none."""
+    name = key.partition("/")[0]
+    digits = name.removeprefix("checkpoint-")
+    return int(digits) if digits.isdecimal() and name == folder_name(int(digits)) else None

@@ -40,7 +40,7 @@ class LocalObjectStore(ObjectStore):
                 return {}
 
     @override
-    def look(self, key: str) -> ObjectInfo | None:
+    def info(self, key: str) -> ObjectInfo | None:
         with self._doing("read", key):
             try:
                 return ObjectInfo((self._root / key).lstat().st_size, None)

@@ -74,7 +74,7 @@ class RemoteObjectStore(ObjectStore):
         }
 
     @override
-    def look(self, key: str) -> ObjectInfo | None:
+    def info(self, key: str) -> ObjectInfo | None:
         with self._doing("read", key):
             info = self._unless_missing(lambda: self._file_system.info(self._path(key)))
         return ObjectInfo(int(info["size"]), tag_of(info)) if info and info["type"] == "file" else None
@@ -105,7 +105,7 @@ class RemoteObjectStore(ObjectStore):
             try:
                 self._asked(lambda: self._file_system.put_file(str(path), self._path(key), **options), size)
             except Exception as error:
-                if is_transient(error) or self.look(key) is None:
+                if is_transient(error) or self.info(key) is None:
                     raise
 
     @override
