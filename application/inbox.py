@@ -1,4 +1,4 @@
-"""Where commands wait for the loop."""
+"""The queue of commands for the loop."""
 
 from __future__ import annotations
 

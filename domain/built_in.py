@@ -1,4 +1,4 @@
-"""What settings may name beside entry points of other packages, where both models and settings need to know it."""
+"""Names of built-in attention and loss implementations, which settings may use beside entry points."""
 
 from __future__ import annotations
 

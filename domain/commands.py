@@ -1,4 +1,4 @@
-"""Orders to the loop: each has one executor, the loop, which obeys between steps; their errors propagate."""
+"""Commands to the loop, which executes them between steps; an error of one ends the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of things, as a person reads them."""
+"""Counts of things, in words."""
 
 from __future__ import annotations
 

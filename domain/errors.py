@@ -1,4 +1,4 @@
-"""What can go wrong, as types that the loop, the handlers and the command line tell apart."""
+"""Errors of a training run, as types that the loop, the handlers and the command line distinguish."""
 
 from __future__ import annotations
 

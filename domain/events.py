@@ -1,4 +1,4 @@
-"""What happens in a run, as past-tense facts; each may have many handlers, and none can stop the loop.
+"""Events of a run, as past-tense facts; each may have many handlers, and none can stop the loop.
 
     RunStarted
     while budget is left:
@@ -7,9 +7,9 @@
         one optimizer step                     -> UpdateDropped, if its loss or gradient was no number
                                                -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
                                                -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
-        obey commands
+        execute commands
             SplitBatch                         -> BatchSplit, ContractWeakened
-            AdjustResources                           -> ResourcesAdjusted
+            AdjustResources                    -> ResourcesAdjusted
             Evaluate                           -> EvaluationCompleted
             SaveCheckpoint                     -> CheckpointStarted (and, once it is written:)
             AcknowledgeSave                    -> CheckpointSaved or CheckpointFailed
@@ -19,9 +19,9 @@
             StopRun                            -> StopRequested     (handlers may answer SaveCheckpoint)
     RunFinished, or RunFailed                  (its handlers make the last complete step durable)
 
-``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that was set aside, and
-``ContractWeakened`` if the run goes on under other conditions.
-``HandlerFailed`` tells that a handler raised; the bus publishes it.
+``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that was set aside, and so does
+``ContractWeakened`` if the run continues under other conditions. The bus publishes ``HandlerFailed`` if a handler
+raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run is busy with while it takes no steps."""
+"""Reports of what a run is doing while it takes no steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a size or a count is written: ``1GiB``, ``20M``, ``2e7``, ``1_000``, and how a size is shown: ``6.4 GB``."""
+"""Notation of sizes and counts: reads ``1GiB``, ``20M``, ``2e7`` and ``1_000``, and writes ``6.4 GB``."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Saving and restoring the state of a run."""
+"""Saves and restores the state of a run."""

@@ -1,4 +1,4 @@
-"""Making captured states durable beside training."""
+"""Writes captured states to the state store in a thread, while training continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saving and restoring the state of a run."""
+"""Saves checkpoints, reports when they are durable, and restores them."""
 
 from __future__ import annotations
 

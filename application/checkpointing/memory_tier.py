@@ -1,4 +1,4 @@
-"""The last captured state, on the host."""
+"""Holds the last captured state in host memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting a trainable back into a state of before."""
+"""Restores a trainable from a checkpoint on all ranks."""
 
 from __future__ import annotations
 

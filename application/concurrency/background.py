@@ -1,4 +1,4 @@
-"""Calls that the one who makes them need not wait for."""
+"""A thread that makes calls one after another, so that the caller need not wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that work for somebody who may leave."""
+"""A pool of daemon threads of variable size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches from packed rows that are at hand by number."""
+"""Batches from a token cache, whose rows are read by number."""
 
 from __future__ import annotations
 

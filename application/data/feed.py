@@ -1,4 +1,4 @@
-"""Batches for the loop."""
+"""Hands batches to the loop, prefetched in a thread."""
 
 from __future__ import annotations
 

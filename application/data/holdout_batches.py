@@ -1,4 +1,4 @@
-"""The documents that a run is evaluated on."""
+"""Batches of the held-out documents, for evaluation."""
 
 from __future__ import annotations
 

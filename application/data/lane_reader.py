@@ -1,4 +1,4 @@
-"""One of the readers that stream a source."""
+"""Reads one lane of a streamed source, a window of packed rows at a time."""
 
 from __future__ import annotations
 

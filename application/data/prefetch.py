@@ -1,4 +1,4 @@
-"""Producing items ahead of the one who asks for them."""
+"""Produces the items of an iterator in a thread, ahead of their use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokenizing a data source into a cache, once."""
+"""Tokenizes a data source into a token cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of records that cannot be used."""
+"""Records of the data that cannot be used: reported as an error, or skipped and counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a token source, by number."""
+"""Packed rows of a token source, read by number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches from documents that are read as they are needed."""
+"""Batches from documents that are read and tokenized while training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents to tokens, many at once."""
+"""Reads and tokenizes the documents of a data source, many at a time."""
 
 from __future__ import annotations
 

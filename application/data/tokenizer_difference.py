@@ -1,4 +1,4 @@
-"""In what two tokenizers differ, for a model that was trained with one of them."""
+"""The differences between two tokenizers, for a model that was trained with one of them."""
 
 from __future__ import annotations
 

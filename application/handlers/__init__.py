@@ -1,1 +1,1 @@
-"""Who answers events: each handler gets ports and the inbox, never the loop."""
+"""Handlers of events; each gets ports and the inbox, never the loop."""

@@ -1,4 +1,4 @@
-"""The answer to a machine that has more or less to give than it had."""
+"""Adapts the run's use of the machine to the resources that are free."""
 
 from __future__ import annotations
 

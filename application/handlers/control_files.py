@@ -1,4 +1,4 @@
-"""Files by which a person tells a run what to do."""
+"""Files in the run folder by which a person stops a run or asks for a checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Giving memory back before the host runs short of it."""
+"""Frees the copy of the state in host memory before that memory runs out."""
 
 from __future__ import annotations
 

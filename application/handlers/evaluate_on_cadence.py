@@ -1,4 +1,4 @@
-"""When the model is evaluated."""
+"""Asks for evaluations at regular steps."""
 
 from __future__ import annotations
 

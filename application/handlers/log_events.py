@@ -1,4 +1,4 @@
-"""What a person wants to read while a run goes on."""
+"""Logs events as sentences for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A close look at some steps."""
+"""Profiles some of a run's steps."""
 
 from __future__ import annotations
 

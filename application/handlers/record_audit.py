@@ -1,4 +1,4 @@
-"""What a run did with its checkpoints, for whoever must account for it."""
+"""Records in the audit log what a run did with its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of a run, event by event."""
+"""Records the events of a run as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a run, for its monitors."""
+"""Records the metrics of a run with its monitors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a run goes back to an older checkpoint."""
+"""Rolls a run back after a loss spike or a series of dropped updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When checkpoints are written."""
+"""Asks for checkpoints: at regular steps, at a stop and after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking into older checkpoints before somebody needs them."""
+"""Verifies older checkpoints before they are needed."""
 
 from __future__ import annotations
 

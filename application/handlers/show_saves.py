@@ -1,4 +1,4 @@
-"""The saves that training waits for, on the screen."""
+"""Shows on the screen the saves that training waits for."""
 
 from __future__ import annotations
 

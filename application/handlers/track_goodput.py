@@ -1,4 +1,4 @@
-"""Where the time of this start goes."""
+"""Tracks how the time of a run's current start is spent."""
 
 from __future__ import annotations
 

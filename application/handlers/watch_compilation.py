@@ -1,4 +1,4 @@
-"""What compiling a model takes."""
+"""Reports the time that compiling a model takes, and repeated compilation."""
 
 from __future__ import annotations
 

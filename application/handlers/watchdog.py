@@ -1,4 +1,4 @@
-"""A thread that notices when training hangs."""
+"""A watchdog thread that notices when training hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a failure, kept for whoever must understand it."""
+"""Collects the facts about a failure and has them written to the post-mortem."""
 
 from __future__ import annotations
 

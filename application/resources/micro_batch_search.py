@@ -1,4 +1,4 @@
-"""How many rows fit into memory at once, found out by trying."""
+"""Searches by trial for the largest micro-batch that fits into memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking at the machine now and then, beside training."""
+"""Samples the use of the machine in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor of commands between two steps, and the state of the run that they change."""
+"""Executes commands between two steps, and holds the state of the run that they change."""
 
 from __future__ import annotations
 

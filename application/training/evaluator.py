@@ -1,4 +1,4 @@
-"""Measuring a model on held-out documents."""
+"""Evaluates a model on the held-out documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from a trained model."""
+"""Generates text with a trained model."""
 
 from __future__ import annotations
 

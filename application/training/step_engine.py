@@ -1,4 +1,4 @@
-"""One optimizer step in as many micro-batches as memory allows."""
+"""Takes one optimizer step in as many micro-batches as memory requires."""
 
 from __future__ import annotations
 

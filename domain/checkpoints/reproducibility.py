@@ -1,4 +1,4 @@
-"""What a resume promises, and what it depends on."""
+"""The reproducibility of a resumed run, and the conditions that it depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints have served their time."""
+"""The retention policy of checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process may do with the checkpoints of a run."""
+"""Rights of a process to the checkpoints of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where copies of checkpoints lie, what becomes of a copy, and when it moves."""
+"""The storage tiers of checkpoints: the states of their copies, and the policy of moving them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which shards of a full cache make room for another."""
+"""Eviction policies of a full token cache."""
 
 from __future__ import annotations
 

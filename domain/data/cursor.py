@@ -1,4 +1,4 @@
-"""Where the next batch starts in the data."""
+"""The position in the data at which the next batch starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What data are, wherever they lie: the files that they consist of, and the content of each."""
+"""The identity of data: their files and the content of each, wherever they are stored."""
 
 from __future__ import annotations
 

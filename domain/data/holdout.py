@@ -1,4 +1,4 @@
-"""Which documents are kept from training, to evaluate on."""
+"""The choice of documents that are held out from training, for evaluation."""
 
 from __future__ import annotations
 

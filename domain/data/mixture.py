@@ -1,4 +1,4 @@
-"""Which source each sample of a mixture comes from."""
+"""The mixture of several sources: assigns each sample to a source."""
 
 from __future__ import annotations
 

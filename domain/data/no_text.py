@@ -1,4 +1,4 @@
-"""What is said of data that hold nothing to use."""
+"""Messages about data that hold no usable text."""
 
 from __future__ import annotations
 

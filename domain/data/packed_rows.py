@@ -1,4 +1,4 @@
-"""Rows that lie ready to be dealt, many at once."""
+"""Packed rows with their tokens in place, ready to become batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting documents into rows of one length."""
+"""Packs documents into rows of one length."""
 
 from __future__ import annotations
 

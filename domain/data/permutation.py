@@ -1,4 +1,4 @@
-"""Keyed permutations of any size, evaluated only where they are asked for."""
+"""Keyed permutations of any size, evaluated only at the positions that are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens make up which row: what packing decides, and what reading needs."""
+"""The index of packed rows: the tokens that make up each row."""
 
 from __future__ import annotations
 

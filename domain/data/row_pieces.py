@@ -1,4 +1,4 @@
-"""Where the parts of packed rows lie in flat token ids, many rows at once."""
+"""The positions of the pieces of packed rows in flat token ids."""
 
 from __future__ import annotations
 

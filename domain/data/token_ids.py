@@ -1,4 +1,4 @@
-"""Token ids that are at hand by their places."""
+"""Token ids with random access."""
 
 from __future__ import annotations
 

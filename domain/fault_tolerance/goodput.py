@@ -1,4 +1,4 @@
-"""Where the time of a run went, over all its starts."""
+"""The goodput of a run: how its time was spent, over all its starts."""
 
 from __future__ import annotations
 

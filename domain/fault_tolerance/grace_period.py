@@ -1,4 +1,4 @@
-"""How long a run may go on after a signal."""
+"""The grace period between a signal and the end of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run has fared."""
+"""The health of a run: its recent losses, dropped updates and roll-backs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the silence of a run is no longer normal, and whose silence it is."""
+"""Heartbeats of ranks, and the timeouts after which a run counts as hung."""
 
 from __future__ import annotations
 

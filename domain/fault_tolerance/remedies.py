@@ -1,4 +1,4 @@
-"""What to try after a failure, in words."""
+"""Advice on what to try after a failure."""
 
 from __future__ import annotations
 

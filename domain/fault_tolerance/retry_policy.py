@@ -1,4 +1,4 @@
-"""How long to go on trying what failed for a passing reason."""
+"""The policy of retrying after a transient error."""
 
 from __future__ import annotations
 

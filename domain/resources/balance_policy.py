@@ -1,4 +1,4 @@
-"""When a run uses more or less of its machine: hysteresis, one knob at a time, and a rest after each change."""
+"""The policy by which a run adapts its use of the machine: hysteresis, one knob at a time, a rest after each change."""
 
 from __future__ import annotations
 

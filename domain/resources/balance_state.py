@@ -1,4 +1,4 @@
-"""What a policy that balances a run against its machine sees, remembers and answers."""
+"""The inputs, the memory and the decisions of a policy that adapts a run to its machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine has left, and what a run can change in its use of it."""
+"""Measurements of a machine's resources, and the knobs by which a run changes its use of them."""
 
 from __future__ import annotations
 

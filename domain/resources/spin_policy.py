@@ -1,4 +1,4 @@
-"""When threads that wait for each other are to sleep soon, as other programs want their processors."""
+"""The policy by which waiting threads sleep instead of spinning while other programs need the processors."""
 
 from __future__ import annotations
 

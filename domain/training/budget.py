@@ -1,4 +1,4 @@
-"""When a run is done."""
+"""The budget of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often something happens."""
+"""A cadence in steps."""
 
 from __future__ import annotations
 

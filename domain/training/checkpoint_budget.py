@@ -1,4 +1,4 @@
-"""Which layers are computed again, given what the activations of a micro-batch may take."""
+"""The choice of layers whose activations are recomputed, for a given budget of memory."""
 
 from __future__ import annotations
 

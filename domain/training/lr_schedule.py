@@ -1,4 +1,4 @@
-"""The learning rate over a run."""
+"""Learning-rate schedules."""
 
 from __future__ import annotations
 

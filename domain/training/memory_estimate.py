@@ -1,4 +1,4 @@
-"""What memory training takes, from shapes alone: docs/memory.md derives it."""
+"""An estimate of the memory that training takes, from shapes alone; docs/memory.md derives it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model can be trained in the memory that is there, from what it certainly takes, and what would fit."""
+"""A check before training whether a model fits into memory, with proposals that would fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows go through a model at once, where memory is short."""
+"""The policy by which the micro-batch adapts to the memory."""
 
 from __future__ import annotations
 

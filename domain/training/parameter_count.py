@@ -1,4 +1,4 @@
-"""How many parameters a decoder has at least, from the fields of its configuration alone."""
+"""A lower bound on the number of a decoder's parameters, from its configuration alone."""
 
 from __future__ import annotations
 

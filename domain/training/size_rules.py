@@ -1,4 +1,4 @@
-"""How long a row and how large a step are where nobody says it: rules that give the same answer to the same run."""
+"""Rules for the length of a row and the size of a step where the settings give none; they depend on the run alone."""
 
 from __future__ import annotations
 

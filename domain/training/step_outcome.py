@@ -1,4 +1,4 @@
-"""What a step or an evaluation came to."""
+"""The figures of a step or an evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How text is generated from a trained model."""
+"""Options of text generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is to do, and by when."""
+"""The plan of a run: budget, schedule and grace period."""
 
 from __future__ import annotations
 
