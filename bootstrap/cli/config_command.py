@@ -36,6 +36,7 @@ def add_config(commands: Commands) -> None:
 
 def config(options: argparse.Namespace) -> int:
     """Print the resolved settings, or the settings that exist; return the exit code."""
+    from holdfast.configs.aliases import current_name
     from holdfast.configs.rendering import render
     from holdfast.configs.settings_catalog import describe_settings
     from holdfast.configs.settings_layers import load_settings
@@ -44,7 +45,7 @@ def config(options: argparse.Namespace) -> int:
     if options.list:
         print(list_ready())
     elif options.describe:
-        print(describe_settings([setting.partition("=")[0] for setting in options.settings]))
+        print(describe_settings([current_name(setting.partition("=")[0]) for setting in options.settings]))
     else:
         resolved = load_settings(options.config, options.settings, os.environ)
         print(render(resolved, only_changed=options.changed))
