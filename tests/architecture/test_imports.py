@@ -68,6 +68,11 @@ def test_the_import_contracts_hold():
         ("ports/colour.py", '"""A port nobody declared."""', "Ports know no contract suite"),
         ("ports/monitor.py", "import holdfast.ports.testing", "Ports know no contract suite"),
         ("adapters/monitor/memory.py", "import holdfast.ports.testing", "Contract suites are for tests"),
+        ("bootstrap/wiring/container.py", "import holdfast.bootstrap.run", "Layers of bootstrap"),
+        ("bootstrap/process/signals.py", "import holdfast.bootstrap.cli.main", "Layers of bootstrap"),
+        ("bootstrap/colour/__init__.py", '"""A package nobody declared."""', "Layers of bootstrap"),
+        ("application/data/feed.py", "import holdfast.application.training.loop", "No import cycles"),
+        ("application/inbox.py", "import holdfast.application.training.loop", "No import cycles"),
     ],
 )
 def test_a_broken_contract_is_noticed(copy, path, line, contract):
