@@ -1,0 +1,71 @@
+"""A user's own folders and packages may be called as those of this repository are."""
+
+from __future__ import annotations
+
+import pytest
+from command_line import ROOT, corpus, tiny
+from installations import Installation, install
+
+NAMES = ("adapters", "application", "configs", "domain", "ports", "tests")
+SERVICE = """
+import sys
+from holdfast import TrainSettings, build
+from holdfast.configs.settings_layers import load_settings
+settings = load_settings([], sys.argv[1:], {}).settings
+assert isinstance(settings, TrainSettings)
+print("finished", build(settings).run().step, "steps")
+"""
+WAYS = {
+    "module": ["python", "-m", "holdfast", "train"],
+    "command": ["holdfast", "train"],
+    "supervised": ["holdfast", "train", "--supervise"],
+    "verify-resume": ["python", "-m", "holdfast", "verify-resume"],
+    "ranks": ["python", "-m", "holdfast", "train", "distributed.processes=2"],
+    "embedded": ["python", "service.py"],
+}
+
+
+@pytest.fixture(scope="module", params=["editable", "wheel"])
+def installation(request, tmp_path_factory):
+    """Return an environment with nothing but the dependencies and an installation of each form."""
+    return install(tmp_path_factory.mktemp(request.param), editable=request.param == "editable")
+
+
+@pytest.fixture(params=["folders", "packages"])
+def home(request, tmp_path):
+    """Return a folder with empty folders of these names, or with packages that must not be imported."""
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        if request.param == "packages":
+            (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the user meant another package')\n")
+    (tmp_path / "service.py").write_text(SERVICE)
+    return tmp_path
+
+
+def arguments(command, installation, folder):
+    """Return ``command`` with the program of the installation, and settings of a run of a few steps."""
+    program = {"python": installation.python, "holdfast": installation.command}[command[0]]
+    few = ["run.budget.steps=6", "evaluation.every=0", "sample.max_new_tokens=1", "run.name=mine"]
+    return [program, *command[1:], *tiny(corpus(folder), *few)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", WAYS)
+def test_folders_of_the_same_names_do_not_matter(way, installation, home):
+    """However it is installed and started, the program runs beside empty folders and packages of its parts' names."""
+    process = installation.run(*arguments(WAYS[way], installation, home), cwd=home)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert ("bit for bit" if way == "verify-resume" else "finished 6 steps") in process.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_command_of_the_checkout_is_installed(installation, tmp_path):
+    """``python -m application`` trains from an installation, also beside empty folders."""
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+    command = ["python", "-m", "application", "train"]
+    process = installation.run(*arguments(command, installation, tmp_path), cwd=tmp_path)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "finished 6 steps" in process.stdout
