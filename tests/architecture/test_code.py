@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from code_rules import (
+from tests.support.rules.code_rules import (
     LONGEST_FILE,
     LONGEST_FUNCTION,
     MOST_PARAMETERS,
@@ -14,8 +14,8 @@ from code_rules import (
     undocumented,
     unsafe_code,
 )
-from source_tree import ROOT, modules_under, project, refuse, within
-from testing_rules import toothless_tests, wordless_tests
+from tests.support.rules.source_tree import ROOT, modules_under, project, refuse, within
+from tests.support.rules.testing_rules import toothless_tests, wordless_tests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

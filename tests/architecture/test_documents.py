@@ -7,10 +7,10 @@ import sys
 import tomllib
 
 import pytest
-from layout_rules import port_names
-from source_tree import ROOT, Module, camel, last_name, project, refuse
 
 from holdfast.bootstrap.wiring.assembly import PORTS
+from tests.support.rules.layout_rules import port_names
+from tests.support.rules.source_tree import ROOT, Module, camel, last_name, project, refuse
 
 _BLOCK = re.compile(r"^```python\n# (?P<path>\S+\.py)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")

@@ -7,7 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from source_tree import PACKAGES, ROOT
+
+from tests.support.rules.source_tree import PACKAGES, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import tomllib
 
-from layout_rules import (
+from tests.support.rules.layout_rules import (
     adapters_without_contract,
     folders_without_init,
     forgotten_methods,
@@ -15,7 +15,7 @@ from layout_rules import (
     quiet_defaults,
     strange_imports,
 )
-from source_tree import PACKAGES, ROOT, modules_under, project, refuse
+from tests.support.rules.source_tree import PACKAGES, ROOT, modules_under, project, refuse
 
 _NOT_SHIPPED = {"benchmarks", "examples", "holdfast", "scripts", "tests"}
 

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from code_rules import (
+
+from tests.support.rules.code_rules import (
     LONGEST_FILE,
     LONGEST_FUNCTION,
     MOST_PARAMETERS,
@@ -13,7 +14,7 @@ from code_rules import (
     undocumented,
     unsafe_code,
 )
-from layout_rules import (
+from tests.support.rules.layout_rules import (
     adapters_without_contract,
     folders_without_init,
     forgotten_methods,
@@ -25,8 +26,8 @@ from layout_rules import (
     quiet_defaults,
     strange_imports,
 )
-from source_tree import Module
-from testing_rules import toothless_tests, wordless_tests
+from tests.support.rules.source_tree import Module
+from tests.support.rules.testing_rules import toothless_tests, wordless_tests
 
 _PORT = Module("ports/clock.py", "class Clock: ...")
 _ADAPTER = "from holdfast.ports.clock import Clock\n@final\nclass WallClock(Clock): ..."

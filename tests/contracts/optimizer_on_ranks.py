@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from safetensors.torch import load_file
-from test_optimizer import TestAccelerateOptimizer as OnOneDevice
 from torch import distributed
 
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
@@ -15,6 +14,7 @@ from holdfast.ports.state_store import JoinedPart, StatePart
 from holdfast.ports.testing.optimizer import OptimizerContract
 from holdfast.ports.testing.optimizer_cases import files_of
 from holdfast.ports.testing.snapshots import BytesPart
+from tests.contracts.test_optimizer import TestAccelerateOptimizer as OnOneDevice
 
 KIND, _, PRECISION = os.environ["HOLDFAST_TEST_ENGINE"].partition(" in ")
 CALM = OptimizerSpec(epsilon=1e-2)  # keeps Adam from blowing up the rounding of gradients near zero

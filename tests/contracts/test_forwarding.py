@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from test_data_source import TestMemoryDataSource as MemoryDataSourceSuite
-from test_optimizer import TestMemoryOptimizer as MemoryOptimizerSuite
-from test_process_group import TestMemoryProcessGroup as MemoryProcessGroupSuite
-from test_state_store import TestDiskStateStore as DiskStateStoreSuite
-from test_state_store import TestMemoryStateStore as MemoryStateStoreSuite
-from test_token_cache import TestMemoryTokenCache as MemoryTokenCacheSuite
-from test_tokenizer import TestMemoryTokenizer as MemoryTokenizerSuite
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.state_store.memory import MemoryStateStore
@@ -25,6 +18,13 @@ from holdfast.ports.forwarding.state_store import ForwardingStateStore
 from holdfast.ports.forwarding.token_cache import ForwardingTokenCache
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 from holdfast.ports.optimizer import Optimizer
+from tests.contracts.test_data_source import TestMemoryDataSource as MemoryDataSourceSuite
+from tests.contracts.test_optimizer import TestMemoryOptimizer as MemoryOptimizerSuite
+from tests.contracts.test_process_group import TestMemoryProcessGroup as MemoryProcessGroupSuite
+from tests.contracts.test_state_store import TestDiskStateStore as DiskStateStoreSuite
+from tests.contracts.test_state_store import TestMemoryStateStore as MemoryStateStoreSuite
+from tests.contracts.test_token_cache import TestMemoryTokenCache as MemoryTokenCacheSuite
+from tests.contracts.test_tokenizer import TestMemoryTokenizer as MemoryTokenizerSuite
 
 if TYPE_CHECKING:
     from collections.abc import Callable

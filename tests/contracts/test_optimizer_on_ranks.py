@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from process_group_ranks import reserved_port
+
+from tests.support.process_group_ranks import reserved_port
 
 HERE = Path(__file__).parent
 SUITE = HERE / "optimizer_on_ranks.py"

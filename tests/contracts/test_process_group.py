@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import process_group_ranks
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from process_group_ranks import Ranks
 
 from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
 from holdfast.domain.errors import ConfigurationError, TrainingError
 from holdfast.ports.testing.process_group import ProcessGroupContract
+from tests.support import process_group_ranks
+from tests.support.process_group_ranks import Ranks
 
 COMMANDS = st.lists(
     st.builds(SplitBatch, st.integers(1))

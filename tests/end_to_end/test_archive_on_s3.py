@@ -8,8 +8,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from command_line import Hold, corpus, run, start, tiny, wait_until
-from s3_server import s3_server
+
+from tests.support.command_line import Hold, corpus, run, start, tiny, wait_until
+from tests.support.s3_server import s3_server
 
 FOLDER = Path("runs/default")
 LAST = FOLDER / "checkpoints/checkpoint-30"

@@ -7,9 +7,8 @@ import os
 import platform
 import pwd
 
-from command_line import corpus, run_here, tiny
-
 from holdfast.adapters.shared.audit.audit_log import AuditLog
+from tests.support.command_line import corpus, run_here, tiny
 
 
 def test_whoever_uses_a_run_is_in_its_audit(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from command_line import SAME_RHYTHM, corpus, run_here, tiny
+from tests.support.command_line import SAME_RHYTHM, corpus, run_here, tiny
 
 AUTO = ("data.sequence_length=auto", "optimizer.batch_size=auto")
 

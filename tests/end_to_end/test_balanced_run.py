@@ -8,7 +8,6 @@ from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 import pytest
-from command_line import corpus, tiny
 
 from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
 from holdfast.bootstrap import build
@@ -22,6 +21,7 @@ from holdfast.domain.resources.balance_policy import Balance
 from holdfast.domain.resources.knobs import Knob, KnobSetting
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.resource_probe import ResourceProbe
+from tests.support.command_line import corpus, tiny
 
 STREAM = ("data.mode=stream", "evaluation.every=0", "evaluation.at_start=false", "monitors=[]")
 FULL = replace(QUIET, memory=0.97)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import ROOT, corpus, environment, tiny
+
+from tests.support.command_line import ROOT, corpus, environment, tiny
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ import subprocess
 import sys
 
 import pytest
-from command_line import SAME_RHYTHM, Hold, corpus, environment, run, tiny
 from safetensors import safe_open
-from terminals import Terminal
+
+from tests.support.command_line import SAME_RHYTHM, Hold, corpus, environment, run, tiny
+from tests.support.terminals import Terminal
 
 WIDTHS = pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.slow)])
 SHORT = ("evaluation.every=0", "evaluation.at_start=false", "state_store.every=4", "run.budget.steps=8", SAME_RHYTHM)

@@ -6,7 +6,8 @@ import json
 import shutil
 
 import pytest
-from command_line import SAME_RHYTHM, corpus, run_here, tiny
+
+from tests.support.command_line import SAME_RHYTHM, corpus, run_here, tiny
 
 RUN = "runs/default"
 

@@ -13,7 +13,8 @@ import sys
 import termios
 
 import pytest
-from command_line import corpus, environment, losses, run_here, tiny
+
+from tests.support.command_line import corpus, environment, losses, run_here, tiny
 
 
 def train_on_a_terminal_that_closes(cwd, *settings, before=lambda: None):

@@ -1,7 +1,8 @@
 import json
 
 import pytest
-from command_line import corpus, losses, run, tiny
+
+from tests.support.command_line import corpus, losses, run, tiny
 
 
 def figures(folder):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import corpus, tiny
 
 from holdfast.bootstrap import build
 from holdfast.configs.settings_layers import load_settings
+from tests.support.command_line import corpus, tiny
 
 
 def train(home, *more):

@@ -9,7 +9,8 @@ import shutil
 import datasets
 import numpy as np
 import pytest
-from command_line import corpus, losses, run, run_here, tiny
+
+from tests.support.command_line import corpus, losses, run, run_here, tiny
 
 LENGTH = ("run.budget.steps=8", "evaluation.every=0", "state_store.every=4", "evaluation.at_start=false")
 

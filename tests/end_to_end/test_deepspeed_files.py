@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import ROOT, corpus, losses, run, tiny
+
+from tests.support.command_line import ROOT, corpus, losses, run, tiny
 
 
 def train(tmp_path, name, *more):

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import Hold, corpus, environment, losses, run, start, tiny, wait_for_step
+
+from tests.support.command_line import Hold, corpus, environment, losses, run, start, tiny, wait_for_step
 
 TWO = "distributed.processes=2"
 

@@ -9,12 +9,12 @@ from importlib.util import find_spec
 
 import pytest
 from accelerate.commands.launch import launch_command_parser
-from command_line import ROOT, corpus, next_commands, run_here, tiny
-from printed_commands import printed, words_of
 from torch.distributed.run import get_args_parser
 
 from holdfast.bootstrap.cli.main import _parser
 from holdfast.configs.settings_layers import load_settings
+from tests.support.command_line import ROOT, corpus, next_commands, run_here, tiny
+from tests.support.printed_commands import printed, words_of
 
 READING = {"generate", "evaluate", "inspect", "explain", "config"}
 """What a run of seconds can show; test_documented_pages.py runs the others."""

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import ROOT, corpus
-from printed_commands import printed, words_of
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+from tests.support.command_line import ROOT, corpus
+from tests.support.printed_commands import printed, words_of
 
 EXCEPTIONS = {
     "python -m application prepare data.kind=files "

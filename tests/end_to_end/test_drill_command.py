@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import corpus, run, tiny
 
 from holdfast.bootstrap.verification.fault_catalog import DRILLS
+from tests.support.command_line import corpus, run, tiny
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from earlier_commit import RUN, compare, has_commit, weights
+
+from tests.support.earlier_commit import RUN, compare, has_commit, weights
 
 COMMIT = "1a00ec1"
 SHORT = [

@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from command_line import corpus, losses, run, tiny
 from safetensors.numpy import load_file
+
+from tests.support.command_line import corpus, losses, run, tiny
 
 STEPS = 30
 ENGINES = {

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import ROOT, SAME_RHYTHM, corpus, environment, tiny
 
 from examples.sqlite_data_source import SqliteDataSource
 from holdfast.adapters.event_bus.memory import MemoryEventBus
@@ -34,6 +33,7 @@ from holdfast.domain.events import (
 )
 from holdfast.ports.monitor import Monitor
 from holdfast.ports.testing.data_source import DataSourceContract
+from tests.support.command_line import ROOT, SAME_RHYTHM, corpus, environment, tiny
 
 
 def settings_of(home, *more):

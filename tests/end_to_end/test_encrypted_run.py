@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import numpy as np
-from command_line import corpus, run_here, tiny
 from tokenizers import Tokenizer
+
+from tests.support.command_line import corpus, run_here, tiny
 
 CANARY = "quizzaciously xylophagous zugzwang"
 KEY = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="

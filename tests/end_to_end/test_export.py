@@ -6,7 +6,6 @@ import json
 
 import pytest
 import torch
-from command_line import corpus, tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.bootstrap import build
@@ -15,6 +14,7 @@ from holdfast.bootstrap.operations.trained_model import open_trained
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import EvaluationCompleted
 from holdfast.domain.training.text_generation import Sampling
+from tests.support.command_line import corpus, tiny
 
 OWN = [*("model.kind=decoder", "model.hidden_size=32", "model.num_hidden_layers=2", "model.num_attention_heads=4")]
 LORA = ["model.lora.rank=4", "model.lora.dropout=0.1"]

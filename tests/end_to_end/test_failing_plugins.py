@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 import pytest
-from command_line import corpus, run_here, tiny
+
+from tests.support.command_line import corpus, run_here, tiny
 
 IMPORTED = {
     "raises": "raise RuntimeError('no licence found')",

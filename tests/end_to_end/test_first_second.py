@@ -6,7 +6,8 @@ import json
 import time
 
 import pytest
-from command_line import corpus, run_here, start, tiny, wait_until
+
+from tests.support.command_line import corpus, run_here, start, tiny, wait_until
 
 RUN = "runs/default"
 

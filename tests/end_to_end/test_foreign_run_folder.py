@@ -7,7 +7,8 @@ import os
 import shutil
 
 import pytest
-from command_line import corpus, run_here, tiny
+
+from tests.support.command_line import corpus, run_here, tiny
 
 LORA = ["model.lora.rank=4"]
 COMMANDS = {

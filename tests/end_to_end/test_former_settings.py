@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-from command_line import corpus, run_here, tiny
-
 from holdfast.configs.aliases import RENAMED
 from holdfast.configs.strict_yaml import write_yaml
+from tests.support.command_line import corpus, run_here, tiny
 
 FORMER = {
     "data": {"memory": 1 << 20},

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny
 
 from holdfast.bootstrap.operations.return_to_step import return_to
 from holdfast.configs.settings import TrainSettings
+from tests.support.command_line import SAME_RHYTHM, corpus, environment, losses, run_here, tiny
 
 RUN = "runs/default"
 MORE = (SAME_RHYTHM, "run.budget.steps=20", "state_store.keep=10", "evaluation.at_start=false")
@@ -141,7 +141,7 @@ def test_a_restart_by_a_launcher_does_not_go_back_again(name):
 @pytest.mark.slow
 def test_a_supervised_run_goes_back_once(home, trained):
     """Under the supervisor the return is made before the first start, and by no later one."""
-    from command_line import run
+    from tests.support.command_line import run
 
     process = run("train", "--supervise", "--from-step", "10", *tiny(trained / "corpus.jsonl", *MORE), cwd=home)
     assert process.returncode == 0, process.stderr

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import Hold, corpus, environment, losses, run, start, tiny, wait_for_checkpoint
+
+from tests.support.command_line import Hold, corpus, environment, losses, run, start, tiny, wait_for_checkpoint
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 FOLDER = Path("runs/default")

@@ -6,7 +6,8 @@ import json
 import shutil
 
 import pytest
-from command_line import corpus, losses, run, run_here, tiny
+
+from tests.support.command_line import corpus, losses, run, run_here, tiny
 
 GROW = "data.grow=true"
 RARELY = ("evaluation.every=0", "state_store.every=3", "evaluation.at_start=false")

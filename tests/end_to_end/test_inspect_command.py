@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from command_line import corpus, losses, run_here, tiny
+from tests.support.command_line import corpus, losses, run_here, tiny
 
 
 def test_a_trained_run_is_looked_into(tmp_path):

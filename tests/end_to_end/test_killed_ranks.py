@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from command_line import Hold, corpus, environment, losses, run, run_here, tiny, wait_for_step
+
+from tests.support.command_line import Hold, corpus, environment, losses, run, run_here, tiny, wait_for_step
 
 KINDS = ("group", "slurm", "rank", "launcher")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

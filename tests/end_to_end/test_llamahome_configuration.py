@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import corpus, run, tiny
+
+from tests.support.command_line import corpus, run, tiny
 
 CONFIGURATION = Path(__file__).parents[1] / "llamahome.yaml"
 

@@ -9,7 +9,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import environment, losses, tiny
+
+from tests.support.command_line import environment, losses, tiny
 
 # The limit is set in bytes above what the process holds once it has evaluated, so that the shortage is a step's.
 CHILD = """

@@ -6,7 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from command_line import corpus, environment, run, run_here, tiny
+
+from tests.support.command_line import corpus, environment, run, run_here, tiny
 
 
 def complaint(process):

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import corpus, run_here, tiny
 from datasets import Dataset, DatasetDict
+
+from tests.support.command_line import corpus, run_here, tiny
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import SAME_RHYTHM, corpus, run_here, tiny
 
 from holdfast.domain.data.holdout import Holdout
+from tests.support.command_line import SAME_RHYTHM, corpus, run_here, tiny
 
 RUN = "runs/default"
 

@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from command_line import SAME_RHYTHM
 
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap import build
@@ -17,6 +16,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.sample_order import unit_order
 from holdfast.domain.events import EvaluationCompleted, RolledBack, RunStarted, StepCompleted
+from tests.support.command_line import SAME_RHYTHM
 
 SEED, ROWS, LENGTH = 1234, 16, 64
 CHARACTERS = ROWS * LENGTH - 1  # a document is a batch: as many bytes, and its end-of-text

@@ -10,7 +10,6 @@ import sys
 
 import numpy as np
 import pytest
-from command_line import corpus, environment, run_here, tiny
 
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap import build
@@ -18,6 +17,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import DataError
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
+from tests.support.command_line import corpus, environment, run_here, tiny
 
 
 def stored(cache):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import corpus, run, tiny
 
 from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.bootstrap import build
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.events import BatchSplit, ContractWeakened, MemoryExhausted, StepCompleted
+from tests.support.command_line import corpus, run, tiny
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command_line import WORDS, Hold, losses, run, start, tiny, wait_for_checkpoint
-from faulty_server import Answer, Fault, faulty_server
-from s3_server import s3_server
 
 from holdfast.bootstrap.cli.main import main
+from tests.support.command_line import WORDS, Hold, losses, run, start, tiny, wait_for_checkpoint
+from tests.support.faulty_server import Answer, Fault, faulty_server
+from tests.support.s3_server import s3_server
 
 FOLDER = Path("runs/default")
 QUICK = ("data.retry.deadline_seconds=0.5", "evaluation.at_start=false", "monitors=[jsonl]")

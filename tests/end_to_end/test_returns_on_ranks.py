@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from command_line import SAME_RHYTHM, corpus, environment, losses, tiny
+
+from tests.support.command_line import SAME_RHYTHM, corpus, environment, losses, tiny
 
 STEPS = 45
 ENGINES = {"ddp": [], "fsdp2": ["optimizer.sharding=fsdp2"]}
@@ -17,15 +16,13 @@ ENGINES = {"ddp": [], "fsdp2": ["optimizer.sharding=fsdp2"]}
 
 def train(home, name, *more, num_ranks):
     """Train with losses that go astray; return what was told of each return: from which step to which, and why."""
-    here = str(Path(__file__).parent)
     told = environment() | {"RANKS": str(num_ranks), "OMP_NUM_THREADS": "1"}
-    told["PYTHONPATH"] = os.pathsep.join([told["PYTHONPATH"], here])
     settings = tiny(
         home / "corpus.jsonl", f"run.name={name}", f"run.budget.steps={STEPS}", "evaluation.at_start=false",
         "evaluation.every=20", "recovery.health.window=12", SAME_RHYTHM, *more,
     )  # fmt: skip
     outcome = subprocess.run(
-        [sys.executable, "-m", "planted_ranks", "train", *settings],
+        [sys.executable, "-m", "tests.support.planted_ranks", "train", *settings],
         cwd=home, env=told, text=True, capture_output=True, timeout=550, check=False,
     )  # fmt: skip
     assert outcome.returncode == 0, outcome.stderr[-3000:]

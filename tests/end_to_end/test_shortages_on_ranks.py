@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from command_line import corpus, environment, losses, run, tiny
+
+from tests.support.command_line import corpus, environment, losses, run, tiny
 
 POINTS = "1:3:forward 0:8:backward 1:13:optimizer 0:18:forward"
 ENGINES = {
@@ -42,13 +41,12 @@ def settings(path, name, *more):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_ranks_start_again_in_smaller_micro_batches(home, engine):
     """Whatever rank runs short, wherever in a step, nothing hangs and the losses are those of the undisturbed run."""
-    here = str(Path(__file__).parent)
-    told = environment() | {"SHORTAGES": POINTS, "PYTHONPATH": os.pathsep.join([environment()["PYTHONPATH"], here])}
+    told = environment() | {"SHORTAGES": POINTS}
     told["MET"] = str(home / engine)
     (home / engine).mkdir()
     shutil.rmtree(home / "cache/micro-batch", ignore_errors=True)  # what another engine's run has learned
     record = home / "runs" / engine / "micro-batch.json"
-    command = [sys.executable, "-m", "shortage_ranks", str(record), "train"]
+    command = [sys.executable, "-m", "tests.support.shortage_ranks", str(record), "train"]
     outcome = subprocess.run(
         [*command, *settings(home / "corpus.jsonl", engine, *ENGINES[engine])],
         cwd=home, env=told, text=True, capture_output=True, timeout=550, check=False,

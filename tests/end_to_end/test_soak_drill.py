@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from command_line import corpus, run, tiny
-from s3_server import s3_server
 
 from holdfast.bootstrap.verification.fault_catalog import DRILLS
+from tests.support.command_line import corpus, run, tiny
+from tests.support.s3_server import s3_server
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from command_line import Hold, corpus, losses, run, start, tiny, wait_for_checkpoint
+
+from tests.support.command_line import Hold, corpus, losses, run, start, tiny, wait_for_checkpoint
 
 FOLDER = Path("runs/default")
 

@@ -10,7 +10,18 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import Hold, corpus, losses, run, run_here, start, tiny, wait_for_checkpoint, wait_for_step
+
+from tests.support.command_line import (
+    Hold,
+    corpus,
+    losses,
+    run,
+    run_here,
+    start,
+    tiny,
+    wait_for_checkpoint,
+    wait_for_step,
+)
 
 FOLDER = Path("runs/default")
 

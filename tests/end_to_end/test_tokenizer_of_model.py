@@ -6,9 +6,10 @@ import json
 import re
 
 import pytest
-from command_line import corpus, run_here, tiny
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel
+
+from tests.support.command_line import corpus, run_here, tiny
 
 END = "<|endoftext|>"
 

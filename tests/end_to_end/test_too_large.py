@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import corpus, environment, run_here, tiny
+
+from tests.support.command_line import corpus, environment, run_here, tiny
 
 GIANT = [
     *("model.config.hidden_size=16384", "model.config.num_hidden_layers=40", "model.config.intermediate_size=65536"),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny, try_next
+
+from tests.support.command_line import SAME_RHYTHM, corpus, losses, run, run_here, tiny, try_next
 
 SAME_TEXT = """
 from holdfast.ports.transform import Transform

@@ -6,7 +6,6 @@ import json
 from importlib.metadata import EntryPoint
 
 import pytest
-from command_line import tiny
 
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap import build
@@ -14,6 +13,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.events import StepCompleted
 from holdfast.ports.transform import Transform
+from tests.support.command_line import tiny
 
 LONG = [" ".join(f"{number * word:x}" for word in range(1, 60)) for number in range(1, 41)]
 SHORT = [f"too short {number}" for number in range(40)]

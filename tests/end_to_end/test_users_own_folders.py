@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from command_line import ROOT, corpus, tiny
-from installations import Installation, install
+
+from tests.support.command_line import corpus, tiny
+from tests.support.installations import install
 
 NAMES = ("adapters", "application", "configs", "domain", "ports", "tests")
 SERVICE = """

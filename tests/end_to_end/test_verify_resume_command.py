@@ -7,9 +7,9 @@ import signal
 
 import psutil
 import pytest
-from command_line import ROOT, corpus, run, start, tiny, wait_until
 
 from holdfast.bootstrap.cli.main import main
+from tests.support.command_line import ROOT, corpus, run, start, tiny, wait_until
 
 PLUGIN = """
 import torch
@@ -67,7 +67,7 @@ def test_a_configuration_that_resumes_exactly_is_told_so(tmp_path, ranks, more):
 def test_a_resume_that_changes_something_is_found(tmp_path, perturbing, monkeypatch):
     """A change behind the resume is named by the first step and tensor that show it, and --keep leaves both runs."""
     settings = tiny(corpus(tmp_path), "handlers=[perturbing]")
-    monkeypatch.setattr("command_line.ROOT", f"{ROOT}:{perturbing}")
+    monkeypatch.setattr("tests.support.command_line.ROOT", f"{ROOT}:{perturbing}")
     home = tmp_path / "home"
     home.mkdir()
     told = run("verify-resume", *settings, "--keep", cwd=home, timeout=230)

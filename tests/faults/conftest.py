@@ -1,7 +1,8 @@
 import shutil
 
 import pytest
-from forked_runs import scratch, start_forked_runs
+
+from tests.support.forked_runs import scratch, start_forked_runs
 
 
 @pytest.fixture(scope="session")

@@ -16,23 +16,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from archives import FILES, QUICK, WatchedObjects, archive_of, committed, objects_at
-from faulty_server import RESET, STALL, Answer, Fault, FaultyServer, _Handler
-from file_faults import MEMORY, FailAt, WatchedFiles, files_under
-from s3_server import s3_server
 
 from holdfast.adapters.state_store.archive import checksum
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 from holdfast.domain.errors import StateError
+from tests.support.archives import FILES, QUICK, WatchedObjects, archive_of, committed, objects_at
+from tests.support.faulty_server import RESET, STALL, Answer, Fault, FaultyServer, _Handler
+from tests.support.file_faults import MEMORY, FailAt, WatchedFiles, files_under
+from tests.support.s3_server import s3_server
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
-    "PYTHONPATH": ":".join(map(str, (ROOT, ROOT / "tests/integration", ROOT / "tests/faults"))),
+    "PYTHONPATH": str(ROOT),
     "PYTHONDONTWRITEBYTECODE": "1",
 }
-DRIVER = str(Path(__file__).with_name("archive_driver.py"))
+DRIVER = str(Path(__file__).parents[1] / "support/archive_driver.py")
 HASTY = replace(QUICK, deadline=0.5)
 GRACE = 30  # seconds that a busy machine may take beside what is waited for
 FAULTS = {

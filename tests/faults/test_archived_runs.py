@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from archives import objects_at
-from forked_runs import FOLDER, final_state
 
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
+from tests.support.archives import objects_at
+from tests.support.forked_runs import FOLDER, final_state
 
 pytestmark = pytest.mark.slow
 

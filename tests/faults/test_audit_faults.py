@@ -14,13 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from file_faults import MEMORY
 
 from holdfast.adapters.shared.audit import audit_log as log_module
 from holdfast.adapters.shared.audit.audit_log import TORN_END, AuditLog
 from holdfast.adapters.shared.audit.audit_verification import ChainFlaw, verify_chain
 from holdfast.bootstrap.run_folder.run_audit import Audit
 from holdfast.domain.errors import StateError
+from tests.support.file_faults import MEMORY
 
 KEY = bytes(range(32))
 WRITER = """

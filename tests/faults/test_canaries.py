@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 
 import pytest
-from file_faults import files_under
+
+from tests.support.file_faults import files_under
 
 pytestmark = pytest.mark.slow
 

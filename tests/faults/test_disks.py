@@ -11,11 +11,11 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from file_faults import FailAt, Recorder, WatchedFiles, files_under, litter, payload, snapshot_of
 
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import BytesPart
+from tests.support.file_faults import FailAt, Recorder, WatchedFiles, files_under, litter, payload, snapshot_of
 
 YEAR = 365 * 86_400.0
 

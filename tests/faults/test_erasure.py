@@ -6,7 +6,6 @@ import json
 import shutil
 
 import pytest
-from file_faults import Recorder, WatchedFiles, files_under
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
@@ -14,6 +13,7 @@ from holdfast.adapters.state_store.checkpoint_erasure import Eraser, erased_in
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import snapshot_of
+from tests.support.file_faults import Recorder, WatchedFiles, files_under
 
 
 class CutShortError(BaseException):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-DRIVER = HERE / "flip_driver.py"
+DRIVER = HERE.parent / "support/flip_driver.py"
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="what flips bits of readings is compiled by cc")
 
@@ -32,8 +32,7 @@ def sweep(shim, folder, way, *, large, stride, ranks=1):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    paths = f"{HERE.parents[1]}:{HERE}"
-    own = {"PYTHONPATH": paths, "LD_PRELOAD": str(shim), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": str(HERE.parents[1]), "LD_PRELOAD": str(shim), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     if ranks > 1:
         own |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     command = [sys.executable, str(DRIVER), way, str(folder), str(large), str(stride)]

@@ -9,10 +9,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from forked_runs import FOLDER, stored_steps
 
 from holdfast.adapters.state_store.hashing import hash_bytes
 from holdfast.adapters.state_store.manifest import commit_of
+from tests.support.forked_runs import FOLDER, stored_steps
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,8 @@ import shutil
 import signal
 
 import pytest
-from forked_runs import FOLDER, STEPS, complete_steps, final_state, stored_steps
+
+from tests.support.forked_runs import FOLDER, STEPS, complete_steps, final_state, stored_steps
 
 SLOW = pytest.mark.slow
 WEIGHTS = ("model.safetensors", "optimizer.safetensors")

@@ -7,7 +7,8 @@ import signal
 import time
 
 import pytest
-from forked_runs import FOLDER, STEPS, complete_steps, final_state
+
+from tests.support.forked_runs import FOLDER, STEPS, complete_steps, final_state
 
 pytestmark = pytest.mark.slow
 

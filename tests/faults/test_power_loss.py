@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from file_faults import MEMORY, files_under, payload, snapshot_of
-from power_loss import RecordedFiles, write_tree
 
 from holdfast.adapters.state_store import checkpoint_reader
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
+from tests.support.file_faults import MEMORY, files_under, payload, snapshot_of
+from tests.support.power_loss import RecordedFiles, write_tree
 
 HIDDEN = frozenset({".tmp", ".trash"})
 """What no reader looks into; a sample of states shows that it can be shown empty."""

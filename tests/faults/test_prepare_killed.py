@@ -12,7 +12,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from file_faults import files_under
+
+from tests.support.file_faults import files_under
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = 14

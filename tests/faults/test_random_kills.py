@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from file_faults import MEMORY
 
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.training.budget import Budget
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
-from loop import Loop
-from streams import Plan
+from tests.support.file_faults import MEMORY
+from tests.support.loop import Loop
+from tests.support.streams import Plan
 
 STEPS = 24
 

@@ -16,13 +16,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from file_faults import MEMORY, FailAt, Recorder, WatchedFiles, files_under, litter
 
 from holdfast.adapters.state_store import checkpoint_writer as draft
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import WaitingPart, snapshot_of
 from holdfast.ports.testing.state_store_shares import FILES, shares_of
+from tests.support.file_faults import MEMORY, FailAt, Recorder, WatchedFiles, files_under, litter
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def test_a_rank_killed_at_any_point_loses_nothing(killed):
     """Whenever a rank is killed, the other ends in time, the older checkpoint is as it was and a new start works."""
     with TemporaryDirectory(dir=MEMORY) as folder:
         result = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("ranks_driver.py")), str(killed), folder],
+            [sys.executable, str(Path(__file__).parents[1] / "support/ranks_driver.py"), str(killed), folder],
             env={"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from file_faults import FailAt, WatchedFiles, files_under, payload, snapshot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.hashed_file import HashedFile
 from holdfast.adapters.state_store.hashing import hash_file
 from holdfast.domain.errors import StateError
+from tests.support.file_faults import FailAt, WatchedFiles, files_under, payload, snapshot_of
 
 PIECE = 4096
 DATA = random.Random(0).randbytes(5 * PIECE + 123)

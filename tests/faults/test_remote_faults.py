@@ -8,13 +8,13 @@ from collections import deque
 
 import fsspec
 import pytest
-from faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Fault, FaultyServer, faulty_server
 from fsspec.core import url_to_fs
-from s3_server import s3_server
 
 from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from tests.support.faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Fault, FaultyServer, faulty_server
+from tests.support.s3_server import s3_server
 
 CONTENT = random.Random(0).randbytes(300_000)
 PATIENT = RetryPolicy(first_delay=0.01, max_delay=0.05, deadline=20)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -17,9 +14,7 @@ from holdfast.domain.checkpoints.reproducibility import Reproducibility
 from holdfast.domain.commands import StopRun
 from holdfast.domain.errors import OutOfMemory, RestartNeeded
 from holdfast.domain.events import BatchSplit, EvaluationCompleted, MemoryExhausted, StepCompleted
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
-from loop import Loop
+from tests.support.loop import Loop
 
 STEPS, SAVE_EVERY = 8, 2
 PHASES = ("forward", "backward", "later part", "clipping", "optimizer")

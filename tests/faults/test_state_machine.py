@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from file_faults import MEMORY, WatchedFiles, files_under, payload, snapshot_of
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
@@ -17,6 +16,7 @@ from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.domain.errors import StateError
+from tests.support.file_faults import MEMORY, WatchedFiles, files_under, payload, snapshot_of
 
 KEEP = 2
 PLACES = st.integers(0, 10_000)

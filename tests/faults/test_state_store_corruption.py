@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from blake3 import blake3
-from file_faults import MEMORY, files_under, payload, snapshot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.errors import StateError
+from tests.support.file_faults import MEMORY, files_under, payload, snapshot_of
 
 NAMES = [*payload(2), "MANIFEST.json", "COMMIT"]
 
@@ -232,7 +232,7 @@ def test_nothing_outside_the_run_folder_is_opened(tmp_path):
     checkpoints.symlink_to(tmp_path / "outside/checkpoints")
     new_hostile(tmp_path, "sound")
     result = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("audited_load.py")), str(tmp_path)],
+        [sys.executable, str(Path(__file__).parents[1] / "support/audited_load.py"), str(tmp_path)],
         env={"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,

@@ -12,10 +12,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from file_faults import MEMORY, FailAt, Recorder, WatchedFiles, files_under, litter, payload, run_through, snapshot_of
 
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.errors import StateError
+from tests.support.file_faults import (
+    MEMORY,
+    FailAt,
+    Recorder,
+    WatchedFiles,
+    files_under,
+    litter,
+    payload,
+    run_through,
+    snapshot_of,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -30,7 +40,7 @@ def tmp_path():
 def outcomes_of(scenario: str) -> list[dict]:
     with TemporaryDirectory(dir=MEMORY) as folder:
         result = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("crash_driver.py")), scenario, folder],
+            [sys.executable, str(Path(__file__).parents[1] / "support/crash_driver.py"), scenario, folder],
             env={"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,

@@ -18,8 +18,6 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from crash_driver import in_child
-from file_faults import MEMORY, FailAt, KillAt, Recorder, files_under, run_through
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
@@ -27,6 +25,8 @@ from holdfast.adapters.shared.token_store.token_encryption import ShardEncryptio
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.domain.errors import StateError, TokensLost
 from holdfast.ports.token_source import Tokens
+from tests.support.crash_driver import in_child
+from tests.support.file_faults import MEMORY, FailAt, KillAt, Recorder, files_under, run_through
 
 REPOSITORY = Path(__file__).parents[2]
 NAMES = ["0", "1", "2", "3"]

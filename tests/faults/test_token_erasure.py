@@ -6,9 +6,6 @@ import json
 import shutil
 
 import pytest
-from file_faults import Recorder, files_under
-from test_erasure import CutAt, CutShortError
-from test_token_cache_faults import WatchedTokenFiles
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
@@ -16,6 +13,9 @@ from holdfast.adapters.shared.token_store.token_erasure import TokenEraser
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.token_cache import tokens_of
+from tests.faults.test_erasure import CutAt, CutShortError
+from tests.faults.test_token_cache_faults import WatchedTokenFiles
+from tests.support.file_faults import Recorder, files_under
 
 SEALING = ShardEncryption(MemoryKeyProvider(b"\x01" * 32))
 

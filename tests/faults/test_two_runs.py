@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 
 import pytest
-from forked_runs import final_state, stored_steps
+
+from tests.support.forked_runs import final_state, stored_steps
 
 pytestmark = pytest.mark.slow
 

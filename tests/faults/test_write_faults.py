@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from file_faults import litter
-from forked_runs import FOLDER, STEPS, complete_steps, final_state, scratch, start_forked_runs
+
+from tests.support.file_faults import litter
+from tests.support.forked_runs import FOLDER, STEPS, complete_steps, final_state, scratch, start_forked_runs
 
 FOR_EVER = 1 << 40
 # how many operations fail behind the first, by which error, and whether a write takes half of its bytes first

@@ -249,7 +249,7 @@ _CHILD = """
 import json, resource, sys
 from pathlib import Path
 sys.path[:0] = json.loads(sys.argv[1])
-import test_accelerate_optimizer as tests
+from tests.integration import test_accelerate_optimizer as tests
 tests.{work}(*sys.argv[2:])
 """
 

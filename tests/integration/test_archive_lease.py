@@ -13,12 +13,12 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from archives import WatchedObjects, committed, content_of, objects_at
-from s3_server import s3_server
 
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease, held
 from holdfast.domain.errors import StateError
+from tests.support.archives import WatchedObjects, committed, content_of, objects_at
+from tests.support.s3_server import s3_server
 
 REPOSITORY = Path(__file__).parents[2]
 YEAR = 365 * 86_400.0
@@ -296,8 +296,8 @@ def test_a_lease_is_kept_by_itself(tmp_path):
 @pytest.mark.parametrize("url", ["folder", "s3"], indirect=True)
 def test_of_two_processes_one_gets_the_lease(url):
     """Two processes that take the lease at once, time and again, never both get it, and one always does."""
-    command = [sys.executable, Path(__file__).with_name("lease_contender.py"), url]
-    environment = {"PYTHONPATH": f"{REPOSITORY}:{Path(__file__).parent}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, Path(__file__).parents[1] / "support/lease_contender.py", url]
+    environment = {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"}
     processes = [
         subprocess.Popen(
             command, env=os.environ | environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -321,14 +321,15 @@ def test_of_two_processes_one_gets_the_lease(url):
 def test_a_process_of_this_machine_that_is_gone_is_not_waited_for(tmp_path):
     """After kill -9 the same command takes over at once; where the process is another machine's, it waits."""
     script = (
-        "import os, signal, sys; from archives import objects_at\n"
+        "import os, signal, sys; from tests.support.archives import objects_at\n"
         "from holdfast.adapters.state_store.archive.lease import ArchiveLease\n"
         "assert ArchiveLease(objects_at(sys.argv[1]), say=print).acquire()\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     url = str(tmp_path / "archive")
-    here = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
-    killed = subprocess.run([sys.executable, "-c", script, url], env=os.environ | {"PYTHONPATH": here}, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", script, url], env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     lease = ArchiveLease(objects_at(url), say=lambda _: None, sleep=lambda _: pytest.fail("it waited"))
     assert lease.acquire()

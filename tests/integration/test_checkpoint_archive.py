@@ -10,8 +10,6 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from archives import FILES, WatchedObjects, archive_of, committed, content_of, objects_at
-from s3_server import s3_server
 
 from holdfast.adapters.state_store.archive import checksum
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
@@ -22,6 +20,8 @@ from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.errors import ConfigurationError, StateError
+from tests.support.archives import FILES, WatchedObjects, archive_of, committed, content_of, objects_at
+from tests.support.s3_server import s3_server
 
 OTHER = {name: data[::-1] + b"!" for name, data in FILES.items()}
 _numbers = count()

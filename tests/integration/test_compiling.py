@@ -2,7 +2,6 @@ from contextlib import closing
 
 import pytest
 import torch
-from decoder_shapes import LLAMA
 from torch import nn
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
@@ -13,6 +12,7 @@ from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, write
+from tests.support.decoder_shapes import LLAMA
 
 # torch's own, when its compiler is imported and when it asks tensors for their gradients
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -2,9 +2,9 @@ from itertools import pairwise
 
 import pytest
 import torch
-from decoder_shapes import GPT2, LLAMA, SHAPES, build, documents_of, logits_of, loss_of, rows_of, shaken
 
 from holdfast.adapters.shared.decoder.decoder_attention import ATTENTIONS, Attention, document_numbers
+from tests.support.decoder_shapes import GPT2, LLAMA, SHAPES, build, documents_of, logits_of, loss_of, rows_of, shaken
 
 LENGTHS = (7, 12, 2, 21, 1, 5)
 each_attention = pytest.mark.parametrize("attention", ATTENTIONS)

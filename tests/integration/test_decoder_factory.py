@@ -3,7 +3,16 @@ from itertools import pairwise
 
 import pytest
 import torch
-from decoder_shapes import (
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+
+from holdfast.adapters.shared.decoder.cached_generation import draw
+from holdfast.adapters.shared.decoder.decoder_attention import ATTENTIONS
+from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.text_generation import Sampling
+from tests.support.decoder_shapes import (
     END_OF_TEXT,
     GPT2,
     LLAMA,
@@ -17,15 +26,6 @@ from decoder_shapes import (
     rows_of,
     shaken,
 )
-from safetensors.torch import load_file, save_file
-from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
-
-from holdfast.adapters.shared.decoder.cached_generation import draw
-from holdfast.adapters.shared.decoder.decoder_attention import ATTENTIONS
-from holdfast.configs.sections.decoder import DecoderModelSettings
-from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.training.text_generation import Sampling
 
 LARGER = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 8}
 

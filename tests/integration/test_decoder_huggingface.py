@@ -2,7 +2,13 @@ import json
 
 import pytest
 import torch
-from decoder_shapes import (
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Starcoder2Config
+
+from holdfast.adapters.shared.decoder.config_fields import shape_of
+from holdfast.adapters.shared.decoder.huggingface_config import check_exportable
+from holdfast.domain.errors import ConfigurationError
+from tests.support.decoder_shapes import (
     END_OF_TEXT,
     GPT2,
     LLAMA,
@@ -15,12 +21,6 @@ from decoder_shapes import (
     rows_of,
     shaken,
 )
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Starcoder2Config
-
-from holdfast.adapters.shared.decoder.config_fields import shape_of
-from holdfast.adapters.shared.decoder.huggingface_config import check_exportable
-from holdfast.domain.errors import ConfigurationError
 
 CLASSES = {"llama": "LlamaForCausalLM", "gpt2": "GPT2LMHeadModel", "starcoder2": "Starcoder2ForCausalLM"}
 SIZES = {"vocab_size": VOCABULARY_SIZE, "bos_token_id": END_OF_TEXT, "eos_token_id": END_OF_TEXT}

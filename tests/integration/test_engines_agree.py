@@ -38,7 +38,7 @@ def losses_of(engine, num_ranks):
         environment |= {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(HERE / "engine_ranks.py"), engine],
+            [sys.executable, str(HERE.parent / "support/engine_ranks.py"), engine],
             env={**environment, **({"RANK": str(rank), "LOCAL_RANK": str(rank)} if num_ranks > 1 else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

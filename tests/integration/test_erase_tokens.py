@@ -7,7 +7,6 @@ import json
 import os
 
 import pytest
-from test_encrypted_tokens import BASE64_KEY, batches_of
 
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
@@ -16,6 +15,7 @@ from holdfast.adapters.shared.token_store.token_folder import TokenFolder
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.bootstrap.cli.main import main
 from holdfast.ports.testing.token_cache import large, tokens_of
+from tests.integration.test_encrypted_tokens import BASE64_KEY, batches_of
 
 SEALING = ShardEncryption(MemoryKeyProvider(b"\x01" * 32))
 

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import read_all, texts_of
 
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.compression import zstd
 from holdfast.adapters.data_source.formats.records import Limits
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.data_source import Document, Rejected
+from tests.support.reading import read_all, texts_of
 
 TEXTS = [
     "one\ntwo\r\n",

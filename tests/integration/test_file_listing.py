@@ -8,12 +8,12 @@ from pathlib import Path
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
-from reading import read_all, texts_of
 
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.urls import without_secrets
+from tests.support.reading import read_all, texts_of
 
 
 def names_of(source):

@@ -12,16 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from faulty_server import faulty_server
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import read_all, texts_of
 
 from holdfast.adapters.data_source import file_reader as reading
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.compression import zstd
 from holdfast.adapters.data_source.formats.records import Limits
 from holdfast.ports.data_source import Rejected
+from tests.support.faulty_server import faulty_server
+from tests.support.reading import read_all, texts_of
 
 TEXTS = ["one\ntwo", "für 四 🙂", '"quotes" and \\', "last"]
 PAYLOADS = {

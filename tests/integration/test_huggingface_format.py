@@ -7,11 +7,11 @@ import sys
 
 import datasets
 import pytest
-from reading import read_all
 
 from holdfast.adapters.data_source.formats.records import Limits
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
 from holdfast.domain.errors import ConfigurationError, DataError
+from tests.support.reading import read_all
 
 TEXTS = [f"text {number}" for number in range(20)]
 RECORDS = [{"text": text, "id": number, "language": "de" if number % 2 else "en"} for number, text in enumerate(TEXTS)]

@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from decoder_shapes import LLAMA, logits_of, shaken
 from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -20,6 +19,7 @@ from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.training.text_generation import Sampling
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, packed_batch, take_step, write
+from tests.support.decoder_shapes import LLAMA, logits_of, shaken
 
 FACTORIES = {
     "llama": HuggingfaceModelFactory(config={"model_type": "llama", "tie_word_embeddings": True, **LLAMA}),

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from memory_of_training import measure
 
-SCRIPT = Path(__file__).with_name("memory_of_training.py")
+from tests.support.memory_of_training import measure
+
+SCRIPT = Path(__file__).parents[1] / "support/memory_of_training.py"
 ROOT = SCRIPT.parents[2]
 
 

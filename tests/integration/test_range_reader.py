@@ -14,16 +14,16 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from faulty_server import STALL, TRUNCATE, Fault, faulty_server
 from fsspec.core import url_to_fs
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from s3_server import s3_server
 
 from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from tests.support.faulty_server import STALL, TRUNCATE, Fault, faulty_server
+from tests.support.s3_server import s3_server
 
 CONTENT = random.Random(1).randbytes(100_000)
 QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=10)

@@ -6,7 +6,6 @@ import random
 
 import pytest
 import torch
-from decoder_shapes import LLAMA
 
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
@@ -19,6 +18,7 @@ from holdfast.domain.errors import StateError
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import Snapshot
 from holdfast.ports.testing.optimizer_cases import END_OF_TEXT, VOCABULARY_SIZE, files_of, packed_batch, take_step
+from tests.support.decoder_shapes import LLAMA
 
 FACTORIES = {
     "llama": HuggingfaceModelFactory(config={"model_type": "llama", "tie_word_embeddings": True, **LLAMA}),

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from faulty_server import RESET, STALL, TRUNCATE, Answer, Fault, _Handler, _Server, faulty_server
 from fsspec.asyn import sync
 from s3fs import S3FileSystem
 
@@ -25,6 +24,7 @@ from holdfast.adapters.data_source.ranges import ReadCounter, open_ranges
 from holdfast.adapters.data_source.s3_stores import store_of
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from tests.support.faulty_server import RESET, STALL, TRUNCATE, Answer, Fault, _Handler, _Server, faulty_server
 
 CONTENT = random.Random(3).randbytes(100_000)
 QUICK = RetryPolicy(first_delay=0.01, max_delay=0.01, deadline=10)

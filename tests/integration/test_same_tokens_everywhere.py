@@ -16,8 +16,6 @@ from itertools import islice
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Answer, Fault, faulty_server
-from s3_server import s3_server
 
 from holdfast.adapters.data_source.file_access import FileAccess
 from holdfast.adapters.data_source.files import FilesDataSource
@@ -36,6 +34,8 @@ from holdfast.domain.data.packing import ConcatPacking
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from tests.support.faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Answer, Fault, faulty_server
+from tests.support.s3_server import s3_server
 
 WORDS = ["für", "四", "🙂", '"quoted"', "back\\slash", "comma,", "line\nbreak", "\ttab", "plain", "words"]
 GENERATOR = random.Random(0)

@@ -5,7 +5,6 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from archives import WatchedObjects, objects_at
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
@@ -18,6 +17,7 @@ from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.tiers import DiskBudget, Phase, Tier
 from holdfast.domain.commands import AcknowledgeArchive, AcknowledgeMove
 from holdfast.ports.testing.snapshots import snapshot_of
+from tests.support.archives import WatchedObjects, objects_at
 
 PAYLOAD = 1000
 

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from archives import WatchedObjects, objects_at
 
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
@@ -15,6 +14,7 @@ from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import snapshot_of
+from tests.support.archives import WatchedObjects, objects_at
 
 
 @pytest.fixture

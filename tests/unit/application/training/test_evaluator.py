@@ -1,0 +1,161 @@
+import math
+import threading
+
+import numpy as np
+import pytest
+
+from holdfast.adapters.model_factory.memory import MemoryModelFactory
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.holdout_batches import HoldoutBatches
+from holdfast.application.training.evaluator import Evaluator
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.data.packing import ConcatPacking
+from holdfast.domain.errors import DataError, OutOfMemory
+from tests.support.loop import FaultyTrainable
+from tests.support.streams import Plan
+from tests.support.streams import held_out_of as held_out_by
+
+UNITS = {"a": [f"text number {number}" for number in range(20)], "b": ["ä" * 30, "Ω" * 11]}
+PLAN = Plan(length=10, rows=4, seed=1)
+
+
+def held_out_of(units=UNITS, *, fraction=1.0, max_tokens=10**6, plan=PLAN):
+    return held_out_by(units, plan, Holdout(fraction, seed=1), max_tokens)
+
+
+def trainable_of(max_rows=None):
+    model = MemoryModelFactory().build(vocabulary_size=257, end_of_text=256, seed=1)
+    return MemoryOptimizer(max_rows=max_rows).prepare(model)
+
+
+def evaluator_of(trainable, held_out=None):
+    return Evaluator(trainable, held_out or held_out_of(), MemoryTokenizer().token_bytes, SingleProcessGroup())
+
+
+def texts_in(held_out):
+    tokens = [token for batch in held_out.batches for token in batch.input_ids[batch.document_ids >= 0].tolist()]
+    return bytes(token if token < 256 else 10 for token in tokens).decode().splitlines()
+
+
+def test_what_is_held_out_is_what_the_holdout_chooses():
+    """The batches hold the chosen documents, each once, and no other."""
+    chosen = [text for unit in UNITS.values() for text in unit if Holdout(0.5, seed=1).holds_text(text)]
+    assert 0 < len(chosen) < 22
+    assert sorted(texts_in(held_out_of(fraction=0.5))) == sorted(chosen)
+
+
+@pytest.mark.parametrize("max_tokens", [1, 10, 37, 40, 41])
+def test_no_more_tokens_are_held_out_than_asked_for(max_tokens):
+    """A limit cuts the set at exactly so many tokens, and what is left is a beginning of the whole."""
+    whole, cut = held_out_of(), held_out_of(max_tokens=max_tokens)
+    tokens = [
+        np.concatenate([batch.input_ids[batch.document_ids >= 0] for batch in held_out.batches])
+        for held_out in (whole, cut)
+    ]
+    assert len(tokens[1]) == max_tokens
+    assert tokens[1].tolist() == tokens[0][:max_tokens].tolist()
+    assert {batch.num_rows for batch in cut.batches[:-1]} <= {PLAN.rows}
+
+
+def test_batches_are_made_once():
+    """All evaluations of a run measure the same batches."""
+    held_out = held_out_of()
+    assert held_out.batches is held_out.batches
+
+
+def test_nothing_held_out_is_an_error_that_names_the_setting():
+    """An evaluation on no document is refused in words that say what to change."""
+    with pytest.raises(DataError, match=r"data\.holdout"):
+        _ = held_out_of(fraction=0.0).batches
+
+
+def test_a_bad_record_is_not_taken_for_nothing_held_out():
+    """A record that cannot be read is reported as such, even before any document was held out."""
+    with pytest.raises(DataError, match="document 1"):
+        _ = held_out_of({"a": ["short", 1]}).batches
+
+
+def test_an_evaluation_sums_over_all_targets():
+    """Nats, targets and bytes are those of the batches: bytes leave end-of-text and first tokens out."""
+    trainable, held_out = trainable_of(), held_out_of()
+    evaluation = evaluator_of(trainable, held_out).run()
+    targets = np.concatenate([batch.input_ids[batch.loss_mask] for batch in held_out.batches])
+    assert evaluation.nats == pytest.approx(sum(trainable.evaluate(batch) for batch in held_out.batches), rel=1e-12)
+    assert evaluation.num_targets == len(targets)
+    assert evaluation.num_bytes == np.count_nonzero(targets < 256)
+    assert evaluation.loss == pytest.approx(math.log(257), rel=0.1)
+
+
+@pytest.mark.parametrize("max_rows", [1, 2, 3])
+def test_an_evaluation_halves_its_rows_until_they_fit(max_rows):
+    """A shortage of memory changes no figure, and the next batches are measured in rows that fit at once."""
+    plenty = evaluator_of(trainable_of()).run()
+    trainable = FaultyTrainable(trainable_of(max_rows))
+    tried = []
+    trainable.before_evaluation = lambda batch: tried.append(batch.num_rows)
+    evaluation = evaluator_of(trainable).run()
+    assert evaluation.nats == pytest.approx(plenty.nats, rel=1e-12)
+    assert (evaluation.num_targets, evaluation.num_bytes) == (plenty.num_targets, plenty.num_bytes)
+    assert tried.count(4) == 1
+
+
+def test_an_evaluation_that_does_not_fit_row_by_row_is_an_error():
+    """A shortage at one row ends the evaluation."""
+    trainable = FaultyTrainable(trainable_of())
+
+    def refuse(batch):
+        msg = "no room"
+        raise OutOfMemory(msg)
+
+    trainable.before_evaluation = refuse
+    with pytest.raises(OutOfMemory):
+        evaluator_of(trainable).run()
+
+
+def test_an_evaluation_can_be_given_up_between_batches():
+    """An evaluation that should stop returns nothing rather than the figures of a part."""
+    answers = iter([False, False, True])
+    assert evaluator_of(trainable_of()).run(should_stop=lambda: next(answers)) is None
+
+
+def test_documents_of_one_token_have_no_targets():
+    """A held-out set without targets has loss 0 and divides by nothing."""
+    evaluation = evaluator_of(trainable_of(), held_out_of({"a": ["x"]}, max_tokens=1)).run()
+    assert (evaluation.nats, evaluation.loss, evaluation.bits_per_byte) == (0.0, 0.0, 0.0)
+
+
+def test_reading_what_is_held_out_can_be_given_up():
+    """Who is asked to stop while the documents are read, which may hang, does not wait for them."""
+    may_go_on = threading.Event()
+
+    class Hanging:
+        def __iter__(self):
+            may_go_on.wait(60)
+            return iter(())
+
+    held_out = HoldoutBatches(Hanging(), Holdout(1.0, seed=1), ConcatPacking(10), rows=4, max_tokens=100)
+    try:
+        assert evaluator_of(trainable_of(), held_out).run(should_stop=lambda: True) is None
+    finally:
+        may_go_on.set()
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_an_evaluation_shows_its_share(is_stopped):
+    """The share that is done rises from 0 and is gone from the screen at the end, also of one that was given up."""
+    shown, held_out = [], held_out_of()
+    evaluator = Evaluator(
+        trainable_of(),
+        held_out,
+        MemoryTokenizer().token_bytes,
+        SingleProcessGroup(),
+        show=lambda phase, share=None: shown.append((phase, share)),
+    )
+    evaluator.run(should_stop=lambda: is_stopped and any(share is not None for _, share in shown))
+    shares = [share for phase, share in shown if phase == "evaluating"]
+    number = len(held_out.batches)
+    assert number > 2
+    assert shares == [done / number for done in range(1 if is_stopped else number)]
+    assert shown[-1] == ("", None)
