@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
 from holdfast.adapters.tokenizer.backends.huggingface import HuggingfaceEncoder
 from holdfast.adapters.tokenizer.backends.long_words import LongWords
-from holdfast.adapters.tokenizer.backends.text_pieces import Pieces, can_be_cut, pieces
+from holdfast.adapters.tokenizer.backends.text_pieces import TextPieces, can_be_cut, pieces
 from holdfast.domain.errors import DataError
 
 UINT16 = np.dtype(np.uint16)
@@ -58,7 +58,7 @@ def test_pieces_have_the_ids_of_the_whole(name, texts, size):
     core = CORES[name]
     assert can_be_cut(core)
     encoder = HuggingfaceEncoder(core, UINT16)
-    whole, cut = encoder.encode(texts), Pieces(core, size).encode(encoder.encode, texts)
+    whole, cut = encoder.encode(texts), TextPieces(core, size).encode(encoder.encode, texts)
     assert cut.ids.tolist() == whole.ids.tolist()
     assert cut.offsets.tolist() == whole.offsets.tolist()
     assert all("".join(pieces(text, size)) == text for text in texts)
