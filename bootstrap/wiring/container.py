@@ -99,7 +99,7 @@ class Container(containers.DeclarativeContainer):
             usable=providers.Callable(data.usable_text, holdout, transforms),
             usable_key=providers.Callable(data.usable_key, holdout, transforms),
             cache_dir=settings.provided.run.cache_directory,
-            judge=rejections.provided.judge,
+            judge=rejections.provided.reject,
             backend=settings.provided.tokenizer.backend,
             report=say,
         ),
