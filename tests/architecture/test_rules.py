@@ -26,6 +26,7 @@ from tests.support.rules.layout_rules import (
     quiet_defaults,
     strange_imports,
 )
+from tests.support.rules.naming_rules import questions, shared_class_names, shared_file_names
 from tests.support.rules.source_tree import Module
 from tests.support.rules.testing_rules import toothless_tests, wordless_tests
 
@@ -130,6 +131,44 @@ def test_a_violation_is_seen(rule, path, text):
 def test_what_is_allowed_is_left_alone(rule, path, text):
     """No rule complains of code that keeps it, up to its very limit."""
     assert list(rule([Module(path, text)])) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_question"),
+    [
+        ('"""What is made of several settings."""', True),
+        ('"""Whether, and when."""', True),
+        ('"""Whatever."""', False),
+        ('"""Writes checkpoints."""', False),
+        ("x = 1", False),
+    ],
+)
+def test_a_docstring_that_opens_with_a_question_is_seen(text, is_question):
+    """The docstring of a module says what the module is, and not that it answers a question."""
+    assert list(questions([Module("domain/a.py", text)])) == (["domain/a.py"] if is_question else [])
+
+
+@pytest.mark.parametrize(
+    ("paths", "are_shared"),
+    [
+        (["domain/retry.py", "adapters/shared/retry.py"], True),
+        (["ports/clock.py", "bootstrap/clock.py", "domain/clock.py"], True),
+        (["ports/clock.py", "ports/testing/clock.py", "ports/forwarding/clock.py"], False),
+        (["adapters/clock/memory.py", "adapters/state_store/memory.py"], False),
+        (["domain/__init__.py", "ports/__init__.py"], False),
+        (["bootstrap/run.py", "configs/sections/run.py"], False),
+    ],
+)
+def test_a_name_of_two_files_is_seen(paths, are_shared):
+    """Two files bear one name only where it is that of a port, of a kind, or of a section of the settings."""
+    assert bool(list(shared_file_names([Module(path, "") for path in paths]))) is are_shared
+
+
+def test_a_name_of_two_classes_is_seen():
+    """Each of two classes of one name is told with its module, and a class inside another has a name of its own."""
+    modules = [Module("domain/a.py", "class Rows: ..."), Module("domain/b.py", "class Rows: ...")]
+    assert list(shared_class_names(modules)) == ["domain/a.py Rows", "domain/b.py Rows"]
+    assert not list(shared_class_names([modules[0], Module("domain/b.py", "class B:\n    class Rows: ...")]))
 
 
 def test_a_note_to_finish_later_is_seen():

@@ -87,8 +87,8 @@ def undisturbed(place):
 
 @pytest.mark.slow
 def test_prepare_killed_at_five_moments_leaves_the_same_bytes(place, undisturbed):
-    """Killed with SIGKILL five times, each a random way on, the same command finishes to an undisturbed one's bytes."""
-    chance = random.Random()
+    """Killed with SIGKILL five times, each some way on, the same command finishes to an undisturbed one's bytes."""
+    chance = random.Random(5)
     kills = [chance.randrange(1, 28) for _ in range(5)]
     for operations in kills:
         process = started(place / "killed", operations)
