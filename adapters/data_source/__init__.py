@@ -1,1 +1,1 @@
-"""Answers to the DataSource port."""
+"""Adapters of the port ``DataSource``."""

@@ -1,4 +1,4 @@
-"""What identifies the bytes of files, found while they are read."""
+"""Hashes of the content of data files, computed while the files are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as streams of bytes, wherever they lie."""
+"""Opens local and remote files as streams of bytes."""
 
 from __future__ import annotations
 

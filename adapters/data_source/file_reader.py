@@ -1,4 +1,4 @@
-"""How a file of a known format is divided, and its parts read."""
+"""Splits a file of a known format into parts and reads the documents of a part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of text and of records, on a disk or wherever fsspec reaches."""
+"""A data source of text and record files, on a disk or at any URL that fsspec supports."""
 
 from __future__ import annotations
 

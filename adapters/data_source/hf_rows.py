@@ -1,4 +1,4 @@
-"""Rows of a dataset as the ``datasets`` library reads them: at random where it saved them, else shard by shard."""
+"""Rows of a dataset of the ``datasets`` library: read at random from a saved dataset, else shard by shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face Hub, and those that its library saved, read row by row."""
+"""A data source of datasets from the Hugging Face Hub or saved by its library, read row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One file of a data source, wherever it is stored."""
+"""One file of a data source, on this machine or a remote one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files a path leads to, on whatever file system it names."""
+"""Lists the files that a path, folder or glob names on any file system of fsspec."""
 
 from __future__ import annotations
 

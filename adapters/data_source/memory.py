@@ -1,4 +1,4 @@
-"""Documents that are already in memory."""
+"""A data source of documents in memory."""
 
 from __future__ import annotations
 

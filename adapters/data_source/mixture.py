@@ -1,4 +1,4 @@
-"""Several data sources as one."""
+"""A data source that joins several others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python standard library's own source: text that every machine has."""
+"""A data source of the Python standard library's source code: text that every machine has."""
 
 from __future__ import annotations
 

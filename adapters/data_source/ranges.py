@@ -1,4 +1,4 @@
-"""Files on another machine as streams that read ahead and survive its faults."""
+"""Remote files as streams that read ahead and retry failed ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a file on another machine, by whatever file system reaches it."""
+"""Fetches byte ranges of a remote file through its file system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File systems that are asked again when they fail for a passing reason."""
+"""Lists remote file systems and retries their transient errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of S3 objects, read by native code where that can stand in for s3fs."""
+"""Reads ranges of S3 objects by obstore where it can replace s3fs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients of native code for S3 file systems, wherever the options of one let such a client stand in for its own."""
+"""Builds obstore clients from the options of s3fs file systems, where obstore supports all of them."""
 
 from __future__ import annotations
 

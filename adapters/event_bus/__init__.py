@@ -1,1 +1,1 @@
-"""Event buses: how facts reach those who handle them."""
+"""Adapters of the port ``EventBus``: they deliver events to handlers."""

@@ -1,4 +1,4 @@
-"""Events through blinker."""
+"""An event bus on blinker's signals."""
 
 from __future__ import annotations
 

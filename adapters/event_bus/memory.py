@@ -1,4 +1,4 @@
-"""Events in a list."""
+"""An event bus that records events in a list."""
 
 from __future__ import annotations
 

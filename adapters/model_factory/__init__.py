@@ -1,1 +1,1 @@
-"""What is trained: answers to ``holdfast.ports.model_factory``."""
+"""Adapters of the port ``ModelFactory``."""

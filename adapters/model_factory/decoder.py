@@ -1,4 +1,4 @@
-"""A decoder of our own, from its shape or from a folder's weights."""
+"""Builds the project's own decoder from its shape, or from the weights in a folder."""
 
 from __future__ import annotations
 

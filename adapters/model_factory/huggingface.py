@@ -1,4 +1,4 @@
-"""Any causal model of Hugging Face transformers, from its configuration or from weights."""
+"""Builds any causal model of Hugging Face transformers, from its configuration or from weights."""
 
 from __future__ import annotations
 

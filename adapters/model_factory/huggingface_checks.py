@@ -1,4 +1,4 @@
-"""What is wrong with a Hugging Face model, found before its first step and said in one sentence."""
+"""Checks a Hugging Face model and reports a fault in one sentence, before the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoder's first weights."""
+"""Initial weights of a decoder."""
 
 from __future__ import annotations
 

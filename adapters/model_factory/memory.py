@@ -1,4 +1,4 @@
-"""A model for tests and tours, in numpy."""
+"""Builds a bigram model in numpy, for tests and examples."""
 
 from __future__ import annotations
 

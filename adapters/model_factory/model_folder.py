@@ -1,4 +1,4 @@
-"""Whether a model folder, which somebody else may have made, leads out of itself."""
+"""Checks that a model folder, possibly from an untrusted source, does not point outside itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights that others left in other files than safetensors: whose are opened, and how."""
+"""Weights in formats other than safetensors: which of them are trusted, and how they are opened."""
 
 from __future__ import annotations
 

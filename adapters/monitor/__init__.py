@@ -1,1 +1,1 @@
-"""Monitors: where the figures of a run go."""
+"""Adapters of the port ``Monitor``: they show or store the figures of a run."""

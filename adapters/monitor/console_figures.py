@@ -1,4 +1,4 @@
-"""The figures of a live line: smoothed, and as many of them as fit."""
+"""The figures of the live line: smoothed, and as many as fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures in a file, one JSON object a line."""
+"""Writes figures to a file, one JSON object a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures in memory."""
+"""Stores figures in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures in the log."""
+"""Writes figures to the log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures for TensorBoard."""
+"""Writes figures for TensorBoard."""
 
 from __future__ import annotations
 

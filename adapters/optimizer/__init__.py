@@ -1,1 +1,1 @@
-"""How a model is trained: answers to ``holdfast.ports.optimizer``."""
+"""Adapters of the port ``Optimizer``."""

@@ -1,4 +1,4 @@
-"""Training through Hugging Face Accelerate and torch: on one device, or many that hold all or a part of the model."""
+"""Trains through Hugging Face Accelerate and torch: on one device, or on several with DDP or FSDP2."""
 
 from __future__ import annotations
 

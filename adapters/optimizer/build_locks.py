@@ -1,4 +1,4 @@
-"""The locks of native code that DeepSpeed builds on first use."""
+"""Locks of the native code that DeepSpeed builds on first use."""
 
 from __future__ import annotations
 

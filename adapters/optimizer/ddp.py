@@ -1,4 +1,4 @@
-"""The same model on each rank: distributed data parallel."""
+"""Distributed data parallel: the whole model on each rank."""
 
 from __future__ import annotations
 

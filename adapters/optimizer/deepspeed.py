@@ -1,4 +1,4 @@
-"""Training with DeepSpeed's ZeRO (arXiv 1910.02054), through Accelerate's plugin."""
+"""Trains with DeepSpeed's ZeRO (arXiv 1910.02054), through Accelerate's plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration file beside a run's own settings."""
+"""Merges a DeepSpeed configuration file with the settings of a run."""
 
 from __future__ import annotations
 

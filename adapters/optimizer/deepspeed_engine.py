@@ -1,4 +1,4 @@
-"""A model in DeepSpeed's engine."""
+"""A training engine around DeepSpeed's engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model on its device or devices with its optimizer: what differs between one process and many."""
+"""Training engines: a model on one or several devices with its optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products in 8 bits (torchao), for GPUs that have them."""
+"""Matrix products in 8 bits (torchao), for GPUs that support them."""
 
 from __future__ import annotations
 

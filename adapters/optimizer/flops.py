@@ -1,4 +1,4 @@
-"""What a model trains on, and what a token costs it."""
+"""The hardware that a model trains on, and the FLOPs that a token costs."""
 
 from __future__ import annotations
 

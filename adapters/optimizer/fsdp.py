@@ -1,4 +1,4 @@
-"""A part of each parameter on each rank: fully sharded data parallel (torch's FSDP2)."""
+"""Fully sharded data parallel (torch's FSDP2): a shard of each parameter on each rank."""
 
 from __future__ import annotations
 

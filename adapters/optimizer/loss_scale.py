@@ -1,4 +1,4 @@
-"""What keeps small gradients in fp16 from becoming zero: the loss is made larger before its backward."""
+"""Loss scaling, which keeps small fp16 gradients from underflowing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient descent with momentum on a bigram model, in numpy: exact, quick, and short of memory on demand."""
+"""Gradient descent with momentum on a bigram model in numpy: exact, fast, and out of memory on request."""
 
 from __future__ import annotations
 

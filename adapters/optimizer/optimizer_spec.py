@@ -1,4 +1,4 @@
-"""Which algorithm trains a model, and its numbers."""
+"""The specification of an optimizer: its algorithm and hyperparameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drives any training engine as the loop expects a trainable."""
+"""The ``Trainable`` of all torch engines."""
 
 from __future__ import annotations
 

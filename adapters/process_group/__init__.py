@@ -1,1 +1,1 @@
-"""Process groups: the processes that train together."""
+"""Adapters of the port ``ProcessGroup``: the processes that train together."""

@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process."""
+"""A process group whose ranks are threads of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process."""
+"""A process group of one process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that torchrun started."""
+"""A process group of the processes that torchrun started."""
 
 from __future__ import annotations
 

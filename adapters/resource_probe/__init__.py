@@ -1,1 +1,1 @@
-"""What the machine has left: adapters of ``holdfast.ports.resource_probe``."""
+"""Adapters of the port ``ResourceProbe``: they measure the resources of the machine in use."""

@@ -1,4 +1,4 @@
-"""The machine, as the operating system and the GPU's driver tell of it."""
+"""Measures the machine through the operating system and the GPU's driver."""
 
 from __future__ import annotations
 

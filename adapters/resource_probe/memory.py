@@ -1,4 +1,4 @@
-"""A machine that does what a test wants."""
+"""A probe that returns the samples it was given, for tests."""
 
 from __future__ import annotations
 

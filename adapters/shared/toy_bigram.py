@@ -1,4 +1,4 @@
-"""A language model small enough to read: what the in-memory model factory builds and the in-memory optimizer trains."""
+"""A bigram language model in numpy, small enough to read: built and trained by the in-memory adapters."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Answers to the Tokenizer port."""
+"""Adapters of the port ``Tokenizer``."""

@@ -1,4 +1,4 @@
-"""What is asked of a ``tokenizers.Tokenizer`` before and beside encoding."""
+"""Properties and checks of a ``tokenizers.Tokenizer``."""
 
 from __future__ import annotations
 

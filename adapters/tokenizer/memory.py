@@ -1,4 +1,4 @@
-"""A tokenizer that needs no file: the bytes of UTF-8 are the ids."""
+"""A byte tokenizer, which needs no file: the bytes of UTF-8 are the ids."""
 
 from __future__ import annotations
 

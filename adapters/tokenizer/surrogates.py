@@ -1,4 +1,4 @@
-"""Text that UTF-8 cannot hold."""
+"""Checks for text that UTF-8 cannot encode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tokenizer trained on the run's own documents."""
+"""A tokenizer trained on the documents of the run."""
 
 from __future__ import annotations
 

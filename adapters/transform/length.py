@@ -1,4 +1,4 @@
-"""A filter by length."""
+"""Drops documents by length."""
 
 from __future__ import annotations
 

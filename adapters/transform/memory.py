@@ -1,4 +1,4 @@
-"""A transform that is a function of the host's."""
+"""A transform made of a function of the host program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One spelling for texts that read the same."""
+"""Unicode normalization: one spelling for texts that read the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text put in the place of what a regular expression finds."""
+"""Replaces the matches of a regular expression."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the built-in transforms share: checked options, and a fingerprint of them."""
+"""Checked options of the built-in transforms, and their fingerprint."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How the bytes of a file become documents, format by format."""
+"""Readers of file formats: each turns the bytes of a file into documents."""

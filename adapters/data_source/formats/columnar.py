@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches as documents."""
+"""Turns rows of Arrow record batches into documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed files as streams of what they hold."""
+"""Decompresses files as streams."""
 
 from __future__ import annotations
 

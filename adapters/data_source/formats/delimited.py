@@ -1,4 +1,4 @@
-"""Comma- and tab-separated values with a header: a document is one column of a row."""
+"""Reads comma- and tab-separated values with a header: a document is one column of a row."""
 
 from __future__ import annotations
 

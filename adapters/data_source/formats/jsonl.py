@@ -1,4 +1,4 @@
-"""JSON Lines: a document is a field of the JSON object in a line."""
+"""Reads JSON Lines: a document is a field of the JSON object in a line."""
 
 from __future__ import annotations
 

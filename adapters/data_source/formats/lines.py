@@ -1,4 +1,4 @@
-"""Streams of bytes, line by line."""
+"""Splits streams of bytes into lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet: a document is one column of a row, a position the number of the row in its file."""
+"""Reads Parquet files: a document is one column of a row, a position the number of the row in its file."""
 
 from __future__ import annotations
 

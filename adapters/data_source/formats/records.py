@@ -1,4 +1,4 @@
-"""What all formats share: which part of a file is read, which field is the text, and what is said of bad records."""
+"""Parts, text fields and filters of record files, and the reports about bad records, for all formats."""
 
 from __future__ import annotations
 

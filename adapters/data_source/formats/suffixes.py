@@ -1,4 +1,4 @@
-"""What the name of a file tells about its format and compression."""
+"""The formats and compressions that suffixes of file names stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain text, cut into pieces."""
+"""Reads plain text and cuts it into documents."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The update rules that engines train with, as parameter groups and torch optimizers."""
+"""Update rules, as parameter groups and torch optimizers."""

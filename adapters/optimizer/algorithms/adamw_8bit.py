@@ -1,4 +1,4 @@
-"""AdamW with a state of eight bits a number."""
+"""AdamW with 8-bit optimizer state."""
 
 from __future__ import annotations
 

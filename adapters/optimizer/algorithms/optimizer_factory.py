@@ -1,4 +1,4 @@
-"""The algorithms that make updates of gradients, as torch optimizers for a network."""
+"""Builds a torch optimizer for a network, and allocates its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A network's trainable parameters by what an optimizer does with them."""
+"""Parameter groups of a network by the role of each trainable parameter."""
 
 from __future__ import annotations
 

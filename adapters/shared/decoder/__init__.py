@@ -1,1 +1,1 @@
-"""A decoder of our own: its shape, its network, and how both are written for Hugging Face."""
+"""The project's own decoder: its shape, its network, and both in Hugging Face's formats."""

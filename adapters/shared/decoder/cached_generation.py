@@ -1,4 +1,4 @@
-"""New tokens behind a prompt."""
+"""Generates tokens with a key-value cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tokens look at the earlier tokens of their document: the seam where implementations are plugged in."""
+"""Attention implementations of the decoder: each token attends to earlier tokens of its document."""
 
 from __future__ import annotations
 

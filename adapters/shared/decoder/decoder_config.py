@@ -1,4 +1,4 @@
-"""What a decoder's network says of itself, and how that reads in a config.json."""
+"""The configuration of a decoder network, and its form in a config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decoder looks like, as values that refuse what cannot be built."""
+"""The shape of a decoder, as validated values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Hugging Face model computes what a decoder computes, and how the one's configuration is the other's."""
+"""Converts between a decoder's shape and the configuration of the Hugging Face model that computes the same."""
 
 from __future__ import annotations
 

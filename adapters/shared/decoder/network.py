@@ -1,4 +1,4 @@
-"""The decoder itself, with the interface that causal models of Hugging Face have."""
+"""The decoder network, with the interface of Hugging Face's causal models."""
 
 from __future__ import annotations
 

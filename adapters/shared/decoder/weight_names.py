@@ -1,4 +1,4 @@
-"""A decoder's weights under the names and in the layout of Hugging Face, and back.
+"""Converts a decoder's weights to the names and layout of Hugging Face, and back.
 
 The network's own names are those of ``LlamaForCausalLM``; other classes rename them, and GPT-2 also keeps matrices
 of layers transposed, and those of query, key and value as one.

@@ -1,4 +1,4 @@
-"""How much host memory is left for this process."""
+"""The host memory that is left for this process."""
 
 from __future__ import annotations
 

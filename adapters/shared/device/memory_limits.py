@@ -1,4 +1,4 @@
-"""How much memory there is for a process: that of the machine, of its control group, and what its limits leave."""
+"""The memory limits of a process: of the machine, its control group, and its resource limits."""
 
 from __future__ import annotations
 

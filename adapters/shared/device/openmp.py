@@ -1,4 +1,4 @@
-"""The threads with which torch computes on a processor: how many, and how long they spin at a barrier."""
+"""The number of torch's OpenMP threads, and the time they spin at a barrier."""
 
 from __future__ import annotations
 

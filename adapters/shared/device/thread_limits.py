@@ -1,4 +1,4 @@
-"""Whether a process may start many threads without coming near a limit of its system."""
+"""Checks that a process can start many threads without coming near a limit of its system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators cost, by torch's profiler."""
+"""Measures the cost of operators with torch's profiler."""
 
 from __future__ import annotations
 

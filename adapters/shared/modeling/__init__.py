@@ -1,1 +1,1 @@
-"""Parts of the causal language models that every model factory builds."""
+"""Parts of causal language models that all model factories share."""

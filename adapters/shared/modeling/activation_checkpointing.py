@@ -1,4 +1,4 @@
-"""Memory for time: which layers throw their activations away and compute them again in the backward."""
+"""Activation checkpointing: layers that drop their activations and recompute them in the backward."""
 
 from __future__ import annotations
 

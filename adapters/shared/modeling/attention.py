@@ -1,4 +1,4 @@
-"""Which attention a model uses, and what keeps the documents of a packed row apart in it."""
+"""The choice of attention, and the arguments that keep the documents of a packed row apart in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A torch language model that knows its own loss: what torch model factories build and torch optimizers train."""
+"""A torch language model that computes its own loss: torch model factories build it, torch optimizers train it."""
 
 from __future__ import annotations
 

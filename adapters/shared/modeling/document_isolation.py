@@ -1,4 +1,4 @@
-"""A probe of what a model lets its tokens see: nothing that comes later, and nothing of other documents."""
+"""Probes a model for leaks: a token must see no later token and no other document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters of low rank (LoRA; Hu and others, arXiv 2106.09685): what trains and is saved in place of a whole model."""
+"""Low-rank adapters (LoRA; Hu et al., arXiv 2106.09685), trained and saved in place of the whole model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way of computing the loss a model can take, found out by trying."""
+"""Selects an implementation of the loss by trying it on the model."""
 
 from __future__ import annotations
 

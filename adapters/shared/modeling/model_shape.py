@@ -1,4 +1,4 @@
-"""The sizes of a network that the formula of memory asks for."""
+"""The sizes of a network that the memory formula needs."""
 
 from __future__ import annotations
 

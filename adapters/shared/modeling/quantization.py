@@ -1,4 +1,4 @@
-"""Linear layers whose weights are kept in four bits: nf4 of bitsandbytes, on CUDA and CPU."""
+"""Linear layers with 4-bit weights: nf4 of bitsandbytes, on CUDA and CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token ids that a network writes after a prompt."""
+"""Generates token ids after a prompt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that train by compiled code (torch.compile), and what compiling them took."""
+"""Compiles layers for training (torch.compile), and measures the compilations."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Requests to other machines: retries, the hub, ranks that are lost."""
+"""Communication with other machines: retries, the hub, ranks."""

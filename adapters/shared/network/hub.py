@@ -1,4 +1,4 @@
-"""The Hugging Face hub: whether it can be reached, and what it refuses, in our words."""
+"""The Hugging Face hub: its reachability, and its refusals in plain words."""
 
 from __future__ import annotations
 

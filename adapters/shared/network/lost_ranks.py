@@ -1,4 +1,4 @@
-"""Telling that another rank is gone from what torch raises then."""
+"""Recognizes in torch's errors that another rank is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trying again what failed for a passing reason, and telling which reasons pass."""
+"""Retries failed calls, and tells transient errors from permanent ones."""
 
 from __future__ import annotations
 

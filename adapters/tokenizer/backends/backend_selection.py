@@ -1,4 +1,4 @@
-"""Which backend encodes: the fastest one that is equal to the reference."""
+"""Selects the fastest backend whose ids equal those of the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Byte-level BPE in Hugging Face's terms, turned into what tiktoken calls it."""
+"""Converts a byte-level BPE of Hugging Face into tiktoken's form."""
 
 from __future__ import annotations
 

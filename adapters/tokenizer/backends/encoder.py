@@ -1,4 +1,4 @@
-"""What every backend is: an encoder, and nothing more."""
+"""The interface of all backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents that a fast encoder had better not see."""
+"""Encodes by a fast backend, and by the reference where the fast one is not safe."""
 
 from __future__ import annotations
 

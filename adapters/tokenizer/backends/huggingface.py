@@ -1,4 +1,4 @@
-"""The encoder whose ids are right by definition."""
+"""The reference encoder, whose ids are right by definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words that are longer than a piece, such as a megabyte of letters: cut between two tokens, with the same ids."""
+"""Splits words longer than a piece, such as a megabyte of letters, between two tokens, with the same ids."""
 
 from __future__ import annotations
 

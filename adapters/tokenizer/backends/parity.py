@@ -1,4 +1,4 @@
-"""Proof that an encoder gives the ids of the reference, as far as a sample can give it."""
+"""Checks on a sample that an encoder gives the ids of the reference."""
 
 from __future__ import annotations
 

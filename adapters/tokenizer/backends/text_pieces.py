@@ -1,4 +1,4 @@
-"""Long documents in pieces: the same ids, in memory that does not grow with the document."""
+"""Splits long documents into pieces: the same ids, in memory that does not grow with the document."""
 
 from __future__ import annotations
 

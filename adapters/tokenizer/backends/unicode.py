@@ -1,4 +1,4 @@
-"""Characters on whose nature libraries do not agree."""
+"""Characters that libraries classify differently."""
 
 from __future__ import annotations
 
