@@ -102,12 +102,10 @@ class ContentHashes:
                     tap.feed(position, buffer[:size])
                     position += size
         except OSError as error:
-            msg = (
-                f"{file.unit.name} cannot be read ({describe(error)}): check that it is there and that you may read it"
-            )
+            msg = f"{file.unit.name} cannot be read ({describe(error)}): check that it exists and that you may read it"
             raise DataError(msg) from error
         if not file.is_unchanged() or not self.is_known(file, number):
-            msg = f"{file.unit.name} was changed while it was read: start again, and leave the files alone meanwhile"
+            msg = f"{file.unit.name} was changed while it was read: run it again, and leave the files unchanged"
             raise DataError(msg)
 
 

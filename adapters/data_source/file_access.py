@@ -77,7 +77,7 @@ class FileAccess:
         with expected or self._stream(file, is_random=is_random, until=until, start=start) as stream:
             if file.is_local and not file.is_unchanged():
                 name = file.unit.name
-                msg = f"{name} was changed since it was listed: start again, and leave the files alone meanwhile"
+                msg = f"{name} was changed since it was listed: run it again, and leave the files unchanged"
                 raise DataError(msg)
             yield stream
             if until is not None and not is_random and not file.is_local:

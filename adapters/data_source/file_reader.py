@@ -188,7 +188,7 @@ def _sentence(error: Exception, file: SourceFile, position: int) -> str:
         return f"{place}: {error}: {remedy}"
     if file.format in _TABLES and not _is_of_the_place(error):
         return f"{place}: it is a truncated or damaged {file.format} file ({describe(error)}): {remedy}"
-    return f"{file.name} cannot be read ({describe(error)}): check that it is there and that you may read it"
+    return f"{file.name} cannot be read ({describe(error)}): check that it exists and that you may read it"
 
 
 def _is_damage(error: Exception, file: SourceFile) -> bool:

@@ -224,9 +224,7 @@ class FilesDataSource(DataSource):
         for file in stored:
             form = self._format_of(file)
             if form is None:
-                msg = (
-                    f"the suffix of {file.unit.name} does not tell its format: set data.format, to txt or jsonl perhaps"
-                )
+                msg = f"the suffix of {file.unit.name} does not identify its format: set data.format, say to jsonl"
                 raise DataError(msg)
             yield SourceFile.checked(file, path, form, self._compression_of(file))
 

@@ -149,7 +149,7 @@ def _stored(place: RemoteFileSystem, path: str, info: dict[str, Any], *, base: s
     if info.get("size") is None:
         info = place.info(path)  # a page of links, which is what HTTP lists, tells no sizes
     if info.get("size") is None:
-        msg = f"{name} has no size that its server tells, so it cannot be read in parts: copy it to where that works"
+        msg = f"{name} cannot be read in ranges, as its server reports no size: copy it elsewhere"
         raise DataError(msg)
     version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
     unit = Unit(name, int(info["size"]), f"{version}-{info['size']}")

@@ -143,7 +143,7 @@ class _RangeStream(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._steps.size}[whence]
         if position < 0:
-            msg = f"there is nothing before the start of {self._file.name}"
+            msg = f"no position lies before the start of {self._file.name}"
             raise ValueError(msg)
         self._position = position
         return position
@@ -205,7 +205,7 @@ class _RangeStream(io.RawIOBase):
         try:
             content = wanted.body.result(max(0, min(remaining, wanted.started + patience - time.monotonic())))
         except CancelledError as error:
-            msg = "the connection was given up"
+            msg = "the connection was dropped"
             raise ConnectionError(msg) from error
         except TimeoutError as error:
             if wanted.body.cancel():
@@ -222,7 +222,7 @@ class _RangeStream(io.RawIOBase):
             msg = f"{len(content):,} of {length:,} bytes arrived"
             raise ConnectionError(msg)
         if len(content) > length:
-            msg = f"{self._file.name} cannot be read in parts, its server sends the whole: copy it to where that works"
+            msg = f"{self._file.name} cannot be read in ranges, as its server sends the whole file: copy it elsewhere"
             raise DataError(msg)
 
     def _fetch(self, begin: int, end: int) -> Future[bytes | memoryview]:
@@ -241,10 +241,10 @@ class _RangeStream(io.RawIOBase):
             change = (
                 "cannot be read (it was removed since it was listed)" if is_gone else "was replaced since it was listed"
             )
-            return f"{name} {change}: start again, and leave the files alone while they are read"
+            return f"{name} {change}: run the command again, and do not change the files while it runs"
         tries = f", tried {wanted.attempts} times" if wanted.attempts > 1 else ""
         cause = f"byte {wanted.begin} on: {describe(error)}{tries}"
-        return f"{name} cannot be read ({cause}): check that the place answers and that you may read it"
+        return f"{name} cannot be read ({cause}): check that the server responds and that you may read it"
 
 
 @final

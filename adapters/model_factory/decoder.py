@@ -146,7 +146,7 @@ def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
         complete = AutoConfig.for_model(**config).to_dict()  # with transformers' defaults
     except Exception as error:  # transformers raises whatever it likes over a configuration
         reason = shorten(str(error), width=200)
-        msg = f"{folder / 'config.json'} describes no {model_type} model, {reason}: set model.path to another folder"
+        msg = f"{folder / 'config.json'} does not describe a {model_type}, {reason}: set model.path to another folder"
         raise ConfigurationError(msg) from error
     return families[model_type].read(complete)
 
@@ -180,6 +180,6 @@ def _read_json(path: Path) -> dict[str, Any]:
         msg = f"{path} cannot be read, {error}: set model.path to a model folder on this machine"
         raise ConfigurationError(msg) from error
     if not isinstance(found, dict):
-        msg = f"{path} holds no JSON object: set model.path to a model folder on this machine"
+        msg = f"{path} is not a JSON object: set model.path to a model folder on this machine"
         raise ConfigurationError(msg)
     return found

@@ -38,20 +38,20 @@ def _check_entry(entry: Path, root: Path) -> None:
             raise ConfigurationError(msg)
     mode = entry.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        msg = f"{entry} is neither a file nor a folder: a model folder has no use for it, take it away"
+        msg = f"{entry} is neither a file nor a folder: remove it from the model folder"
         raise ConfigurationError(msg)
 
 
 def _check_index(index: Path) -> None:
     if index.stat().st_size > _LARGEST_INDEX:
-        msg = f"{index} has more than {_LARGEST_INDEX >> 20} MiB, too many for a map of weights: copy the model again"
+        msg = f"{index} has more than {_LARGEST_INDEX >> 20} MiB, too many for an index: copy the model again"
         raise ConfigurationError(msg)
     try:
         names = set(map(str, json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        msg = f"{index} is no map of weights ({type(error).__name__}): copy the model again"
+        msg = f"{index} is not an index of weights ({type(error).__name__}): copy the model again"
         raise ConfigurationError(msg) from error
     for name in sorted(names):
         if name in {"", ".", ".."} or "/" in name or "\\" in name or "\0" in name:
-            msg = f"{index} names {name[:100]!r}, which is no file of its own folder: get the model from another place"
+            msg = f"{index} names {name[:100]!r}, which is not a file in the same folder: get another copy"
             raise ConfigurationError(msg)

@@ -99,7 +99,7 @@ def _tensors(file: Path, member: str | None) -> Mapping[str, Tensor]:
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever an unpickler stumbles over
         reason = shorten(str(error).partition("\n")[0], width=200)
-        msg = f"{file} holds something else than tensors and was not opened further ({reason}): convert its weights"
+        msg = f"{file} holds objects other than tensors and was not loaded ({reason}): convert its weights"
         raise ConfigurationError(msg) from error
     weights = found if member is None or not isinstance(found, dict) else found.get(member)
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):

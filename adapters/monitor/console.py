@@ -156,7 +156,7 @@ class ConsoleMonitor(Monitor):
     def _start(self) -> None:
         if self._error is not None and not self._closing.is_set():
             self._closing.set()
-            msg = f"the console takes no more lines ({self._error}); training continues without them"
+            msg = f"the console cannot be written to ({self._error}); training continues without it"
             raise TrainingError(msg) from self._error
         if self._thread is None and not self._closing.is_set():
             self._thread = Thread(target=self._write, name="console", daemon=True)

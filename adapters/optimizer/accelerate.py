@@ -86,7 +86,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             optimizer = self._optimizer(model, "sharded")
             return FsdpEngine(model, optimizer, device, clip=self._clip, precision=self._precision)
         if self._offload:
-            msg = "optimizer.offload rests the parts of a sharded model in host memory, and this one is not sharded: "
+            msg = "optimizer.offload stores the shards of a model in host memory, and this model is not sharded: "
             raise ConfigurationError(msg + "set optimizer.sharding=fsdp2 on several processes, or offload to false")
         accelerator.prepare_model(model, evaluation_mode=True)  # on its device
         optimizer = self._optimizer(model, "whole")

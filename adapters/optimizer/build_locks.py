@@ -38,7 +38,7 @@ def announce_builds(needed: Sequence[str] = (), *, seconds_of_silence: float = S
             _log.warning("waiting until %s is gone: if no other machine builds there, delete it", lock)
         elif not _has_builder(lock):  # asked again: by now another process of this run may have begun to build
             lock.unlink(missing_ok=True)
-            _log.warning("removed %s, which a build that was killed has left behind", lock)
+            _log.warning("removed %s, which was left by a build that was killed", lock)
 
 
 def _build_folders() -> Iterator[Path]:

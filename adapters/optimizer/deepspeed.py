@@ -115,7 +115,7 @@ def _check_async_io(zero: Mapping[str, Any]) -> None:
 
     if not AsyncIOBuilder().is_compatible(verbose=False):
         msg = (
-            "optimizer.offload is nvme, for which DeepSpeed builds its extension async_io, and that cannot be built "
+            "optimizer.offload is nvme, which needs DeepSpeed's extension async_io, and that cannot be built "
             "here: install libaio with its headers (libaio-dev or libaio-devel), or set optimizer.offload=cpu"
         )
         raise ConfigurationError(msg)

@@ -21,7 +21,7 @@ def read_config(path: str) -> dict[str, Any]:
         msg = f"optimizer.config, {path}, cannot be read as DeepSpeed's JSON ({error})"
         raise ConfigurationError(msg) from error
     if not isinstance(config, dict):
-        msg = f"optimizer.config, {path}, is no JSON object"
+        msg = f"optimizer.config, {path}, is not a JSON object"
         raise ConfigurationError(msg)
     return config
 
@@ -51,7 +51,7 @@ def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ra
     """
     for name in _SECTIONS:
         if not isinstance(config.get(name, {}), dict):
-            _reject(f"{name} is {config[name]!r}, which is no JSON object: see DeepSpeed's documentation")
+            _reject(f"{name} is {config[name]!r}, which is not a JSON object: see DeepSpeed's documentation")
     for key, value in own.items():
         _check_value(key, _value_at(config, key), value)
     _check_precision(config, own)

@@ -67,7 +67,7 @@ class DeepSpeedEngine(TrainingEngine):
     @override
     def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
         if self._is_spoilt and torch.is_grad_enabled():
-            msg = "an update was left in its middle, and DeepSpeed cannot drop what it has gathered: start again"
+            msg = "an update was abandoned, and DeepSpeed cannot discard the gradients it has accumulated: start again"
             raise TrainingError(msg)
         return super().summed_loss(inputs, last=last)
 

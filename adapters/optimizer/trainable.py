@@ -115,7 +115,7 @@ class TorchTrainable(Trainable):
     @override
     def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
         if self._engine.is_torn:
-            msg = "an error cut an optimizer step in two, so the parameters in memory are of no one step: not saved"
+            msg = "an error interrupted an optimizer step, so the parameters in memory are inconsistent: not saved"
             raise StateError(msg)
         return self._engine.capture(copy=copy)
 

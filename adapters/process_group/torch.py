@@ -58,9 +58,7 @@ class TorchProcessGroup(ProcessGroup):
         except (RuntimeError, ValueError) as error:
             where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
             bound = _waited(asked, meeting)
-            msg = (
-                f"rank {self._rank} of {self._size} did not find the others at {where}{bound}; see that all ranks start"
-            )
+            msg = f"rank {self._rank} of {self._size} did not reach the others at {where}{bound}; check that they start"
             raise TrainingError(msg) from error
         atexit.register(self.close)  # a group that is still there when the interpreter ends aborts the process
         self.barrier()  # rank 0 serves the meeting point: nobody may leave before all have met
@@ -121,8 +119,8 @@ class TorchProcessGroup(ProcessGroup):
             bound = _waited(asked, self._timeout_seconds)
             time.sleep(COURTESY_SECONDS)
             msg = (
-                f"rank {self._rank} of {self._size} lost the others{bound}; look for the first error in their output "
-                "and restart"
+                f"rank {self._rank} of {self._size} lost the other ranks{bound}; look for the first error in their "
+                "output and restart"
             )
             raise TrainingError(msg) from error
         return everyone
@@ -130,7 +128,7 @@ class TorchProcessGroup(ProcessGroup):
 
 def _waited(since: float, most: float) -> str:
     """Return how long was waited, if that was the ``most``; what fails earlier has another reason."""
-    return f" within {most:.0f} s, the most that it waits" if time.monotonic() - since >= most else ""
+    return f" within {most:.0f} s, its time limit" if time.monotonic() - since >= most else ""
 
 
 def _place() -> tuple[int, int]:

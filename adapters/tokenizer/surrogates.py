@@ -19,6 +19,6 @@ def check_surrogates(documents: Sequence[str]) -> None:
         if found := _SURROGATE.search(document):
             msg = (
                 f"document {index} of those to encode holds half of a surrogate pair (\\u{ord(found[0]):04x}) at "
-                f"character {found.start()}, which is no Unicode text: repair the document"
+                f"character {found.start()}, which is not valid Unicode: repair the document"
             )
             raise DataError(msg)

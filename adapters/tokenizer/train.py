@@ -149,7 +149,7 @@ def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], o
     )
     core.train_from_iterator(_in_pieces(documents), trainer)
     if core.get_vocab_size() < vocabulary_size:
-        report(f"the documents hold no more than {core.get_vocab_size():,} entries, so the vocabulary is that small")
+        report(f"the documents hold no more than {core.get_vocab_size():,} entries, so the vocabulary has no more")
     return str(core.to_str())
 
 
@@ -176,7 +176,7 @@ def _load(file: Path, report: Callable[[str], object]) -> str | None:
         is_whole = False
     if is_whole:
         return serialized
-    report(f"the tokenizer kept in {file} is damaged or may not be read: training it again")
+    report(f"the tokenizer stored in {file} is damaged or cannot be read: training it again")
     return None
 
 
@@ -192,7 +192,7 @@ def _store(file: Path, serialized: str, report: Callable[[str], object]) -> None
                 os.fsync(target.fileno())
             draft.replace(file)
     except OSError as error:
-        report(f"the tokenizer cannot be kept in {file} ({error}): the next run trains it again")
+        report(f"the tokenizer cannot be stored in {file} ({error}): the next run trains it again")
 
 
 def _digest(serialized: str) -> str:

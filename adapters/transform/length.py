@@ -23,13 +23,13 @@ class LengthTransform(Transform):
 
     def __init__(self, *, min_characters: int | None = None, max_characters: int | None = None) -> None:
         if min_characters is None and max_characters is None:
-            msg = f"transform '{_KIND}' leaves nothing out: give it min_characters, max_characters or both"
+            msg = f"transform '{_KIND}' drops nothing: give it min_characters, max_characters or both"
             raise ConfigurationError(msg)
         self._least = 0 if min_characters is None else whole_number(_KIND, "min_characters", min_characters)
         self._most = None if max_characters is None else whole_number(_KIND, "max_characters", max_characters)
         if self._most is not None and self._most < self._least:
             msg = (
-                f"transform '{_KIND}' leaves everything out: min_characters, now {self._least}, must be at most "
+                f"transform '{_KIND}' drops everything: min_characters, now {self._least}, must be at most "
                 f"max_characters, now {self._most}"
             )
             raise ConfigurationError(msg)

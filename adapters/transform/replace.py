@@ -74,7 +74,7 @@ def _compiled(pattern: str) -> Any:
     try:
         return regex.compile(pattern, regex.VERSION0)
     except _BAD as error:
-        msg = f"pattern of transform '{_KIND}' is no regular expression that regex takes: {error} in {pattern!r}"
+        msg = f"pattern of transform '{_KIND}' is not a regular expression that regex accepts: {error} in {pattern!r}"
         raise ConfigurationError(msg) from error
 
 

@@ -159,7 +159,7 @@ def test_nothing_is_moved_before_all_ranks_have_met(home, trained, monkeypatch, 
         monkeypatch.setenv(name, value)
     process = train(home, trained, *option, "distributed.timeout_seconds=1")
     assert process.returncode == 1
-    assert "did not find the others" in process.stderr
+    assert "did not reach the others" in process.stderr
     assert steps_in(home / RUN / "checkpoints") == [5, 10, 15, 20]
 
 

@@ -38,15 +38,15 @@ def test_a_usual_folder_is_taken(folder):
 def test_a_map_of_weights_names_files_of_its_folder_alone(folder, name):
     """A path in the map, whichever way it leads, is refused by name."""
     index_of(folder, "a.safetensors", name)
-    with pytest.raises(ConfigurationError, match="no file of its own folder"):
+    with pytest.raises(ConfigurationError, match="not a file in the same folder"):
         check_model_folder(folder)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": 3}', "[" * 100_000])
 def test_a_map_that_is_none_is_a_sentence(folder, text):
-    """What is no map of weights is said to be none."""
+    """What is not an index of weights is said to be none."""
     (folder / "model.safetensors.index.json").write_text(text)
-    with pytest.raises(ConfigurationError, match="no map of weights"):
+    with pytest.raises(ConfigurationError, match="not an index of weights"):
         check_model_folder(folder)
 
 

@@ -175,7 +175,7 @@ def test_a_trap_is_refused_even_in_a_trusted_folder(name, is_zipped, tmp_path):
     (folder / "latest").write_text("global_step1")
     contents = {"module": network_of().state_dict(), "trap": Trap(tmp_path / "sentinel")}
     torch.save(contents, folder / name, _use_new_zipfile_serialization=is_zipped)
-    with pytest.raises(ConfigurationError, match="something else than tensors"):
+    with pytest.raises(ConfigurationError, match="objects other than tensors"):
         trusting(folder)
     assert not (tmp_path / "sentinel").exists()
 

@@ -106,7 +106,7 @@ def _gunzip(read: Callable[[int], bytes]) -> Iterator[bytes]:
                 packed = member.unused_data
                 member = zlib.decompressobj(31)
     if is_within:
-        msg = "it ends within its data"
+        msg = "it ends in the middle of its data"
         raise EOFError(msg)
 
 
@@ -120,7 +120,7 @@ def _unzstd(read: Callable[[int], bytes]) -> Iterator[bytes]:
                 packed = frame.unused_data
                 frame = zstd.ZstdDecompressor()
     if is_within:
-        msg = "it ends within its data"
+        msg = "it ends in the middle of its data"
         raise EOFError(msg)
 
 

@@ -33,10 +33,10 @@ def read_header(stream: io.BufferedReader, delimiter: str, record_bytes: int) ->
     try:
         names = next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), [])
     except (csv.Error, _TooLongError) as error:
-        msg = f"its first row is no header of column names ({error})"
+        msg = f"its first row is not a header of column names ({error})"
         raise ValueError(msg) from error
     if not names or lines.bad_byte is not None:
-        msg = "it does not begin with a header of column names in UTF-8"
+        msg = "it does not start with a header of column names in UTF-8"
         raise ValueError(msg)
     return [names[0].removeprefix(BYTE_ORDER_MARK), *names[1:]]
 
@@ -74,7 +74,7 @@ def _difference(columns: Sequence[str], file: str, model: Model | None) -> str |
         return None
     return (
         f"{file}: the header {shown(columns)} differs from that of {model[0]}, {shown(model[1])}: give all files of a "
-        "path the same columns, or list them as paths of their own"
+        "path the same columns, or list them as separate paths"
     )
 
 

@@ -112,7 +112,7 @@ def document(text: object, place: str, start: int, end: int, fields: Fields) -> 
     except UnicodeEncodeError as error:
         reason = (
             f"{place}: the field {fields.text!r} holds half of a surrogate pair (\\u{ord(text[error.start]):04x}) at "
-            f"character {error.start}, which is no Unicode text: repair the record or leave it out"
+            f"character {error.start}, which is not valid Unicode: repair the record or leave it out"
         )
         return Rejected(reason, start, end)
     return Document(text, start, end)

@@ -23,11 +23,14 @@ _NEEDS = {
     "adamw_8bit": 'optimizer.algorithm is adamw_8bit, which needs another package: pip install "holdfast-lm[bnb]"',
 }
 _REFUSED = {
-    ("muon", "flat"): "works on whole matrices, but DeepSpeed lays all parameters end to end: choose adamw or lion",
+    (
+        "muon",
+        "flat",
+    ): "works on whole matrices, but DeepSpeed flattens all parameters: choose adamw or lion",
     (
         "adamw_8bit",
         "sharded",
-    ): "knows no sharded tensors: choose another optimizer.algorithm, or train without sharding",
+    ): "does not support sharded tensors: choose another optimizer.algorithm, or train without sharding",
     ("adamw_8bit", "flat"): "is not known to work under DeepSpeed: choose adamw or lion",
 }
 

@@ -44,7 +44,7 @@ def parameter_groups(
         group = groups.setdefault(tuple(sorted(options.items())), {"params": [], **options})
         group["params"].append(parameter)
     if not groups:
-        msg = "every parameter of the model is frozen, so that there is nothing to train: set another model or adapters"
+        msg = "every parameter of the model is frozen, so there is nothing to train: choose another model or model.lora"
         raise ConfigurationError(msg)
     return list(groups.values())
 

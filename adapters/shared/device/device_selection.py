@@ -16,7 +16,7 @@ def choose_device(wanted: str) -> tuple[str, str]:
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if wanted == "auto":
         chosen = next(kind for kind, is_there in available.items() if is_there)
-        return chosen, "the best that is there" if chosen != "cpu" else "no GPU is there"
+        return chosen, "the best device available" if chosen != "cpu" else "no GPU is available"
     if not available[wanted]:
         msg = f"optimizer.device is {wanted}, but this machine and this torch have none: use auto"
         raise ConfigurationError(msg)
@@ -32,7 +32,7 @@ def choose_precision(wanted: str, device: str) -> tuple[str, str]:
     if wanted == "fp8" and (device != "cuda" or torch.cuda.get_device_capability() < _FLOAT8_CAPABILITY):
         name = torch.cuda.get_device_name() if device == "cuda" else device
         msg = (
-            "optimizer.precision is fp8, which takes an NVIDIA GPU of compute capability 8.9 or later (Ada, Hopper), "
+            "optimizer.precision is fp8, which needs an NVIDIA GPU of compute capability 8.9 or later (Ada, Hopper), "
             f"and this is {name}: set optimizer.precision=auto"
         )
         raise ConfigurationError(msg)
@@ -40,7 +40,7 @@ def choose_precision(wanted: str, device: str) -> tuple[str, str]:
         return wanted, "configured"
     if device == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
-            return "bf16", "the GPU has it"
+            return "bf16", "the GPU supports it"
         return "fp32", "the GPU has no bf16"
     if device == "cpu" and torch.cpu._is_amx_tile_supported():  # noqa: SLF001  torch has no public name for it
         return "bf16", "the CPU has AMX"

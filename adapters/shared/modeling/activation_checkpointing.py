@@ -58,7 +58,7 @@ def shape_of(network: Any) -> ModelShape:
 
 def _within(budget: CheckpointBudget, network: Any, attention: str) -> tuple[str, str]:
     if attention == "eager":
-        msg = "nobody knows ahead what eager attention takes: set model.gradient_checkpointing to full or every:N"
+        msg = "the memory of eager attention cannot be estimated: set model.gradient_checkpointing to full or every:N"
         raise ConfigurationError(msg)
     shape = shape_of(network)
     training = replace(budget.training, is_masked=budget.training.is_masked and attention == "sdpa")

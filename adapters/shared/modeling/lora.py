@@ -95,12 +95,10 @@ class LoraAdapters:
         found = dict(tensors)
         base = found.pop(_BASE, None)
         if base is None:
-            msg = "the checkpoint holds no adapters: it is of a run without model.lora"
+            msg = "the checkpoint holds no adapters: it comes from a run without model.lora"
             raise StateError(msg)
         if not torch.equal(base, self._base):
-            msg = (
-                "the checkpoint's adapters are of other base weights: put back what model.path named when they trained"
-            )
+            msg = "the checkpoint's adapters are of other base weights: set model.path to the model of their training"
             raise StateError(msg)
         return found
 

@@ -35,7 +35,7 @@ def choose_loss(
     were replaced. Raises ``ConfigurationError`` for chunked or liger with a model that cannot take them.
     """
     if wanted not in LOSSES and own_loss is None:
-        msg = f"model.loss is {wanted}, which is no loss here: it must be one of {', '.join(LOSSES)}"
+        msg = f"model.loss is {wanted}, which is not a loss: it must be one of {', '.join(LOSSES)}"
         raise ConfigurationError(msg)
     model.own_loss = own_loss
     reason = None if wanted == "plain" else why_not_chunked(model.network)
@@ -79,9 +79,9 @@ def why_not_chunked(network: Any) -> str | None:
             handle.remove()
         expected = linear(hidden * scale, head.weight, head.bias)
     if len(seen) != 1 or seen[0].shape != hidden.shape or not _are_close(seen[0], hidden):
-        return f"{name} does something to the hidden states before its head"
+        return f"{name} changes the hidden states before its head"
     if logits.shape != expected.shape or not _are_close(logits, expected):
-        return f"{name} does something to the logits behind its head, such as a soft cap or a scale"
+        return f"{name} changes the logits after its head, for example by a soft cap or a scale"
     return None
 
 

@@ -124,7 +124,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
-            msg = "the chunked loss keeps its gradients for one backward: compute the loss again"
+            msg = "the chunked loss supports one backward only: compute the loss again"
             raise RuntimeError(msg)
         # let go of them, so that autograd may take them over where it would have to copy
         gradients, ctx.gradients = ctx.gradients, None

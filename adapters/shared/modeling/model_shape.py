@@ -25,7 +25,7 @@ def shape_of_network(network: Any, layers: Sequence[nn.Module]) -> ModelShape:
     are_alike = len({num_parameters(layer) for layer in layers}) == 1
     if None in (hidden, attention, shared, mlp) or not are_alike or _has_experts(layers[0]):
         name = type(network).__name__
-        msg = f"nobody knows ahead what {name} takes for its activations: set model.gradient_checkpointing to every:N"
+        msg = f"the memory for activations of {name} cannot be estimated: set model.gradient_checkpointing to every:N"
         raise ConfigurationError(msg)
     modules = list(layers[0].modules())
     gates = (getattr(module, name, None) for module in modules for name in ("gate_proj", "gate_up_proj"))

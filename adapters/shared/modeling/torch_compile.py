@@ -113,11 +113,11 @@ def check_tools(device: str) -> None:
     if device == "cpu":
         named = [name for name in inductor.cpp.cxx if name]
         if not any(shutil.which(name) for name in named):
-            msg = f"model.compile needs a C++ compiler on a CPU, and {' or '.join(named)} is not there: install it, "
+            msg = f"model.compile needs a C++ compiler on a CPU, and {' or '.join(named)} is missing: install it, "
             raise ConfigurationError(msg + "name another one in CXX, or set model.compile=none")
         if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
             msg = "model.compile needs Python's headers on a CPU (the system's package python3-dev): install them, or "
             raise ConfigurationError(msg + "set model.compile=none")
     elif device == "cuda" and not has_triton():
-        msg = "model.compile needs Triton, which is not there or does not know this GPU: set model.compile=none"
+        msg = "model.compile needs Triton, which is missing or does not support this GPU: set model.compile=none"
         raise ConfigurationError(msg)

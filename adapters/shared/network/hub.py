@@ -67,10 +67,10 @@ def refusal(error: Exception, path: str | None) -> str | None:
     if any(isinstance(cause, GatedRepoError) for cause in causes):
         return f"{path} is a gated model: ask its owner for access, and set HF_TOKEN"
     if any(isinstance(cause, RepositoryNotFoundError) for cause in causes):
-        return f"the hub has no {path}, or only for those with a token in HF_TOKEN: correct model.path"
+        return f"the hub has no {path}, or it needs a token in HF_TOKEN: correct model.path"
     is_missing = any(isinstance(cause, LocalEntryNotFoundError) for cause in causes)
     if constants.HF_HUB_OFFLINE and (is_missing or "offline" in str(error).lower()):
-        return f"{path} is not among the files kept on this machine, and HF_HUB_OFFLINE forbids to fetch it"
+        return f"{path} is not among the files cached on this machine, and HF_HUB_OFFLINE forbids downloading it"
     return _unreachable(path) if is_missing else None
 
 
@@ -116,7 +116,7 @@ def _answers(endpoint: str, _time: int) -> bool:
 @cache
 def _tell_of_kept(path: str) -> None:
     _log.warning(
-        "the hub did not answer within %.0f s: the files of %s kept on this machine are used, perhaps older ones",
+        "the hub did not answer within %.0f s: the files of %s cached on this machine are used, which may be older",
         _SECONDS_TO_ANSWER,
         path,
     )
@@ -124,8 +124,8 @@ def _tell_of_kept(path: str) -> None:
 
 def _unreachable(path: str | None) -> str:
     return (
-        f"the hub cannot be reached, and {path} is not among the files kept on this machine: check the network, or "
-        "name a folder (HF_HUB_OFFLINE=1 uses what is kept without asking the hub)"
+        f"the hub cannot be reached, and {path} is not among the files cached on this machine: check the network, or "
+        "name a folder (HF_HUB_OFFLINE=1 uses the cached files without asking the hub)"
     )
 
 

@@ -30,15 +30,13 @@ def raise_if_peers_are_lost(error: BaseException) -> None:
     time.sleep(COURTESY_SECONDS)
     place = f"rank {dist.get_rank()} of {dist.get_world_size()}"
     waited = _WAITED.search(str(error))
-    bound = f" within {int(waited[1]) / 1000:.0f} s, the most that torch waits" if waited else ""
-    msg = (
-        f"{place} lost the others in the middle of a step{bound}; look for the first error in their output and restart"
-    )
+    bound = f" within {int(waited[1]) / 1000:.0f} s, torch's time limit" if waited else ""
+    msg = f"{place} lost the other ranks in the middle of a step{bound}; look for their first error and restart"
     raise TrainingError(msg) from error
 
 
 def is_of_lost_peers(error: BaseException, num_ranks: int) -> bool:
-    """Return whether one of ``num_ranks`` processes that raises ``error`` has lost the others."""
+    """Return whether one of ``num_ranks`` processes that raises ``error`` has lost the other ranks."""
     if num_ranks < 2:
         return False
     is_of_torch = isinstance(error, (dist.DistNetworkError, dist.DistStoreError))

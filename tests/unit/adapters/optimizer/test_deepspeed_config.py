@@ -120,7 +120,7 @@ def test_keys_that_holdfast_knows_nothing_of_go_through(strange):
         ({"zero_optimization": {"stage": 3}}, {"zero_optimization.stage": 2}, ["stage is 3", "optimizer.stage is 2"]),
         ({"zero_optimization": {"stage": 0}}, {}, ["stage is 0", "1, 2 or 3"]),
         ({"zero_optimization": {"offload_optimizer": "cpu"}}, {}, ["offload_optimizer is 'cpu'", "an object"]),
-        ({"zero_optimization": True}, {}, ["zero_optimization is True", "no JSON object"]),
+        ({"zero_optimization": True}, {}, ["zero_optimization is True", "not a JSON object"]),
         (
             {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
             {"zero_optimization.offload_optimizer.device": "none"},
@@ -197,7 +197,7 @@ def test_nvme_takes_its_place_and_its_threads_from_the_file():
 
 @pytest.mark.parametrize(
     ("text", "fault"),
-    [("{", "cannot be read"), ("[]", "no JSON object"), ('{"aio": {"a": 1, "a": 2}}', "a stands there twice")],
+    [("{", "cannot be read"), ("[]", "not a JSON object"), ('{"aio": {"a": 1, "a": 2}}', "a stands there twice")],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, fault):
     """Broken JSON, another kind of JSON and a key that stands twice are named with the file."""

@@ -16,7 +16,7 @@ def test_the_longest_wait_of_a_step_is_told(monkeypatch):
     for name, value in {"is_initialized": True, "get_world_size": 2, "get_rank": 0}.items():
         monkeypatch.setattr(dist, name, lambda value=value: value)
     monkeypatch.setattr(peers, "COURTESY_SECONDS", 0)
-    with pytest.raises(TrainingError, match="in the middle of a step within 1800 s, the most that torch waits; look"):
+    with pytest.raises(TrainingError, match="in the middle of a step within 1800 s, torch's time limit; look"):
         peers.raise_if_peers_are_lost(RuntimeError("gloo/transport: Timed out waiting 1800000ms for recv"))
 
 
