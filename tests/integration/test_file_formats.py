@@ -266,9 +266,9 @@ def test_a_row_that_is_cut_off_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "begin with a header"),
-        (b"\xff\xfet\x00e\x00", "begin with a header"),
-        (b'"text\nmore', "no header"),
+        (b"", "start with a header"),
+        (b"\xff\xfet\x00e\x00", "start with a header"),
+        (b'"text\nmore', "not a header"),
         (b"id,body\n1,x\n", "no column 'text', but 'id', 'body': set data.text_field"),
     ],
 )

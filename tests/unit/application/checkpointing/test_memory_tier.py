@@ -177,7 +177,7 @@ def test_a_step_cut_in_two_leaves_the_last_capture(keeps_copy):
 
     def tear(step, _):
         if step == 5:
-            msg = "an error cut an optimizer step in two"
+            msg = "an error interrupted an optimizer step"
             loop.trainable.capture = lambda **_: (_ for _ in ()).throw(StateError(msg))
             raise RuntimeError(msg)
 
