@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.state_store.access_guard import AccessGuard
+from holdfast.adapters.state_store.manifest import COMMIT
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
 
@@ -20,12 +21,19 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.files.file_operations import FileOperations
     from holdfast.ports.state_store import StateShare
 
+_CHECKPOINTS = "checkpoints"
 _NAME = re.compile(r"checkpoint-(0|[1-9][0-9]{0,17})")
 
 
 def folder_name(step: int) -> str:
     """Return the name of the folder that holds ``step``."""
     return f"checkpoint-{step}"
+
+
+def committed_steps(root: Path) -> Sequence[int]:
+    """Return the steps of the committed checkpoints under ``root`` in ascending order; nothing is verified."""
+    names = [commit.parent.name for commit in root.glob(f"{_CHECKPOINTS}/checkpoint-*/{COMMIT}")]
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
 
 def is_there(path: Path) -> bool:
@@ -59,7 +67,7 @@ class StoreFolder:
         self.root = root
         self._guard = guard or AccessGuard()
         self._files = files
-        self._checkpoints = root / "checkpoints"
+        self._checkpoints = root / _CHECKPOINTS
         self._quarantine = root / "quarantine"
         self._staging = root / ".tmp"
         self._trash = root / ".trash"

@@ -10,6 +10,7 @@ from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
 from holdfast.bootstrap.process.heartbeat_monitor import Silence
 from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import Supervisor
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
@@ -31,7 +32,7 @@ def supervise(options: argparse.Namespace) -> int:
         [sys.executable, "-m", module_called(), *again(options)],
         folder,
         RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
-        Silence(folder / "heartbeats", 3 * settings.recovery.watchdog.min_seconds),
+        Silence(RunLayout(folder).heartbeats, 3 * settings.recovery.watchdog.min_seconds),
         grace_seconds=settings.recovery.grace_seconds,
         say=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
     )

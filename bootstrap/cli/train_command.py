@@ -63,7 +63,7 @@ def train(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.printing import fitting
     from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
-    from holdfast.bootstrap.wiring.first_micro_batch import FILE as SIZES
+    from holdfast.bootstrap.run_folder.layout import RunLayout
     from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.settings_layers import load_settings
 
@@ -78,7 +78,7 @@ def train(options: argparse.Namespace) -> int:
     if (num_processes := processes_to_start(settings)) > 1:
         begin()
         say(f"training in {num_processes} processes on this machine")
-        grace, sizes = settings.recovery.grace_seconds, run.directory / SIZES
+        grace, sizes = settings.recovery.grace_seconds, RunLayout(run.directory).micro_batch
         return launch_through_shortages(
             again(options), num_processes, sizes, say, module=module_called(), grace_seconds=grace
         )

@@ -12,7 +12,7 @@ from holdfast.adapters.shared.token_store.token_erasure import TokenEraser
 from holdfast.adapters.shared.token_store.token_folder import MARKER, holds_encrypted
 from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.bootstrap.operations.erase_checkpoints import ELSEWHERE, on_disk
-from holdfast.bootstrap.run_folder.folder import RECORD
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_audit import who
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.domain.checkpoints.roles import Role
@@ -42,7 +42,7 @@ def token_place_of(path: Path) -> TokenPlace | None:
     """Return the place in a token cache that ``path`` is, None for a run folder; raises ``StateError`` for neither."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100  a dataset that is a link is not followed
     with on_disk(path):
-        if (absolute / RECORD).exists():
+        if RunLayout(absolute).record.exists():
             return None
         if (absolute / MARKER).is_file():
             return TokenPlace(absolute, None)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.bootstrap.operations.trust import note_trust
-from holdfast.bootstrap.process.supervisor import RESTARTS
-from holdfast.bootstrap.run_folder.folder import RECORD, is_unwritten, read_record
-from holdfast.bootstrap.run_folder.post_mortem import FOLDER, STAMP
+from holdfast.bootstrap.run_folder.folder import is_unwritten, read_record
+from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
+from holdfast.bootstrap.run_folder.post_mortem import STAMP
 from holdfast.bootstrap.run_folder.run_lock import holder_of, is_locked
-from holdfast.bootstrap.wiring.watch_run import STACKS
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
@@ -77,13 +76,12 @@ def explain(run: Path) -> str:
     if is_unwritten(run):
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
     record = read_record(run)
-    figures = [line.get("step") for line in JsonLines(run / "metrics.jsonl").read() if "loss" in line]
-    commits = run.glob("checkpoints/checkpoint-*/COMMIT")
-    steps = [commit.parent.name.rpartition("-")[2] for commit in commits]
+    layout = RunLayout(run)
+    figures = [line.get("step") for line in JsonLines(layout.metrics).read() if "loss" in line]
     story = Story(
-        list(JsonLines(run / "events.jsonl").read()),
+        list(JsonLines(layout.events).read()),
         max((step for step in figures if isinstance(step, int)), default=0),
-        sorted(int(step) for step in steps if step.isdecimal()),
+        layout.durable_steps(),
         _budget(record["settings"]),
         is_locked(run),
         record.get("start", {}),
@@ -125,7 +123,7 @@ def _lines(run: Path, story: Story) -> Iterator[str]:
 
 
 def _restarts(run: Path) -> Iterator[str]:
-    deaths = list(JsonLines(run / RESTARTS).read())
+    deaths = list(JsonLines(RunLayout(run).restarts).read())
     if not deaths:
         return
     causes = Counter(str(death.get("cause")) for death in deaths)
@@ -195,7 +193,7 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
         yield f"why: {last['StopRequested'].get('reason')}; the same command continues"
     elif state == "hung":
         yield f"why: {last['RunStalled'].get('reason')}"
-        stacks = sorted(run.glob(f"{STACKS}/*.txt"), key=lambda path: path.stat().st_mtime)
+        stacks = sorted(RunLayout(run).stacks.glob("*.txt"), key=lambda path: path.stat().st_mtime)
         yield from (f"    where each thread was: {path}" for path in stacks[-1:])
         yield "what to try: start the same command again; it continues from the newest checkpoint"
     elif state == "killed":
@@ -218,7 +216,7 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
 
 def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, Any]]]:
     """Return what each rank left of the last start's failure, the rank that wrote first in front."""
-    attempts = sorted((run / FOLDER).glob("*/"))
+    attempts = sorted(RunLayout(run).post_mortem.glob("*/"))
     before = max((_stamp(event) for event in story.before), default="")
     if not attempts or attempts[-1].name < before:
         return []

@@ -15,6 +15,7 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector, is_checkpoint
 from holdfast.adapters.state_store.manifest import SCHEMA
 from holdfast.bootstrap.operations.tables import readable, shown, table, time_of
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import StateError
 
@@ -62,7 +63,7 @@ def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | N
         others = " and".join(f" {len(found)} {word}" for word, found in counts if found)
         msg = f"{path} holds no checkpoints{others and ' but'}{others}: name a run that has saved some, as runs/default"
         raise StateError(msg)
-    figures = _figures(folder / "metrics.jsonl", {_step(report) for report in store.checkpoints})
+    figures = _figures(RunLayout(folder).metrics, {_step(report) for report in store.checkpoints})
     return {
         "run": str(path),
         "sound": not any(report.problems for report in store.checkpoints),

@@ -11,7 +11,7 @@ from holdfast.adapters.state_store.checkpoint_verification import complete, read
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.adapters.state_store.verified_read import verify_while_read
-from holdfast.bootstrap.run_folder.folder import RECORD
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def place_of(path: Path, choice: Choice) -> Place:
     folder = path.absolute()
     run = folder.parents[1] if len(folder.parents) > 1 else folder
     step = folder.name.rpartition("-")[2]
-    if folder.parent.name == "checkpoints" and step.isdigit() and (run / RECORD).exists():
+    if folder.parent == RunLayout(run).checkpoints and step.isdigit() and RunLayout(run).record.exists():
         return Place(path.parent.parent if len(path.parts) > 2 else run, Choice(int(step)))
     return Place(path, choice, is_alone=True)
 

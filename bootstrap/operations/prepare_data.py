@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Self
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
 from holdfast.application.data.rejected_records import RejectedRecords
-from holdfast.bootstrap.run_folder.folder import RECORD, read_record, tokenizer_before
+from holdfast.bootstrap.run_folder.folder import read_record, tokenizer_before
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, take_former_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead
@@ -38,7 +39,7 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     rejected: list[Mapping[str, object]] = []
     rejections = RejectedRecords(settings.data.on_error, lambda record: rejected.append(mask(dict(record))))
     container = _container(settings, rejections)
-    is_new = not (settings.run.directory / RECORD).exists()
+    is_new = not RunLayout(settings.run.directory).record.exists()
     with phases_shown() as show:
         _divide_as_the_run(container)
         show("preparing the tokenizer")
@@ -74,7 +75,7 @@ def _container(settings: TrainSettings, rejections: RejectedRecords) -> Containe
 def _divide_as_the_run(container: Container) -> None:
     """Have what was added to the data since the run began stand apart, as the run itself will have it."""
     folder = container.directory()
-    record = read_record(folder) if (folder / RECORD).exists() else {}
+    record = read_record(folder) if RunLayout(folder).record.exists() else {}
     if (known := known_data(record)) is not None:
         order_as_before(known.first_places, container)
         divide_ahead(record, known, container)

@@ -17,6 +17,7 @@ from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_ch
 from holdfast.bootstrap.process.heartbeat_monitor import Silence
 from holdfast.bootstrap.process.process_tree import adopt_orphans, kill_descendants
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.restart_policy import GiveUp, ProcessExit, RestartPolicy
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from holdfast.bootstrap.process.heartbeat_monitor import Silence
 
-RESTARTS = "restarts.jsonl"
 _MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 65536
@@ -57,8 +57,8 @@ class Supervisor:
         output: TextIO | None = None,
     ) -> None:
         self._command = command
-        self._folder = folder
-        self._restarts = JsonLines(folder / RESTARTS)
+        self._layout = RunLayout(folder)
+        self._restarts = JsonLines(self._layout.restarts)
         self._policy = policy
         self._silence = silence
         self._grace_seconds = grace_seconds
@@ -73,10 +73,10 @@ class Supervisor:
         adopt_orphans()
         with self._hearing_signals(), closing(self._restarts):
             while True:
-                began, before = time.monotonic(), durable_step(self._folder)
+                began, before = time.monotonic(), self._layout.newest_durable_step()
                 code = self._start()
                 kill_descendants()
-                death = ProcessExit(ending_of(code), durable_step(self._folder) > before)
+                death = ProcessExit(ending_of(code), self._layout.newest_durable_step() > before)
                 seconds = self._after(code, death, time.monotonic() - began)
                 if seconds is None:
                     return code
@@ -113,7 +113,7 @@ class Supervisor:
         verdict = self._policy.after(self._deaths)
         if self.stopped_by is not None or verdict == GiveUp():
             return None
-        durable, last = durable_step(self._folder), last_step(self._folder)
+        durable, last = self._layout.newest_durable_step(), last_step(self._layout)
         lost = max(0, last - durable)
         where = f"{cause_of(code)} at step {last}, {counted(lost, 'step')} after its newest checkpoint"
         record = {
@@ -162,18 +162,9 @@ class Supervisor:
                 signal.signal(number, handler)
 
 
-def durable_step(folder: Path) -> int:
-    """Return the step of the newest checkpoint that was committed in the run folder ``folder``, 0 if there is none."""
-    names = [
-        commit.parent.name.removeprefix("checkpoint-") for commit in folder.glob("checkpoints/checkpoint-*/COMMIT")
-    ]
-    return max((int(name) for name in names if name.isdigit()), default=0)
-
-
-def last_step(folder: Path) -> int:
-    """Return the last step that ``metrics.jsonl`` tells of, that of the newest checkpoint if it tells none."""
-    known = durable_step(folder)
-    path = folder / "metrics.jsonl"
+def last_step(layout: RunLayout) -> int:
+    """Return the last step in ``metrics.jsonl``, or that of the newest checkpoint if there is none."""
+    known, path = layout.newest_durable_step(), layout.metrics
     if not path.exists():
         return known
     try:

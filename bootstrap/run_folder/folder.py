@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_alike, regular
+from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.aliases import with_current_names
 from holdfast.configs.run_names import is_below, is_identity, source_of_path
@@ -20,7 +21,6 @@ from holdfast.domain.errors import ConfigurationError, StateError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-RECORD = "run.json"
 TRAINING = "training"
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
@@ -53,7 +53,7 @@ class RunFolder:
         folder, and ``enter`` and ``fail`` tell of it only how far it came. Raises ``ConfigurationError`` naming the
         first setting that would make it another run.
         """
-        if (self.path / RECORD).exists():
+        if RunLayout(self.path).record.exists():
             self.record = read_record(self.path)
         self._kept = deepcopy(self.record)
         if not self.record or self.record.get("start", {}).get("is_first"):
@@ -123,7 +123,7 @@ class RunFolder:
         return sum("data" in entry for entry in self.record["history"])
 
     def _refuse_orphans(self) -> None:
-        if any(self.path.glob("checkpoints/checkpoint-*")):
+        if RunLayout(self.path).holds_checkpoints:
             msg = f"{self.path} holds checkpoints but no {RECORD} to say what they are of: set it aside with --fresh"
             raise StateError(msg)
 
@@ -195,7 +195,8 @@ def _check_members(record: Mapping[str, Any]) -> None:
 
 def is_unwritten(path: Path) -> bool:
     """Return whether a start has locked the folder ``path`` as its own, and nothing else of a run is there yet."""
-    return (path / "LOCK").is_file() and not (path / RECORD).exists() and not (path / "checkpoints").exists()
+    layout = RunLayout(path)
+    return layout.lock.is_file() and not layout.record.exists() and not layout.checkpoints.exists()
 
 
 def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -210,7 +211,7 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
 
 def tokenizer_before(path: Path) -> Mapping[str, Any] | None:
     """Return the tokenizer's settings that the run in ``path`` began with, None where none has been accepted yet."""
-    record = read_record(path) if (path / RECORD).exists() else {"facts": {}}
+    record = read_record(path) if RunLayout(path).record.exists() else {"facts": {}}
     return dict(record["settings"]["tokenizer"]) if "tokenizer" in record["facts"] else None
 
 

@@ -19,6 +19,7 @@ import psutil
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.errors import LeaveAtOnce, PluginFailed, TrainingError
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
 
 WHERE = "its traceback is in "
-FOLDER = "post-mortem"
 STAMP = "%Y%m%d-%H%M%S"
 _LONGEST_TEXT = 100_000
 _LONGEST_VALUE = 2_000
@@ -59,7 +59,7 @@ class PostMortem:
     @property
     def folder(self) -> Path:
         """Return where this rank writes."""
-        return self.run / FOLDER / self.attempt / f"rank{self.rank}"
+        return RunLayout(self.run).post_mortem / self.attempt / f"rank{self.rank}"
 
     def write(self, failure: Failure) -> None:
         """Write what is known of ``failure``: what says most comes first, should the disk be full."""
@@ -76,7 +76,7 @@ class PostMortem:
         with (self.folder / "stacks.txt").open("w", encoding="utf-8") as file:
             faulthandler.dump_traceback(file, all_threads=True)
         if self.rank == 0:
-            for older in sorted((self.run / FOLDER).iterdir())[: -self.keep]:
+            for older in sorted(RunLayout(self.run).post_mortem.iterdir())[: -self.keep]:
                 shutil.rmtree(older)
 
     def _cause(self, failure: Failure) -> Mapping[str, Any]:
@@ -108,7 +108,7 @@ def write_before_training(run: Path, error: BaseException) -> None:
     is_told = isinstance(error, TrainingError) and not isinstance(error, PluginFailed)
     if is_told or isinstance(error, KeyboardInterrupt | LeaveAtOnce):
         return
-    folder = run / FOLDER / datetime.now(UTC).strftime(STAMP) / "rank0"
+    folder = RunLayout(run).post_mortem / datetime.now(UTC).strftime(STAMP) / "rank0"
     with suppress(OSError):  # the error itself is told all the same
         folder.mkdir(parents=True, exist_ok=True)
         _write_traceback(folder, error)

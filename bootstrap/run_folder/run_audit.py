@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.shared.audit.audit_log import AuditLog
 from holdfast.adapters.shared.audit.audit_verification import verify_chain
 from holdfast.adapters.shared.files.file_operations import explain
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.secret_masking import mask
 from holdfast.domain.errors import StateError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.audit.audit_verification import ChainReport
     from holdfast.configs.sections.state_store import RetentionSettings
 
-AUDIT = "audit.jsonl"
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +38,7 @@ class Audit:
     """
 
     def __init__(self, directory: Path, *, is_on: bool = True) -> None:
-        self._path = directory / AUDIT
+        self._path = RunLayout(directory).audit
         self._is_on = is_on
         self._lock = Lock()
         self._log: AuditLog | None = None
@@ -86,7 +86,7 @@ def record_use(run: Path, event: str, details: Mapping[str, Any]) -> None:
 
     The command itself is no less done: a run that trains is its audit's only writer, and a folder may be read-only.
     """
-    if not (run / AUDIT).is_file():
+    if not RunLayout(run).audit.is_file():
         return
     try:
         Audit(run).record(event, details)
@@ -104,7 +104,7 @@ def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: s
 
     Raises ``StateError`` if there is no audit that can be read.
     """
-    file = path / AUDIT if path.is_dir() else path
+    file = RunLayout(path).audit if path.is_dir() else path
     try:
         report = verify_chain(file, key=key, holding=holding)
     except (FileNotFoundError, NotADirectoryError) as error:

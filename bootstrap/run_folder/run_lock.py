@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from holdfast.adapters.shared.files.regular_file import open_regular, read_regular, regular
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.option_form import as_settings
 from holdfast.configs.secret_masking import MASK, is_secret, mask_text
 from holdfast.configs.strict_yaml import StrictYamlError, read_yaml
@@ -22,7 +23,6 @@ from holdfast.domain.errors import StateError
 if TYPE_CHECKING:
     from pathlib import Path
 
-NAME = "LOCK"
 _LONGEST_COMMAND = 200
 _LARGEST_PID = (1 << 31) - 1
 _CLOCK_SLACK_SECONDS = 2.0
@@ -64,7 +64,7 @@ def take_lock(folder: Path) -> int:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = regular(str(folder / NAME), os.O_RDWR | os.O_CREAT)
+        lock = regular(str(RunLayout(folder).lock), os.O_RDWR | os.O_CREAT)
     except OSError as error:
         msg = f"the run folder {folder} cannot be used: {error.strerror}; choose another with run.dir"
         raise StateError(msg) from error
@@ -84,7 +84,7 @@ def take_lock(folder: Path) -> int:
 def holder_of(folder: Path) -> Holder | None:
     """Return who took the lock of ``folder`` last, None if that is not known."""
     try:
-        record = json.loads(read_regular(folder / NAME))
+        record = json.loads(read_regular(RunLayout(folder).lock))
         holder = Holder(int(record["pid"]), str(record["host"]), float(record["since"]))
         datetime.fromtimestamp(holder.since, UTC)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -94,15 +94,15 @@ def holder_of(folder: Path) -> Holder | None:
 
 def is_locked(folder: Path) -> bool:
     """Return whether a process trains in ``folder``; takes the lock for a moment if none does."""
-    if not (folder / NAME).exists():
+    if not RunLayout(folder).lock.exists():
         return False
     try:
-        with open_regular(folder / NAME) as file:
+        with open_regular(RunLayout(folder).lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError as error:
-        msg = f"{folder / NAME} cannot be opened: {error.strerror}"
+        msg = f"{RunLayout(folder).lock} cannot be opened: {error.strerror}"
         raise StateError(msg) from error
     return False
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from typing_extensions import override
 
-from holdfast.bootstrap.run_folder.folder import RECORD, RunFolder, changed_settings, is_for_all_ranks
+from holdfast.bootstrap.run_folder.folder import RunFolder, changed_settings, is_for_all_ranks
+from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.bootstrap.run_folder.post_mortem import write_before_training
 from holdfast.configs.secret_masking import mask_text
 from holdfast.domain.errors import ConfigurationError, StateError

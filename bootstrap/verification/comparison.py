@@ -11,7 +11,7 @@ import numpy as np
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
-from holdfast.bootstrap.run_folder.folder import RECORD
+from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,12 +52,12 @@ class Difference:
 
 def steps_of(run: Path) -> Mapping[int, Mapping[str, Any]]:
     """Return the figures of each step of ``run``."""
-    return {record["step"]: record for record in JsonLines(run / "metrics.jsonl").read() if "loss" in record}
+    return {record["step"]: record for record in JsonLines(RunLayout(run).metrics).read() if "loss" in record}
 
 
 def first_steps(run: Path) -> Sequence[int]:
     """Return at which step each process of ``run`` began."""
-    events = JsonLines(run / "events.jsonl").read()
+    events = JsonLines(RunLayout(run).events).read()
     return [record["step"] for record in events if record["event"] == "RunStarted"]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.process.signals import stopping_on_signals
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.verification.comparison import first_steps
 from holdfast.bootstrap.verification.fault_catalog import DRILLS, Planned
 from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume, room_beside, start
@@ -124,7 +125,7 @@ class Drills:
         if codes[-1]:
             sys.stderr.write(log)
         folder = Path(run.folder)
-        records = list(JsonLines(folder / "events.jsonl").read())
+        records = list(JsonLines(RunLayout(folder).events).read())
         counts = Counter(str(record["event"]) for record in records)
         if name == "nan":  # what is to happen, and so the end cannot be the undisturbed one
             equals, holds = "but for one update", counts["UpdateDropped"] == 1

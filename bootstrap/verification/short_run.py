@@ -18,6 +18,7 @@ from holdfast.bootstrap.process.library_environment import set_library_defaults
 from holdfast.bootstrap.process.log_settings import configure_logging
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run import Run
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.verification.fault_catalog import Planned
 from holdfast.bootstrap.verification.faults import faults_of
 from holdfast.bootstrap.wiring.process_group import is_first_rank
@@ -140,7 +141,7 @@ def _say(line: str) -> None:
 
 def _die(told: ShortRun) -> None:
     """Be killed, as by another's SIGKILL, once the first checkpoint is there, so that the steps behind it are lost."""
-    saved = Path(told.folder) / "checkpoints" / f"checkpoint-{told.every}"
+    saved = RunLayout(Path(told.folder)).checkpoint(told.every)
     deadline = time.monotonic() + _LONGEST_SAVE
     while not saved.exists() and time.monotonic() < deadline:
         time.sleep(0.005)

@@ -15,13 +15,13 @@ from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal
 from holdfast.bootstrap.process.heartbeat_monitor import Silence
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
-from holdfast.bootstrap.process.supervisor import RESTARTS, Supervisor
+from holdfast.bootstrap.process.supervisor import Supervisor
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.verification.drill import applying, compared, kept_as_it_was
 from holdfast.bootstrap.verification.fault_catalog import LEARNED, Planned, draw
 from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume, room_beside, start
 from holdfast.bootstrap.verification.short_run import MODULE
 from holdfast.bootstrap.wiring.goodput_accounting import goodput_of, sentence_of
-from holdfast.bootstrap.wiring.watch_run import HEARTBEATS
 from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
@@ -131,7 +131,7 @@ class Soak:
                 [sys.executable, "-m", MODULE, run.to_argument()],
                 folder,
                 limits,
-                Silence(folder / HEARTBEATS, _SILENT_SECONDS),
+                Silence(RunLayout(folder).heartbeats, _SILENT_SECONDS),
                 grace_seconds=self.proof.settings.recovery.grace_seconds,
                 say=_tell,
                 output=sys.stderr,
@@ -152,7 +152,7 @@ class Soak:
             code=code,
             equals=equals,
             holds=holds,
-            lost_steps=sum(record["lost_steps"] for record in JsonLines(folder / RESTARTS).read()),
+            lost_steps=sum(record["lost_steps"] for record in JsonLines(RunLayout(folder).restarts).read()),
             seconds=seconds,
             goodput=sentence_of(goodput_of(folder)),
         )

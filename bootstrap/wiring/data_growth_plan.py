@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dependency_injector import providers
 
 from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.bootstrap.run_folder.folder import RECORD
+from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.domain.counting import counted
 from holdfast.domain.data.data_files import DataFiles, difference
 from holdfast.domain.data.data_growth import Growth

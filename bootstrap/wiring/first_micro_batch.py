@@ -12,6 +12,7 @@ from dependency_injector import providers
 
 from holdfast.adapters.shared.files.micro_batch_record import MicroBatchRecord
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
 from holdfast.bootstrap.wiring.reserve_host_memory import total_bytes
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.wiring.container import Container
     from holdfast.ports.process_group import ProcessGroup
 
-FILE = "micro-batch.json"
 _SETTING = "optimizer.micro_batch"
 _OF_NO_WEIGHT = ("data", "deterministic", _SETTING, "processor", "threads", "torch")
 
@@ -41,7 +41,7 @@ def begin_micro_batch(
     """
     settings, group = container.settings(), container.process_group()
     key = _key(container)
-    of_run = MicroBatchRecord(folder.path / FILE, key, say)
+    of_run = MicroBatchRecord(RunLayout(folder.path).micro_batch, key, say)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     of_machine = MicroBatchRecord(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
     most = max_micro_batch(settings.optimizer.num_rows, settings.optimizer.fixed_micro_batch, group.size)

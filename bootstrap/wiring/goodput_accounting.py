@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.track_goodput import TrackGoodput
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.fault_tolerance.goodput import Ledger, TimeCategory, TimeSample
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from holdfast.application.handlers.watch_compilation import Compilations
     from holdfast.domain.fault_tolerance.goodput import Goodput
 
-GOODPUT = "goodput.jsonl"
 _WORDS = {
     TimeCategory.START_UP: "start-up",
     TimeCategory.DATA: "waiting for data",
@@ -33,7 +33,7 @@ def account_time(
     folder: Path, ledger: Ledger, stack: ExitStack, *, began: float, compilations: Compilations | None
 ) -> TrackGoodput:
     """Return what accounts for this start, until ``stack`` ends, after the starts that ``folder`` tells of."""
-    lines = stack.enter_context(closing(JsonLines(folder / GOODPUT)))
+    lines = stack.enter_context(closing(JsonLines(RunLayout(folder).goodput)))
     for mark in _marks(lines):
         ledger.add(mark)
     return TrackGoodput(
@@ -47,7 +47,7 @@ def account_time(
 def goodput_of(folder: Path) -> Goodput:
     """Return what the starts of the run in ``folder`` have told so far."""
     ledger = Ledger()
-    with closing(JsonLines(folder / GOODPUT)) as lines:
+    with closing(JsonLines(RunLayout(folder).goodput)) as lines:
         for mark in _marks(lines):
             ledger.add(mark)
     return ledger.goodput

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 
@@ -33,10 +34,13 @@ def build_monitors(
     """Return one monitor a section, in order, or those that ``overrides`` names; ``console`` is there already."""
     if "monitors" in overrides:
         return list(overrides["monitors"])
+    layout = RunLayout(folder)
     built_in: dict[str, Callable[[], Any]] = {
         "console": lambda: console,
-        "jsonl": lambda: lazy("holdfast.adapters.monitor.jsonl:JsonlMonitor")(folder / "metrics.jsonl"),
-        "tensorboard": lambda: lazy("holdfast.adapters.monitor.tensorboard:TensorboardMonitor")(folder / "tensorboard"),
+        "jsonl": lambda: lazy("holdfast.adapters.monitor.jsonl:JsonlMonitor")(layout.metrics),
+        "tensorboard": lambda: lazy("holdfast.adapters.monitor.tensorboard:TensorboardMonitor")(
+            RunLayout(folder).tensorboard
+        ),
         "structlog": lazy("holdfast.adapters.monitor.structlog:StructlogMonitor"),
     }
     monitors: list[Monitor] = []

@@ -10,6 +10,7 @@ from dependency_injector import providers
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.handlers.record_audit import RecordAudit
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.secret_masking import mask
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 def open_rejections(container: Container, rank: int, stack: ExitStack, *, say: Callable[[str], object]) -> None:
     """Have records that cannot be used written to a file of this ``rank`` until ``stack`` ends."""
     settings: TrainSettings = container.settings()
-    name = f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl"
-    rejected = stack.enter_context(closing(JsonLines(settings.run.directory / name)))
+    rejected = stack.enter_context(closing(JsonLines(RunLayout(settings.run.directory).rejected(rank))))
 
     def write(record: Mapping[str, object]) -> None:
         try:
@@ -44,7 +44,7 @@ def open_records(
 ) -> Callable[[Mapping[str, Any]], object]:
     """Have the audit written until ``stack`` ends; return what writes an event to ``events.jsonl``."""
     bus = container.event_bus()
-    events = stack.enter_context(closing(JsonLines(directory / "events.jsonl")))
+    events = stack.enter_context(closing(JsonLines(RunLayout(directory).events)))
     stack.enter_context(container.audit().held())
     stack.callback(bus.subscribe(Event, RecordAudit(container.audit().record)))
     if not container.guard().allows(Role.DELETE):

@@ -10,7 +10,8 @@ from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.tier_migration import TierMigrator
 from holdfast.adapters.state_store.tiered import TieredStateStore
-from holdfast.bootstrap.run_folder.folder import RECORD, read_record, replace_record
+from holdfast.bootstrap.run_folder.folder import read_record, replace_record
+from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.wiring.encryption_keys import build_checkpoint_encryption
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.settings_layers import restore_settings
@@ -87,7 +88,7 @@ def archive_in_use(store: StateStore, directory: Path, inbox: Inbox) -> Iterator
         yield
         return
     with store.archiving(lambda: inbox.stop_requested):
-        if (directory / RECORD).exists():
+        if RunLayout(directory).record.exists():
             store.check_owner(read_record(directory).get("id"))
         elif (record := store.recall(RECORD)) is not None:
             replace_record(directory, record.decode())

@@ -22,6 +22,7 @@ from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
 from holdfast.application.handlers.show_saves import ShowSaves
 from holdfast.application.handlers.watch_compilation import WatchCompilation
 from holdfast.application.handlers.write_post_mortem import WritePostMortem
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP, PostMortem, resources
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
@@ -167,7 +168,7 @@ def _profile(container: Container, say: Callable[[str], object]) -> list[Reactio
     settings = container.settings().profile
     if settings.bounds is None:
         return []
-    folder = container.directory() / "profile" if settings.dir is None else settings.dir.expanduser()
+    folder = RunLayout(container.directory()).profile if settings.dir is None else settings.dir.expanduser()
     profiler = lazy("holdfast.adapters.shared.device.torch_profiler:TorchProfiler")(folder)
     profile = ProfileSteps(profiler, *settings.bounds, say)
     ends = [(kind, profile.on_end) for kind in (RunFinished, RunFailed)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, final
 from holdfast.adapters.shared.files.heartbeats import HeartbeatFiles
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.watchdog import Watchdog
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import RunStalled
 from holdfast.domain.fault_tolerance.liveness import Activity, Timeouts
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.commands import ReportStall
 
-HEARTBEATS = "heartbeats"
-STACKS = "stacks"
 # By the module of the innermost frame that has one of these, and the function where that matters.
 _DOING = {
     "holdfast.application.data.feed": Activity.DATA,
@@ -48,7 +47,7 @@ def build_watchdog(
     """Return the watchdog of this rank of the run in ``folder``; it calls ``leave`` to end a process that hangs."""
     limits, group = settings.recovery.watchdog, container.process_group()
     patience = Timeouts(limits.min_seconds, limits.factor, limits.slow_seconds)
-    heartbeats = HeartbeatFiles(folder / HEARTBEATS, group.rank, group.size)
+    heartbeats = HeartbeatFiles(RunLayout(folder).heartbeats, group.rank, group.size)
     alarm = RunAlarm(folder, group.rank, container.inbox(), say=say, leave=leave)
     return Watchdog(patience, group.rank, heartbeats, alarm, doing=doing_of)
 
@@ -93,7 +92,7 @@ class RunAlarm:
     def ring(self, report: ReportStall) -> None:
         """Leave the stacks, and say where."""
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-        path = self._folder / STACKS / f"rank{self._rank}-{stamp}.txt"
+        path = RunLayout(self._folder).stacks / f"rank{self._rank}-{stamp}.txt"
         try:
             path.parent.mkdir(exist_ok=True)
             with path.open("w", encoding="utf-8") as file:
@@ -113,7 +112,7 @@ class RunAlarm:
         if self._rank == 0:
             record = {"time": datetime.now(UTC).isoformat(), "event": RunStalled.__name__, **asdict(report)}
             try:
-                JsonLines(self._folder / "events.jsonl").append(record)
+                JsonLines(RunLayout(self._folder).events).append(record)
             except StateError as error:
                 sys.stderr.write(f"{error}\n")
         sys.stderr.write(f"error: {report.reason}: start the same command again\n")

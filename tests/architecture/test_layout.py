@@ -13,6 +13,7 @@ from tests.support.rules.layout_rules import (
     ports_without_memory,
     ports_without_suite,
     quiet_defaults,
+    spelt_run_files,
     strange_imports,
 )
 from tests.support.rules.source_tree import PACKAGES, ROOT, modules_under, project, refuse
@@ -89,3 +90,8 @@ def test_forwarding_bases_forward_everything():
 def test_ports_are_found():
     """The rules on ports see the ports there are."""
     assert {"data_source", "event_bus", "state_store"} <= set(port_names(project()))
+
+
+def test_the_files_of_a_run_are_named_once():
+    """Only ``RunLayout`` spells the names of the files in a run folder."""
+    refuse(spelt_run_files(project()), remedy="spells the name of a file of a run folder: take it from RunLayout")

@@ -24,6 +24,7 @@ from tests.support.rules.layout_rules import (
     ports_without_memory,
     ports_without_suite,
     quiet_defaults,
+    spelt_run_files,
     strange_imports,
 )
 from tests.support.rules.naming_rules import questions, shared_class_names, shared_file_names
@@ -256,3 +257,11 @@ def test_a_method_that_is_not_forwarded_is_seen(port, base, forgotten):
     assert list(forgotten_methods(modules)) == [
         f"ports/forwarding/clock.py:1 ForwardingClock.{name}" for name in forgotten
     ]
+
+
+def test_the_name_of_a_run_file_is_seen_outside_the_layout():
+    """A path that is joined with a name of ``RunLayout`` elsewhere in bootstrap is reported, any other is not."""
+    layout = Module("bootstrap/run_folder/layout.py", 'events = root / "events.jsonl"')
+    spelt = Module("bootstrap/operations/a.py", 'path = run / "events.jsonl"')
+    other = Module("bootstrap/operations/b.py", 'path = run / "config.json"')
+    assert list(spelt_run_files([layout, spelt, other])) == ["bootstrap/operations/a.py:1 events.jsonl"]

@@ -193,3 +193,24 @@ def _asks_inner(method: ast.FunctionDef) -> bool:
         isinstance(node, ast.Attribute) and node.attr == method.name and name_of(node.value) == "self.inner"
         for node in ast.walk(method)
     )
+
+
+def spelt_run_files(modules: Iterable[Module]) -> Iterator[str]:
+    """Yield where ``bootstrap`` joins a path with the name of a file of a run folder that ``RunLayout`` has."""
+    layout = "bootstrap/run_folder/layout.py"
+    names = {
+        name
+        for module in modules
+        if module.path == layout
+        for node in module.nodes(ast.BinOp)
+        for name in _joined(node)
+    }
+    for module in within(modules, "bootstrap"):
+        if module.path not in {layout, "bootstrap/run_folder/post_mortem.py"}:  # its folder has names of its own
+            for node in module.nodes(ast.BinOp):
+                yield from (f"{module.at(node)} {name}" for name in _joined(node) if name in names)
+
+
+def _joined(node: ast.BinOp) -> Iterator[str]:
+    if isinstance(node.op, ast.Div) and isinstance(node.right, ast.Constant):
+        yield str(node.right.value)

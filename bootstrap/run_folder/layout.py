@@ -1,0 +1,113 @@
+"""The names of the files in a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.adapters.state_store.store_folder import committed_steps, folder_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+RECORD = "run.json"
+"""The record of a run, also as a part of each of its checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """The paths in the run folder ``root``; none of them needs to exist."""
+
+    root: Path
+
+    @property
+    def record(self) -> Path:
+        """Return the file with the settings, decisions and history of the run."""
+        return self.root / RECORD
+
+    @property
+    def lock(self) -> Path:
+        """Return the file that the process which trains holds locked."""
+        return self.root / "LOCK"
+
+    @property
+    def events(self) -> Path:
+        """Return the file with one line for each event."""
+        return self.root / "events.jsonl"
+
+    @property
+    def metrics(self) -> Path:
+        """Return the file with one line for each step that was measured."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def goodput(self) -> Path:
+        """Return the file with one line for each span of time that was accounted for."""
+        return self.root / "goodput.jsonl"
+
+    @property
+    def restarts(self) -> Path:
+        """Return the file with one line for each death of a supervised run."""
+        return self.root / "restarts.jsonl"
+
+    @property
+    def audit(self) -> Path:
+        """Return the audit log of the checkpoints."""
+        return self.root / "audit.jsonl"
+
+    def rejected(self, rank: int) -> Path:
+        """Return the file with one line for each record that ``rank`` could not use."""
+        return self.root / (f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl")
+
+    @property
+    def micro_batch(self) -> Path:
+        """Return the file with the micro-batch sizes that fitted into memory."""
+        return self.root / "micro-batch.json"
+
+    @property
+    def heartbeats(self) -> Path:
+        """Return the folder with one file for each rank that is alive."""
+        return self.root / "heartbeats"
+
+    @property
+    def stacks(self) -> Path:
+        """Return the folder with the stacks of ranks that hung."""
+        return self.root / "stacks"
+
+    @property
+    def post_mortem(self) -> Path:
+        """Return the folder with one folder for each start that failed."""
+        return self.root / "post-mortem"
+
+    @property
+    def profile(self) -> Path:
+        """Return the folder of profiles, unless a setting names another."""
+        return self.root / "profile"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Return the folder of TensorBoard's files."""
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder with one folder for each checkpoint."""
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        """Return the folder of the checkpoint of ``step``."""
+        return self.checkpoints / folder_name(step)
+
+    def durable_steps(self) -> Sequence[int]:
+        """Return the steps of the committed checkpoints in ascending order; nothing is verified."""
+        return committed_steps(self.root)
+
+    def newest_durable_step(self) -> int:
+        """Return the step of the newest committed checkpoint, 0 if there is none."""
+        return max(self.durable_steps(), default=0)
+
+    @property
+    def holds_checkpoints(self) -> bool:
+        """Return whether anything in the folder is named like a checkpoint, committed or not."""
+        return any(self.checkpoints.glob("checkpoint-*"))
