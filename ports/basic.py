@@ -1,6 +1,6 @@
 """Bases for adapters without the optional abilities of their port.
 
-Each answers for what the adapter cannot do, and leaves the rest of the port abstract.
+Each base implements the optional methods of its port and leaves the others abstract.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class BasicDataSource(DataSource):
-    """A source that is at hand, knows its data by ``fingerprint`` alone and counts no bytes."""
+    """A local source that identifies its data by ``fingerprint`` only and does not count bytes."""
 
     @override
     def expect(self, unit: Unit, start: int | None = None) -> None:
@@ -74,7 +74,7 @@ class BasicDataSource(DataSource):
 
 
 class BasicTokenSource(TokenSource):
-    """A token source that is known by ``fingerprint`` alone."""
+    """A token source that is identified by ``fingerprint`` only."""
 
     @override
     def files(self) -> DataFiles | None:
@@ -86,7 +86,7 @@ class BasicTokenSource(TokenSource):
 
 
 class BasicModelFactory(ModelFactory[Model]):
-    """A factory whose description tells nothing before the model is built."""
+    """A factory that knows nothing about the model before it is built."""
 
     @override
     def check(self, *, vocabulary_size: int | None = None) -> None:
@@ -106,7 +106,7 @@ class BasicModelFactory(ModelFactory[Model]):
 
 
 class BasicTrainable(Trainable):
-    """A trainable of one process that holds the whole state, sees texts of any length and can try an update again."""
+    """A trainable of one process that holds the whole state, reads texts of any length and can repeat an update."""
 
     @property
     @override
@@ -141,7 +141,7 @@ class BasicTrainable(Trainable):
 
 
 class BasicStateStore(StateStore):
-    """A store that one process writes to, that deletes nothing and verifies a checkpoint before it is restored."""
+    """A store with one writing process, which deletes nothing and verifies a checkpoint before it is restored."""
 
     @property
     @override
@@ -150,7 +150,7 @@ class BasicStateStore(StateStore):
 
     @override
     def contribute(self, snapshot: Snapshot) -> None:
-        msg = f"{type(self).__name__} takes no shares of several ranks: use the state store 'disk'"
+        msg = f"{type(self).__name__} cannot store the shares of several ranks: use the state store 'disk'"
         raise StateError(msg)
 
     @override
@@ -174,7 +174,7 @@ class BasicStateStore(StateStore):
 
 
 class BasicProcessGroup(ProcessGroup):
-    """A group that waits half an hour for a rank."""
+    """A group with a timeout of half an hour."""
 
     @property
     @override

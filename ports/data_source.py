@@ -1,4 +1,4 @@
-"""Where documents come from."""
+"""The port for documents."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A part of a data source that is read from front to back: a file, or a share of a large one.
+    """A part of a data source that is read from front to back: a file, or a range of a large one.
 
-    ``name`` is unique within the source and starts with what a person calls the file, ``size`` is about how many bytes
-    the part takes as stored, ``etag`` changes when the bytes change. Documents that begin at a position from
-    ``start`` on and before ``stop`` (None: the end) are the unit's.
+    ``name`` is unique within the source and begins with the name of the file for people, ``size`` is the approximate
+    number of stored bytes, ``etag`` changes when the bytes change. A document belongs to the unit if it begins at or
+    after ``start`` and before ``stop`` (None: the end).
     """
 
     name: str
@@ -30,9 +30,9 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text and where it lies in its unit: reading the unit from ``end`` yields exactly what follows it.
+    """A text and its position in its unit: reading the unit from ``end`` yields exactly the documents after it.
 
-    Positions are the source's own integers, growing along a file; a unit begins at its ``start``.
+    Positions are integers whose meaning is the source's own; they increase along a file, from the unit's ``start``.
     """
 
     text: str
@@ -42,11 +42,11 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record that is no document: ``reason`` is one sentence that names file and position and says what to do.
+    """A record that cannot be used; ``reason`` is one sentence with its file, its position and the remedy.
 
-    Reading the unit from ``end`` yields what follows it; None means that the rest of the unit cannot be read.
-    ``is_passing`` says that it may be readable another time (a place that does not answer): nothing that is kept may
-    be made without it.
+    Reading the unit from ``end`` yields the documents after it; None means that the rest of the unit cannot be read.
+    ``is_passing`` means that the error is transient (a server that does not answer): nothing that is stored for later
+    may be made without this record.
     """
 
     reason: str
@@ -58,24 +58,25 @@ class Rejected:
 class DataSource(ABC):
     """Documents in units, each readable from any position that a document ended at.
 
-    - ``units`` has the same order each time, and at least one unit, or raises ``DataError`` saying what was looked for.
-    - ``read(unit, start)`` yields the documents from ``start`` on (None: the unit's start), the same ones each time;
-      positions are exact, so a cut at any document and a new read lose and repeat nothing, and reading from a
-      document's ``start`` yields it again. Only what is yielded is read: memory stays bounded, whatever the file.
-    - Units do not overlap, and together they hold every document once.
-    - Opening is cheap: nothing is read before the first document is asked for.
-    - A record that cannot be used (bad bytes, no such field, longer than the limit) is yielded as ``Rejected``, with
-      what follows it behind; whether that ends the run is for the caller to decide. What ends the reading of a unit
-      (a truncated file, a place that does not answer) is ``Rejected`` with ``end`` None, and the last thing yielded.
-    - ``DataError`` is raised only for what makes the whole source unusable.
-    - ``fingerprint`` changes when a unit's bytes, name or the way of reading change, and stays equal otherwise. It is
-      found without reading, so it may change when nothing but the place or the time of a file does; ``files`` and
-      ``identify`` tell then whether the bytes are the same.
-    - Several units may be read at the same time from several threads. What ``read`` returned may be advanced, and
-      closed, from another thread than the one that began it, by one thread at a time.
-    - ``bytes_read`` and ``read_retries`` tell what this object has read so far, what was read again included.
-      They never fall, stay 0 where a source cannot tell, and any thread may ask at any time, at next to no cost.
-    - Not promised: an order of units that is fit for training (whoever trains shuffles them).
+    - ``units`` returns the same order each time and at least one unit, or raises ``DataError`` with the place searched.
+    - ``read(unit, start)`` yields the documents from ``start`` on (None: the unit's start), the same ones each time.
+      Positions are exact: stopping after any document and reading again from its ``end`` loses and repeats nothing, and
+      reading from a document's ``start`` yields it again. Reading is lazy, so memory stays bounded for files of any
+      size.
+    - Units do not overlap, and together they contain every document exactly once.
+    - Opening is cheap: nothing is read before the first document is requested.
+    - A record that cannot be used (bad bytes, a missing field, too long) is yielded as ``Rejected``, followed by the
+      next documents; the caller decides whether it ends the run. An error that ends the reading of a unit (a truncated
+      file, a server that does not answer) is ``Rejected`` with ``end`` None, and the last item yielded.
+    - ``DataError`` is raised only for errors that make the whole source unusable.
+    - ``fingerprint`` changes when a unit's bytes, its name or the way of reading change, and is equal otherwise. It is
+      computed without reading, so it may also change when only the place or the time of a file changes; ``files`` and
+      ``identify`` then show whether the bytes are the same.
+    - Several units may be read at the same time from several threads. An iterator that ``read`` returned may be
+      advanced and closed by different threads, one at a time.
+    - ``bytes_read`` and ``read_retries`` count the reads of this object so far, repeated reads included. They never
+      decrease, stay 0 if a source does not know them, and may be called by any thread at any time, at negligible cost.
+    - Not promised: an order of units that is suitable for training (the caller shuffles them).
     """
 
     @abstractmethod
@@ -84,30 +85,30 @@ class DataSource(ABC):
 
     @abstractmethod
     def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
-        """Yield the documents of ``unit`` from the position ``start`` on, and what was rejected among them."""
+        """Yield the documents of ``unit`` from the position ``start`` on, and the rejected records among them."""
 
     @abstractmethod
     def expect(self, unit: Unit, start: int | None = None) -> None:
-        """Hear that ``unit`` is read from ``start`` on soon; a source that is far away may begin to fetch it.
+        """Announce that ``unit`` will be read from ``start`` on soon; a remote source may begin to fetch it.
 
-        Nothing is raised, and nothing else changes.
+        Raises nothing and has no other effect.
         """
 
     @property
     @abstractmethod
     def fetches_ahead(self) -> bool:
-        """Return whether units that are expected are fetched meanwhile, so that nobody waits for a place far away."""
+        """Return whether expected units are fetched in the background, so that ``read`` does not wait for them."""
 
     @abstractmethod
     def tell(self, unit: Unit, rejected: Rejected) -> str:
-        """Return the reason of ``rejected``, with what takes too long to be found for every record, such as its line.
+        """Return the reason of ``rejected``, with details that are too slow to find for every record, such as its line.
 
-        It is asked only for the record that ends a run, and raises nothing.
+        Called only for the record that ends a run; raises nothing.
         """
 
     @abstractmethod
     def release(self) -> None:
-        """Hear that nothing is expected any more: what was fetched and not read is let go."""
+        """Cancel all ``expect`` calls; fetched data that were not read are dropped."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -115,28 +116,28 @@ class DataSource(ABC):
 
     @abstractmethod
     def files(self) -> DataFiles | None:
-        """Return what the data are wherever they lie, with the contents that are known so far.
+        """Return the identity of the data, independent of their place, with the content hashes that are known so far.
 
-        None says that only ``fingerprint`` tells it.
+        None means that the data are identified by ``fingerprint`` only.
         """
 
     @abstractmethod
     def identify(self, known: DataFiles | None = None) -> DataFiles | None:
-        """Return ``files`` with all contents, or those of the files of which ``known`` tells a content.
+        """Return ``files`` with all content hashes, or, given ``known``, with those of the files that it has hashes of.
 
-        What it tells of a file with the same stamp is not read again.
+        A hash in ``known`` of a file with the same stamp is taken over without reading the file.
         """
 
     @abstractmethod
     def only(self, names: Collection[str]) -> DataSource | None:
-        """Return the documents of those of ``files`` that have these ``names``; None where files have none."""
+        """Return a source with only the files of these ``names``; None if the source has no named files."""
 
     @property
     @abstractmethod
     def bytes_read(self) -> int:
-        """Return how many bytes have arrived so far, as stored."""
+        """Return the number of stored bytes read so far."""
 
     @property
     @abstractmethod
     def read_retries(self) -> int:
-        """Return how many reads had to be repeated so far."""
+        """Return the number of repeated reads so far."""

@@ -1,4 +1,4 @@
-"""How facts reach those who handle them."""
+"""The port for the delivery of events to their handlers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class EventBus(ABC):
     """Delivers events to handlers, in the publisher's thread, before ``publish`` returns.
 
     - Handlers run in the order of their subscription.
-    - A handler of a class receives its subclasses too.
-    - A failing handler does not stop the next, nor the publisher: the failure is published as ``HandlerFailed`` (a
-      failing handler of ``HandlerFailed`` is dropped silently, to end somewhere).
-    - Lambdas and bound methods live as long as the bus: no weak references.
-    - Two buses are strangers.
+    - A handler of an event class receives its subclasses too.
+    - A failing handler stops neither the next handler nor the publisher: the failure is published as ``HandlerFailed``
+      (failures of handlers of ``HandlerFailed`` itself are ignored, to avoid an endless loop).
+    - Handlers are held by strong references: lambdas and bound methods live as long as the bus.
+    - Different buses do not affect each other.
     - ``subscribe`` returns a function that ends the subscription; calling it twice is harmless.
     - Only ``Exception`` is isolated: ``KeyboardInterrupt`` and ``SystemExit`` pass through.
     """

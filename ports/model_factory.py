@@ -1,4 +1,4 @@
-"""What is trained."""
+"""The port for the model to train."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ Model = TypeVar("Model")
 
 
 class ModelFactory(ABC, Generic[Model]):
-    """Builds a bare language model that knows its own loss.
+    """Builds a bare language model that computes its own loss.
 
-    ``Model`` is whatever the optimizer adapter beside it trains; for torch it is
+    ``Model`` is the type that the optimizer adapter trains; for torch it is
     ``holdfast.adapters.shared.modeling.causal_language_model.CausalLanguageModel``, whose forward maps a batch to the
     summed loss of its targets.
 
-    - Two builds with one seed are equal, bit for bit, also in another process; another seed gives another model,
-      unless weights are loaded.
-    - The model knows nothing of devices, ranks or precision: fp32 weights in host memory, in training mode.
+    - Two builds with the same seed are equal, bit for bit, also in another process; a different seed gives a different
+      model, unless weights are loaded.
+    - The model is independent of devices, ranks and precision: fp32 weights in host memory, in training mode.
     - A model that cannot embed ``vocabulary_size`` ids raises ``ConfigurationError``.
-    - Building leaves the process's random state as it was.
+    - Building does not change the process's random state.
     """
 
     @abstractmethod
     def check(self, *, vocabulary_size: int | None = None) -> None:
-        """Raise ``ConfigurationError`` for what ``build`` would refuse, as far as the model's description alone tells.
+        """Raise ``ConfigurationError`` if ``build`` would, as far as the description of the model shows.
 
-        No weights are read. Without ``vocabulary_size`` there is no tokenizer yet.
+        Reads no weights. ``vocabulary_size`` is None if there is no tokenizer yet.
         """
 
     @abstractmethod
     def longest_row(self) -> int | None:
-        """Return how many positions the model has, as far as its description tells; None if it knows no limit."""
+        """Return the number of positions of the model, as far as its description shows; None if there is no limit."""
 
     @abstractmethod
     def await_weights(self) -> None:
-        """Leave weights that ``build`` would load unread from now on, as each of them is restored from elsewhere."""
+        """Make ``build`` skip the loading of weights from now on, because all of them will be restored afterwards."""
 
     @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
@@ -43,4 +43,4 @@ class ModelFactory(ABC, Generic[Model]):
 
     @abstractmethod
     def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:
-        """Return how many parameters ``build`` would make, without the memory for them; None if nobody can tell."""
+        """Return the number of parameters of the model, without allocating them; None if unknown."""

@@ -1,4 +1,4 @@
-"""How a model is trained: device, precision, wrapping, backward and step."""
+"""The port for training a model: device, precision, wrapping, backward pass and step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Where and how a model trains: for people, and for the share of the device's peak that is used (MFU).
+    """The device and the precision of training, for people and for model FLOPs utilization (MFU).
 
-    ``flops_per_token`` counts forward and backward; ``peak_flops`` is that of all ranks' devices together,
-    None where it is not known.
+    ``flops_per_token`` counts forward and backward pass; ``peak_flops`` (FLOP/s) is that of all ranks' devices
+    together, None if unknown.
     """
 
     device: str
@@ -37,14 +37,15 @@ class Hardware:
 class Update(ABC):
     """One optimizer step as a unit of work, entered with ``with``.
 
-    - ``accumulate`` adds the gradient of ``weight`` times the part's summed loss and returns that summed loss,
-      unweighted and not yet read from the device. Parts whose targets add up to the batch, each with weight one over
-      the batch's number of targets, give the gradient of the whole batch within rounding. ``last`` marks the last.
-    - Nothing changes before ``apply``. ``apply`` clips, steps and returns the gradient's norm before clipping, once.
+    - ``accumulate`` adds the gradient of ``weight`` times the part's summed loss, and returns the summed loss,
+      unweighted and not yet read from the device. Parts that together make up the batch, each with the weight one over
+      the batch's number of targets, give the gradient of the whole batch within rounding. ``last`` marks the last part.
+    - The model changes only in ``apply``, which clips the gradient, takes the step and returns the norm before
+      clipping. It is called once.
     - Leaving without ``apply`` drops the gradients and leaves no trace.
-    - Non-finite gradients make ``apply`` raise ``NonFiniteGradients`` and change nothing.
-    - A shortage of memory raises ``OutOfMemory``, never the library's own error, and holds no tensors alive; one that
-      leaves the step half taken raises ``StepTorn``, after which the state must be restored.
+    - If gradients are not finite, ``apply`` raises ``NonFiniteGradients`` and changes nothing.
+    - Running out of memory raises ``OutOfMemory``, never the library's own error, and keeps no tensors alive. If it
+      leaves the step incomplete, it raises ``StepTorn``, after which the state must be restored.
     """
 
     @abstractmethod
@@ -63,56 +64,57 @@ class Update(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Drop whatever was not applied."""
+        """Drop gradients that were not applied."""
 
 
 class Trainable(ABC):
     """A model wrapped for its device, with its optimizer.
 
     - ``update`` begins the step numbered ``step`` (the first is 1). All randomness of a step (dropout) is a function of
-      the seed and ``step``, so a step that is repeated or resumed draws the same, and no random state is saved.
-    - ``evaluate`` returns the summed loss of a batch's targets in nats, without dropout and without a trace.
-    - ``capture`` returns model, optimizer and description by value: later steps do not touch a copy. It raises
-      ``StateError`` while a failed ``apply`` may have left a step half taken.
-    - ``restore`` continues bit for bit from a captured folder; ``weights_only`` reads the model alone. A folder that
-      does not fit raises ``StateError`` and says what differs. Large files are opened by ``open_file`` and best read
-      from begin to end; others are read as they lie. What is read may be damaged: it is data, and never more.
+      the seed and ``step``, so a step that is repeated or resumed draws the same numbers, and no random state is saved.
+    - ``evaluate`` returns the summed loss of a batch's targets in nats, without dropout; it changes nothing.
+    - ``capture`` returns model, optimizer and description by value: later steps do not change a copy. It raises
+      ``StateError`` after a failed ``apply`` that may have left a step incomplete.
+    - ``restore`` continues bit for bit from a captured folder; ``weights_only`` reads the model only. A folder that
+      does not fit raises ``StateError`` with the difference. Large files are opened by ``open_file`` and best read from
+      beginning to end; the others are read directly. The content may be damaged and is treated as data, never as code.
     - ``evaluate`` raises ``OutOfMemory`` as ``Update`` does.
-    - Where several processes train one model, ``update`` (with its parts and ``apply``), ``capture``, ``restore``,
-      ``generate`` and ``sum_over_ranks`` are collective: each rank calls them in the same order, with parts of its own,
-      as many as the others. Gradients are summed over ranks, so a part weighs one over the targets of all ranks.
-      Where ``is_sharded``, ``capture`` gives on each rank what that rank holds, without a word to the others, and on
-      rank 0 also the parts that join them; else all of it on rank 0. ``restore`` takes what any number of ranks wrote.
+    - If several processes train one model, ``update`` (with its parts and ``apply``), ``capture``, ``restore``,
+      ``generate`` and ``sum_over_ranks`` are collective: every rank calls them in the same order, with its own parts,
+      equally many. Gradients are summed over ranks, so the weight of a part is one over the targets of all ranks.
+      If ``is_sharded``, ``capture`` returns each rank's own shards without communicating, and on rank 0 also the parts
+      that consolidate them; otherwise rank 0 returns the whole state. ``restore`` accepts what any number of ranks
+      wrote.
     """
 
     @property
     @abstractmethod
     def hardware(self) -> Hardware:
-        """Return where and how the model trains."""
+        """Return the device, the precision and the size of the model."""
 
     @property
     @abstractmethod
     def is_retry_safe(self) -> bool:
-        """Return whether an update that is left without ``apply`` leaves no trace, so that it can be tried again."""
+        """Return whether an update that is left without ``apply`` leaves no trace, so that it can be repeated."""
 
     @property
     @abstractmethod
     def memory_retries(self) -> int:
-        """Return how often so far the allocator got room only by giving back what it had kept: a shortage is near."""
+        """Return how often the allocator had to release cached memory so far: a sign that memory is nearly full."""
 
     @property
     @abstractmethod
     def is_sharded(self) -> bool:
-        """Return whether each rank holds, and captures, a part of the state."""
+        """Return whether each rank holds and captures only its own shard of the state."""
 
     @property
     @abstractmethod
     def num_positions(self) -> int | None:
-        """Return how many tokens of a text the model can see, None if it knows no such limit."""
+        """Return the maximum number of tokens that the model can read, None if there is no limit."""
 
     @abstractmethod
     def memory_bytes(self) -> int:
-        """Return the peak of memory in use: the device's if it has its own, else the process's resident size."""
+        """Return the peak memory in bytes: of the device if it has its own memory, otherwise of the process (RSS)."""
 
     @abstractmethod
     def update(self, *, step: int, learning_rate: float) -> Update:
@@ -124,24 +126,24 @@ class Trainable(ABC):
 
     @abstractmethod
     def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
-        """Return numbers that add up to the losses of all ranks, not yet read from the device; collective."""
+        """Return the sum of each loss over all ranks, not yet read from the device; collective."""
 
     @abstractmethod
     def generate(self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int) -> Sequence[int]:
-        """Return new token ids after ``prompt``, which has at least one, up to ``end_of_text`` (left out)."""
+        """Return new token ids after ``prompt`` (at least one id), up to ``end_of_text``, which is left out."""
 
     @abstractmethod
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
     ) -> None:
-        """Hand the ids that ``generate`` would return to ``tell``, each as it comes if that can be."""
+        """Call ``tell`` with each id that ``generate`` would return, as soon as it is known if possible."""
 
     @abstractmethod
     def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
         """Return the state by value.
 
-        Without ``copy`` what lies in host memory may be given as it is, for a save that ends before the next update:
-        it takes no memory then, and no time.
+        Without ``copy``, tensors in host memory may be returned as views, for a save that ends before the next update;
+        this takes neither memory nor time.
         """
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""The processes that train together."""
+"""The port for communication between the processes that train together."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class ProcessGroup(ABC):
     """One or more processes ("ranks") of one run.
 
     - ``rank`` lies in ``[0, size)`` and differs in each process.
-    - ``agree`` returns the same commands in the same order on every rank: all that any rank gave, by rank, each
-      once. Size 1 is the identity.
-    - ``gather`` returns every rank's text, by rank. ``sum`` returns the numbers' sums over all ranks, the same bits on
-      each; whole numbers up to 2**53 are exact.
+    - ``agree`` returns the same commands in the same order on every rank: all commands that any rank passed, ordered by
+      rank, without duplicates. With size 1 it returns its argument.
+    - ``gather`` returns every rank's text, ordered by rank. ``sum`` returns the sum of each number over all ranks, with
+      the same bits on each; integers up to 2**53 are exact.
     - ``barrier`` returns once every rank has called it.
-    - ``agree``, ``gather``, ``sum`` and ``barrier`` are collective: every rank calls them, in the same order. A rank
-      that is gone raises ``TrainingError`` on the others within the group's time-out; it never hangs for good.
+    - ``agree``, ``gather``, ``sum`` and ``barrier`` are collective: every rank calls them, in the same order. If a
+      rank is lost, they raise ``TrainingError`` on the others within the group's timeout; they never hang.
     - ``close`` may be called twice and is not collective.
     """
 
@@ -38,11 +38,11 @@ class ProcessGroup(ABC):
     @property
     @abstractmethod
     def timeout_seconds(self) -> float:
-        """Return after how long a rank that does not come is given up."""
+        """Return the seconds after which a rank that does not answer is considered lost."""
 
     @abstractmethod
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
-        """Return what every rank is to obey."""
+        """Return the commands that every rank has to execute."""
 
     @abstractmethod
     def gather(self, text: str) -> Sequence[str]:
@@ -50,7 +50,7 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def sum(self, numbers: Sequence[float]) -> Sequence[float]:
-        """Return the sum of each of ``numbers``, of which every rank has as many."""
+        """Return the sum over ranks of each of ``numbers``; every rank passes equally many."""
 
     @abstractmethod
     def barrier(self) -> None:

@@ -1,4 +1,4 @@
-"""What the machine has left."""
+"""The port for the resources of the machine."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 class ResourceProbe(ABC):
-    """Looks at the machine on which this process runs.
+    """Measures the machine on which this process runs.
 
-    - ``sample`` returns shares from 0 to 1 and rates that are not negative; what cannot be told is None.
-    - Shares of time and rates are those since the sample before, or since the probe was made.
-    - A call takes milliseconds, from one thread at a time, and leaves what it looks at alone.
+    - ``sample`` returns fractions from 0 to 1 and rates that are not negative; unknown values are None.
+    - Fractions of time and rates refer to the time since the previous sample, or since the probe was created.
+    - A call takes milliseconds, comes from one thread at a time, and changes nothing.
     - ``close`` may be called twice; ``sample`` is not called after it.
     """
 
     @abstractmethod
     def sample(self) -> ResourceSample:
-        """Return what is in use now."""
+        """Return the resources that are in use now."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what it looked with."""
+        """Release the resources of the probe itself."""

@@ -1,4 +1,4 @@
-"""Where the state of a run is kept."""
+"""The port for checkpoints: the store that holds the state of a run."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class StatePart(ABC):
 
 
 class JoinedPart(ABC):
-    """One file of a checkpoint that the first rank makes of files that the ranks have written.
+    """One file of a checkpoint that the first rank makes from files that the ranks have written.
 
-    ``name`` is as in ``StatePart``; ``consumes`` are files of the ranks that leave the checkpoint once all joined parts
-    are made.
+    ``name`` is as in ``StatePart``; ``consumes`` are the ranks' files that are removed from the checkpoint once all
+    joined parts are made.
     """
 
     name: str
@@ -45,18 +45,18 @@ class JoinedPart(ABC):
 
     @abstractmethod
     def chunks(self, read: Callable[[str, int, int], bytes]) -> Iterator[bytes | bytearray | memoryview]:
-        """Yield the file's bytes in order; ``read`` returns so many bytes of a rank's file from an offset on.
+        """Yield the file's bytes in order; ``read(name, offset, size)`` returns bytes of a rank's file.
 
-        Raises ``StateError`` if the ranks' files do not make up a whole.
+        Raises ``StateError`` if the ranks' files are incomplete or inconsistent.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class StateShare:
-    """What one of ``num_ranks`` processes has to do with a save that all of them write.
+    """The contribution of one of ``num_ranks`` processes to a checkpoint that all of them write.
 
-    ``save_id`` is the same on each, and another one in each save; ranks wait ``patience`` seconds for each other, and
-    ``is_over`` tells that nobody waits for it any more.
+    ``save_id`` is the same on all ranks and unique to each save. Ranks wait ``patience`` seconds for each other;
+    ``is_over`` returns whether the save has been abandoned.
     """
 
     save_id: str
@@ -68,13 +68,14 @@ class StateShare:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a run needs to go on from ``progress``.
+    """Everything that a run needs to continue from ``progress``.
 
-    With a ``share`` the parts are those of one rank, and there are ``JoinedPart`` among those of the first.
-    ``evaluation_loss`` is that of the held-out documents at this very step, in nats a token, None if nobody measured.
-    ``contract`` tells what the run is equal to so far, and ``conditions`` what a resume's bits depend on beside the
-    settings (ranks, device, threads), by name. Parts may be of what training changes, if whoever saves waits for that:
-    a store keeps none of them behind ``save``. ``saved_at`` is in seconds since 1970, as this host's clock has it.
+    With a ``share`` the parts are those of one rank; the first rank's include ``JoinedPart`` objects.
+    ``evaluation_loss`` is that of the held-out documents at this step, in nats per token, None if it was not measured.
+    ``contract`` says how exactly the run equals the undisturbed one so far, and ``conditions`` are the facts that the
+    bits of a resume depend on besides the settings (ranks, device, threads), by name. Parts may alias live training
+    state if the caller blocks until ``save`` returns: a store must not keep a part after that. ``saved_at`` is in
+    seconds since 1970 by this host's clock.
     """
 
     progress: Progress
@@ -91,7 +92,7 @@ class Snapshot:
 class CheckpointInfo:
     """A stored checkpoint: ``location`` is a path or URL for people and tools, ``num_bytes`` the size of its files.
 
-    The rest is as in the snapshot.
+    The other fields are as in ``Snapshot``.
     """
 
     progress: Progress
@@ -115,11 +116,11 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The newest valid checkpoint, None if there is none, and those that were set aside on the way to it.
+    """The newest valid checkpoint, None if there is none, and those that were set aside in the search for it.
 
-    ``folder`` holds the files of the snapshot's parts, verified, perhaps beside the store's own; they are readable
-    as long as this value is there, which may own them, until the store is collected or a later save's retention
-    deletes them.
+    ``folder`` contains the verified files of the snapshot's parts, and possibly files of the store itself. They stay
+    readable as long as this object exists, which may own them, until the store is garbage-collected or the retention of
+    a later save deletes them.
     """
 
     info: CheckpointInfo | None
@@ -129,32 +130,32 @@ class Loaded:
 
 
 class StateFile(Protocol):
-    """A file of a checkpoint, open to be read; both methods raise ``OSError``."""
+    """A file of a checkpoint, open for reading; both methods raise ``OSError``."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, fewer where the file ends: for what is small."""
+        """Return ``size`` bytes from ``offset`` on, fewer at the end of the file; for small reads."""
         ...
 
     def fill(self, offset: int, target: memoryview) -> int:
-        """Fill ``target`` with bytes from ``offset`` on; return how many there were. Fastest in ascending order.
+        """Fill ``target`` with bytes from ``offset`` on; return their number. Fastest in ascending order of offsets.
 
-        What was filled is best left as it is until the file is closed: it may be verified where it lies, and if it was
-        changed, all is read again.
+        Leave ``target`` unchanged until the file is closed: it may be verified in place, and if it was changed, the
+        whole file is read again.
         """
         ...
 
 
 class OpenFile(Protocol):
-    """Opens a file of the folder that came with it."""
+    """Opens files of the checkpoint folder that it was passed with."""
 
     def __call__(self, path: Path, /) -> AbstractContextManager[StateFile]:
-        """Return the open file, closed behind the block; it belongs to one thread."""
+        """Return the open file as a context manager that closes it; it belongs to one thread."""
         ...
 
 
 @contextmanager
 def open_plainly(path: Path) -> Iterator[StateFile]:
-    """Open a file that needs no verification any more."""
+    """Open a file that has been verified already."""
     with path.open("rb", buffering=0) as file:
         yield _PlainFile(file.fileno())
 
@@ -171,42 +172,45 @@ class _PlainFile:
 
 
 class StateStore(ABC):
-    """Keeps snapshots, all or nothing.
+    """Stores snapshots atomically.
 
-    - ``save`` returns once the snapshot is durable (it survives ``kill -9`` and power loss where the medium can); at
-      any earlier crash the store holds what it held before. A later change of the argument does not leak in.
-    - A failed ``save`` raises ``StateError``, leaves older checkpoints as they were and no litter that counts. What a
-      part raises comes through as it is, but for ``OSError``, which becomes ``StateError``.
+    - ``save`` returns once the snapshot is durable (it survives ``kill -9``, and power loss if the medium can). After a
+      crash at any earlier moment the store contains what it contained before. Later changes of the argument have no
+      effect.
+    - A failed ``save`` raises ``StateError``, leaves older checkpoints unchanged, and leaves no checkpoint
+      of its own. Exceptions of a part propagate unchanged, except ``OSError``, which becomes ``StateError``.
     - Saving a step that is already stored raises ``StateError`` and changes nothing.
-    - ``load`` returns exactly one saved snapshot's files, of the highest step that verifies. One that does not verify
-      is set aside, not deleted, and reported in ``rejected``; the next older one is used. It never returns a mixture.
-    - A medium that cannot be read, or a checkpoint of a later version, makes ``load`` and ``list`` raise
-      ``StateError`` and sets nothing aside.
-    - ``restore`` hands what ``load`` would return to ``into``, its folder and what opens the files in it, and returns
-      it. A store may verify what is read while it is read, so that a large state is read once, and what is used is
-      what was verified: read through what opens files, not from the folder. If it turns out to be other bytes, ``into``
-      is called again, for the same checkpoint or an older one; if none is left, None is returned though ``into`` was
-      called. What ``into`` raises of a checkpoint that verifies comes through.
-    - ``load`` and ``restore`` with ``at_most`` pass over later steps as if they were not there.
-    - ``supersede`` moves the checkpoints of later steps out of the way, the latest first: neither loaded nor listed any
-      more, on a disk set aside. Their steps can be saved again, and copies elsewhere are gone once ``flush`` returns.
-    - ``list`` names the complete checkpoints, oldest first, without verifying their bytes.
-    - Retention deletes only what is older than a durable successor, never the newest, what was just saved, what is
-      being copied elsewhere, or what ``spare`` named last. What it cannot delete the next save tries again; this one
-      has succeeded all the same.
+    - ``load`` returns the files of exactly one saved snapshot, that of the highest step that verifies. A checkpoint
+      that does not verify is set aside, not deleted, and reported in ``rejected``; the next older one is used. The
+      files of different snapshots are never mixed.
+    - If the medium cannot be read, or a checkpoint is of a later version, ``load`` and ``list`` raise ``StateError``
+      and set nothing aside.
+    - ``restore`` passes to ``into`` the folder that ``load`` would return and a function that opens files in it, and
+      returns the same value as ``load``. A store may verify bytes while they are read, so that a large state is read
+      only once and exactly the verified bytes are used: read through that function, not from the folder. If
+      verification fails, ``into`` is called again, for the same checkpoint or an older one; if none is left,
+      ``info`` is None although ``into`` was called. Exceptions of ``into`` for a checkpoint that verifies propagate.
+    - ``load`` and ``restore`` with ``at_most`` ignore later steps.
+    - ``supersede`` removes the checkpoints of later steps from ``load`` and ``list``, the latest first; on a disk they
+      are set aside. Their steps can be saved again, and copies elsewhere are deleted once ``flush`` returns.
+    - ``list`` returns the complete checkpoints, oldest first, without verifying their bytes.
+    - Retention deletes only checkpoints that are older than a durable successor, never the newest, the one just saved,
+      one that is being copied elsewhere, or one that the last ``spare`` protects. A deletion that fails is retried
+      after the next save; the current save succeeds nevertheless.
     - ``flush`` waits until all saves are durable; it is rank-local, idempotent, and callable from any thread.
-    - Where ``takes_shares``, a snapshot with a ``share`` is one rank's: the first rank calls ``save``, the others
-      ``contribute``, in any order. All are stored or none: if a rank fails, or does not come while the others have
-      patience, ``save`` raises ``StateError`` and says which. ``contribute`` returns once its parts are durable, and
-      raises ``StateError`` if they cannot be or nobody waits for them. Neither hangs.
-    - ``scrub`` verifies an older checkpoint, another each time, beside all else, and sets it aside if it is damaged.
+    - If ``takes_shares``, a snapshot with a ``share`` belongs to one rank: the first rank calls ``save``, the others
+      call ``contribute``, in any order. All shares are stored or none. If a rank fails, or does not arrive within the
+      others' ``patience``, ``save`` raises ``StateError`` and names it. ``contribute`` returns once its parts are
+      durable, and raises ``StateError`` if they cannot be, or if the save was abandoned. Neither hangs.
+    - ``scrub`` verifies an older checkpoint, a different one each time, concurrently with all other calls, and sets it
+      aside if it is damaged.
     - Not promised: two writers at once.
     """
 
     @property
     @abstractmethod
     def takes_shares(self) -> bool:
-        """Return whether several ranks can write one checkpoint here, each a share of it."""
+        """Return whether several ranks can write one checkpoint together, each its own share."""
 
     @abstractmethod
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
@@ -214,15 +218,15 @@ class StateStore(ABC):
 
     @abstractmethod
     def contribute(self, snapshot: Snapshot) -> None:
-        """Make the parts of ``snapshot``, a share, durable for the first rank's ``save``."""
+        """Make the parts of ``snapshot``, which has a share, durable for the first rank's ``save``."""
 
     @abstractmethod
     def load(self, *, at_most: int | None = None) -> Loaded:
-        """Return the newest checkpoint that verifies, of step ``at_most`` or an earlier one if that is given."""
+        """Return the newest checkpoint that verifies, at step ``at_most`` or earlier if it is given."""
 
     @abstractmethod
     def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
-        """Have ``into`` take over the state of the newest checkpoint that verifies; return it as ``load`` does."""
+        """Call ``into`` with the newest checkpoint that verifies; return the checkpoint as ``load`` does."""
 
     @abstractmethod
     def supersede(self, step: int) -> None:
@@ -234,7 +238,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Delete what failed saves and deletions of earlier starts have left; never while a save is under way."""
+        """Delete leftovers of failed saves and deletions of earlier starts; never called during a save."""
 
     @abstractmethod
     def spare(self, floor: RollBackFloor) -> None:
@@ -242,8 +246,8 @@ class StateStore(ABC):
 
     @abstractmethod
     def scrub(self) -> Sequence[Rejected]:
-        """Look into an older checkpoint; return it if it was set aside. Rank-local, callable from any thread."""
+        """Verify an older checkpoint; return it if it was set aside. Rank-local, callable from any thread."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Wait until nothing is in flight."""
+        """Wait until no save is in progress."""

@@ -1,4 +1,4 @@
-"""Tokens that are kept, so that text is tokenized once."""
+"""The port for cached tokens, by which text is tokenized only once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 class TokenCache(TokenSource):
     """A token source that a run fills, shard by shard.
 
-    - ``put`` writes a shard whole or not at all, whatever happens meanwhile; a shard that is there is left as it is.
-      What is written, as it is before any encryption, depends on nothing but the tokens and ``meta``, however the
-      tokens are cut into parts. ``meta`` is JSON
-      that is kept with them (counts, what was read); it is read behind the last part, so the parts may fill it in.
-      What the parts raise comes through, and nothing is written.
+    - ``put`` writes a shard atomically; a shard that exists is left unchanged. The bytes written, before encryption,
+      depend only on the tokens and ``meta``, not on how the tokens are divided into parts. ``meta`` is JSON that is
+      stored with the shard (counts, sources); it is read after the last part, so the parts may fill it in. If a part
+      raises, the exception propagates and nothing is written.
     - ``put`` may be called from several threads for several shards, and by several processes at once.
-    - ``missing`` tells which of the names have no shard yet, in their order.
-    - A full disk raises ``StateError`` and leaves every complete shard as it was.
-    - Within ``budget`` bytes: shards that nobody has pinned make room, chosen by the eviction policy; only what a
-      cache wrote is ever deleted. A shard is pinned while somebody holds what ``open`` returned for it. A budget that
-      the pinned shards and one more exceed raises ``ConfigurationError`` saying how much is needed, and evicts nothing.
-    - An evicted shard is missing like one that was never put: ``open`` raises ``DataError``, ``missing`` names it.
+    - ``missing`` returns the names that have no shard yet, in their order.
+    - A full disk raises ``StateError`` and leaves every complete shard unchanged.
+    - The cache stays within ``budget`` bytes: shards that are not pinned are evicted by the eviction policy, and only
+      files that a cache wrote are ever deleted. A shard is pinned while a result of ``open`` for it is in use. If the
+      pinned shards and the new one exceed the budget, ``put`` raises ``ConfigurationError`` with the bytes that are
+      needed, and evicts nothing.
+    - An evicted shard is like one that was never put: ``open`` raises ``DataError``, and ``missing`` returns its name.
     """
 
     @abstractmethod
@@ -36,8 +36,8 @@ class TokenCache(TokenSource):
 
     @abstractmethod
     def put(self, name: str, parts: Iterable[Tokens], meta: Mapping[str, object]) -> TokenShard:
-        """Write ``parts``, one after the other, as the shard ``name``."""
+        """Write the concatenation of ``parts`` as the shard ``name``."""
 
     @abstractmethod
     def meta(self, shard: TokenShard) -> Mapping[str, object]:
-        """Return what was kept with ``shard``."""
+        """Return the ``meta`` that was stored with ``shard``."""

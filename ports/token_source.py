@@ -1,4 +1,4 @@
-"""Documents that are tokens already, with random access."""
+"""The port for documents that are tokenized already, with random access."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class TokenShard:
 class Tokens:
     """A shard's documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, its end-of-text included.
 
-    ``ids`` uint16 or uint32, perhaps a memory map, or decrypted slice by slice; ``offsets`` int64 with one entry more
-    than documents; ``hashes`` uint64, one a document, equal for equal documents: whether a document is held out follows
-    from it.
+    ``ids`` uint16 or uint32, (num_tokens,), possibly a memory map, or decrypted slice by slice; ``offsets`` int64,
+    (num_documents + 1,); ``hashes`` uint64, (num_documents,), equal for equal documents; they decide which documents
+    are held out.
     """
 
     ids: TokenIds
@@ -46,11 +46,11 @@ class TokenSource(ABC):
     """Tokenized documents in shards that never change.
 
     - ``shards`` has the same order each time, sorted by name.
-    - ``open`` reads nothing that is not asked for, and may be called often and from several threads; what it returned
-      stays readable whatever happens to the source afterwards.
-    - A shard that was damaged, or is not there, raises ``DataError`` that names it and says how to get it again.
-    - ``derive(shard, key, make)`` returns what ``make`` makes of the shard's tokens, from an earlier call with the same
-      ``key`` if that was kept, also by another process; so ``make`` must be a pure function that ``key`` identifies.
+    - ``open`` reads lazily, and may be called often and from several threads; its result stays readable whatever
+      happens to the source afterwards.
+    - A damaged or missing shard raises ``DataError``, which names it and says how to recreate it.
+    - ``derive(shard, key, make)`` returns ``make`` of the shard's tokens, possibly from an earlier call with the same
+      ``key``, also of another process; so ``make`` must be a pure function that ``key`` identifies.
     - ``fingerprint`` identifies all documents and their order.
     """
 
@@ -72,7 +72,7 @@ class TokenSource(ABC):
 
     @abstractmethod
     def files(self) -> DataFiles | None:
-        """Return what the tokens are wherever they lie; None says that only ``fingerprint`` tells it."""
+        """Return the identity of the tokens, independent of their place; None: only ``fingerprint`` is known."""
 
     @abstractmethod
     def identify(self, known: DataFiles | None = None) -> DataFiles | None:

@@ -1,4 +1,4 @@
-"""Text to token ids and back."""
+"""The port for the conversion of text to token ids and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Encoded:
     """Token ids of several documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
 
-    ``ids`` is uint16 or uint32, ``offsets`` int64 with one entry more than documents.
+    ``ids`` is uint16 or uint32, (num_tokens,); ``offsets`` int64, (num_documents + 1,).
     """
 
     ids: NDArray[np.unsignedinteger]
@@ -33,15 +33,15 @@ class Encoded:
 class Tokenizer(ABC):
     """Encodes documents, always as ordinary text.
 
-    - Pure: equal documents give equal ids, and a batch equals its documents one by one.
-    - Ids lie in ``[0, vocabulary_size)``. No special token is added, and a literal special token in a document does
+    - Pure: equal documents give equal ids, and encoding a batch equals encoding its documents one by one.
+    - Ids lie in ``[0, vocabulary_size)``. No special token is added, and the text of a special token in a document does
       not become the special id.
-    - ``decode(encode(text))`` gives ``text`` back, if the tokenizer is lossless.
+    - ``decode(encode(text))`` returns ``text``, if the tokenizer is lossless.
     - ``token_bytes`` summed over a document's ids is the length of its UTF-8 bytes, if the tokenizer is lossless.
-    - ``fingerprint`` is equal for one tokenizer wherever it is loaded, and differs where encoding differs.
+    - ``fingerprint`` is the same wherever a tokenizer is loaded, and differs if the encoding differs.
     - A document that UTF-8 cannot hold (a lone surrogate) raises ``DataError``.
     - Usable from several threads at once.
-    - ``write`` puts files into a folder that Hugging Face's ``AutoTokenizer`` loads as it is.
+    - ``write`` puts files into a folder that Hugging Face's ``AutoTokenizer`` can load directly.
     """
 
     @property
@@ -52,12 +52,12 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def end_of_text(self) -> int:
-        """Return the id that the packer puts behind each document."""
+        """Return the id that the packer puts after each document."""
 
     @property
     @abstractmethod
     def token_bytes(self) -> NDArray[np.int32]:
-        """Return how many bytes of text each id stands for, int32 (vocabulary_size,), 0 for special ids."""
+        """Return the number of bytes of text that each id stands for, int32, (vocabulary_size,), 0 for special ids."""
 
     @abstractmethod
     def encode(self, documents: Sequence[str]) -> Encoded:
@@ -69,7 +69,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def write(self, folder: Path) -> None:
-        """Write its files into ``folder``, which exists, the same bytes each time."""
+        """Write the tokenizer's files into the existing ``folder``, with the same bytes each time."""
 
     @abstractmethod
     def fingerprint(self) -> str:

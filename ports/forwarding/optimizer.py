@@ -46,7 +46,7 @@ class ForwardingUpdate(Update):
 
 
 class ForwardingTrainable(Trainable):
-    """Trains as ``inner`` does."""
+    """Trains with ``inner``."""
 
     def __init__(self, inner: Trainable) -> None:
         self.inner = inner

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ForwardingProcessGroup(ProcessGroup):
-    """Lets this process take part as ``inner`` does."""
+    """Communicates through ``inner``."""
 
     def __init__(self, inner: ProcessGroup) -> None:
         self.inner = inner

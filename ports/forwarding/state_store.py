@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ForwardingStateStore(StateStore):
-    """Keeps what ``inner`` keeps."""
+    """Stores checkpoints in ``inner``."""
 
     def __init__(self, inner: StateStore) -> None:
         self.inner = inner

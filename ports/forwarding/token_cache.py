@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ForwardingTokenCache(TokenCache):
-    """Keeps the tokens that ``inner`` keeps."""
+    """Caches tokens in ``inner``."""
 
     def __init__(self, inner: TokenCache) -> None:
         self.inner = inner

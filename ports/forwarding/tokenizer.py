@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ForwardingTokenizer(Tokenizer):
-    """Encodes as ``inner`` does."""
+    """Encodes with ``inner``."""
 
     def __init__(self, inner: Tokenizer) -> None:
         self.inner = inner

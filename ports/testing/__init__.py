@@ -1,1 +1,1 @@
-"""Contract suites: one class of tests a port, a test a promise; adapters from outside run them too."""
+"""Contract suites: one class of tests for each port, one test for each promise; also for adapters of other packages."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class DataSourceContract:
-    """What every ``DataSource`` promises; derive and override the fixtures.
+    """The contract of every ``DataSource``; derive and override the fixtures.
 
     ``source`` has two units or more, and one of them three documents or more. ``tells_bytes`` is True where it can
     tell how many bytes it has read.
@@ -34,12 +34,12 @@ class DataSourceContract:
 
     @pytest.fixture
     def reopen(self) -> Callable[[], DataSource]:
-        """Return a function that opens what ``source`` reads as another process would."""
+        """Return a function that opens the data of ``source`` as another process would."""
         raise NotImplementedError
 
     @pytest.fixture
     def change(self) -> Callable[[], None]:
-        """Return a function that gives one unit other bytes, for whoever opens it afterwards."""
+        """Return a function that changes the bytes of one unit for later readers."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -89,7 +89,7 @@ class DataSourceContract:
             assert list(source.read(unit, unit.start)) == list(source.read(unit))
 
     def test_positions_grow(self, source: DataSource) -> None:
-        """Each document starts where the one before ended, or behind, and ends behind its start."""
+        """Each document starts at or after the end of the one before, and ends after its start."""
         for unit in source.units():
             end = unit.start
             for document in source.read(unit):
@@ -128,7 +128,7 @@ class DataSourceContract:
         assert list(source.read(unit, resumed[0].end)) == documents[2:]
 
     def test_a_unit_ends_and_stays_ended(self, source: DataSource) -> None:
-        """Behind the last document there is nothing, however often one asks."""
+        """Reading after the last document yields nothing, however often it is repeated."""
         for unit in source.units():
             reading = source.read(unit)
             documents = list(reading)
@@ -138,7 +138,7 @@ class DataSourceContract:
                 assert list(source.read(unit, documents[-1].end)) == []
 
     def test_a_bad_record_is_rejected_where_it_lies(self, damaged: tuple[DataSource, int]) -> None:
-        """What cannot be used comes as ``Rejected`` in its place, naming unit and position, and the rest behind it."""
+        """An unusable record is yielded as ``Rejected`` in its place, followed by the other documents."""
         source, position = damaged
         (unit,) = source.units()
         first, bad, last = source.read(unit)
@@ -152,7 +152,7 @@ class DataSourceContract:
         assert "\n" not in bad.reason
 
     def test_resumes_around_a_bad_record(self, damaged: tuple[DataSource, int]) -> None:
-        """Reading from where a bad record starts or ends gives exactly what came there before."""
+        """Reading from the start or the end of a bad record yields exactly the documents that followed it before."""
         source, _ = damaged
         (unit,) = source.units()
         items = list(source.read(unit))
@@ -212,7 +212,7 @@ class DataSourceContract:
         assert self.tells_bytes or told == [0, 0, 0]
 
     def test_what_was_read_never_falls(self, source: DataSource) -> None:
-        """While several threads read, another one may ask at any time, and is never told less than before."""
+        """While several threads read, another one may ask for the counts at any time, and they never decrease."""
         units = list(source.units())
         told = [(source.bytes_read, source.read_retries)]
         with ThreadPoolExecutor(4) as pool:

@@ -1,4 +1,4 @@
-"""The promises of ``holdfast.ports.event_bus`` as tests."""
+"""The contract of ``EventBus``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Unrelated(Event):
 
 
 class Listener:
-    """Remembers what it heard, in a list that outlives it."""
+    """Remembers the events that it received, in a list that outlives it."""
 
     def __init__(self, heard: list[Event]) -> None:
         self._heard = heard
@@ -142,7 +142,7 @@ class EventBusContract(ABC):
         assert special == [HappenedAgain(1)]
 
     def test_a_failing_handler_does_not_stop_the_next(self, bus: EventBus, heard: list[Event]) -> None:
-        """What a handler raises reaches neither the handlers after it nor the publisher."""
+        """An exception of a handler reaches neither the handlers after it nor the publisher."""
         bus.subscribe(Happened, Failing(ValueError("broken")))
         bus.subscribe(Happened, heard.append)
         bus.publish(Happened(1))
@@ -183,7 +183,7 @@ class EventBusContract(ABC):
         assert [failure.event for failure in heard if isinstance(failure, HandlerFailed)] == ["Happened", "Unrelated"]
 
     def test_handlers_survive_garbage_collection(self, bus: EventBus, heard: list[Event]) -> None:
-        """Lambdas, bound methods and callable objects that nobody else holds live as long as the bus."""
+        """Lambdas, bound methods and callable objects without other references live as long as the bus."""
         bus.subscribe(Happened, lambda event: heard.append(event))  # noqa: PLW0108  a lambda is the point
         bus.subscribe(Happened, Listener(heard).hear)
         bus.subscribe(Happened, Failing(ValueError("broken")))
@@ -193,7 +193,7 @@ class EventBusContract(ABC):
         assert [type(event) for event in heard] == [Happened, Happened, HandlerFailed]
 
     def test_two_buses_are_strangers(self, bus: EventBus, heard: list[Event]) -> None:
-        """What one bus publishes is not heard on another."""
+        """Events of one bus are not delivered on another."""
         other = self.make_bus()
         bus.subscribe(Happened, heard.append)
         other.publish(Happened(1))

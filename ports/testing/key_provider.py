@@ -25,7 +25,7 @@ _across_examples = settings(
 
 
 class KeyProviderContract:
-    """What every ``KeyProvider`` promises; derive and override ``new``."""
+    """The contract of every ``KeyProvider``; derive and override ``new``."""
 
     @pytest.fixture
     def new(self) -> Callable[..., KeyProvider]:
@@ -47,7 +47,7 @@ class KeyProviderContract:
         assert provider.unwrap(provider.wrap(data_key, context), context) == data_key
 
     def test_another_provider_of_the_same_key_unwraps(self, new: Callable[..., KeyProvider]) -> None:
-        """What a process wrapped, a later one reads."""
+        """A key that one process wrapped can be unwrapped by a later one."""
         assert new(0).unwrap(new(0).wrap(_DATA_KEY, b"run"), b"run") == _DATA_KEY
 
     @pytest.mark.parametrize(("context", "other"), [(b"run 1", b"run 2"), (b"", b"0"), (b"a", b"")])
@@ -69,7 +69,7 @@ class KeyProviderContract:
                 provider.unwrap(WrappedKey(wrapped.key_id, data), b"run")
 
     def test_the_data_key_is_hidden(self, provider: KeyProvider) -> None:
-        """What is stored does not hold the data key, and is different each time."""
+        """The wrapped key does not contain the data key, and differs each time."""
         first, second = (provider.wrap(_DATA_KEY, b"run") for _ in range(2))
         assert _DATA_KEY not in first.data
         assert first.data != second.data

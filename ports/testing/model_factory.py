@@ -1,4 +1,4 @@
-"""What every model factory promises, as tests: subclass ``ModelFactoryContract`` and fill in the hooks."""
+"""The contract of ``ModelFactory``: derive from ``ModelFactoryContract`` and implement its hooks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ModelFactoryContract(ABC):
 
     @abstractmethod
     def make_factory_without(self, vocabulary_size: int) -> ModelFactory[Any] | None:
-        """Return a factory whose model cannot embed so many ids, or None if it makes each model large enough."""
+        """Return a factory whose model cannot embed that many ids, or None if its models always can."""
 
     def random_states(self) -> Mapping[str, object]:
         """Return the states of the process's random generators, comparable with ``==``."""

@@ -1,4 +1,4 @@
-"""The promises of ``holdfast.ports.monitor`` as tests."""
+"""The contract of ``Monitor``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MonitorContract(ABC):
 
     @abstractmethod
     def recorded(self, monitor: Monitor, folder: Path) -> Iterable[tuple[int, Mapping[str, float]]] | None:
-        """Return what stands in the sink now, in any order, or None if the sink cannot be read back."""
+        """Return the content of the sink, in any order, or None if the sink cannot be read back."""
 
     def as_kept(self, value: float) -> float:
         """Return ``value`` as precisely as the sink keeps it."""
@@ -104,7 +104,7 @@ class MonitorContract(ABC):
         assert self._figures(monitor, tmp_path) == []
 
     def test_rewind_forgets_later_steps_only(self, monitor: Monitor, tmp_path: Path) -> None:
-        """``rewind`` forgets what came after the step, whatever the order, and keeps the step and what was before."""
+        """``rewind`` removes later steps, in whatever order they were recorded, and keeps the step and earlier ones."""
         self._needs(self.forgets)
         for step in (0, 5, 2, 3, 4):
             monitor.record(step, {"loss": float(step)})
@@ -133,7 +133,7 @@ class MonitorContract(ABC):
         assert self._figures(monitor, tmp_path) == self._expected([(0, {"loss": 7.0})])
 
     def test_rewind_reaches_an_earlier_process(self, monitor: Monitor, tmp_path: Path) -> None:
-        """What an earlier monitor recorded after the step is forgotten, and the rest stays."""
+        """Later steps that an earlier monitor recorded are removed, and the others stay."""
         self._needs(self.outlives)
         for step in (1, 2, 3):
             monitor.record(step, {"loss": float(step)})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OptimizerContract(UpdateContract):
-    """What every ``Optimizer`` promises, a test a sentence; derive and fill in the hooks of ``OptimizerCases``."""
+    """The contract of every ``Optimizer``; derive and implement the hooks of ``OptimizerCases``."""
 
     def test_what_is_captured_without_a_copy_is_what_a_copy_holds(self) -> None:
         """Until the next step ``capture`` gives the same files either way, as often as it is asked."""
@@ -206,14 +206,14 @@ class OptimizerContract(UpdateContract):
         assert texts[0] == texts[1]
 
     def test_generate_leaves_training_untouched(self) -> None:
-        """Training goes on after a generated text as if there had been none."""
+        """Training continues after generating text as if no text had been generated."""
         trainable = self.trained(1)
         trainable.generate([1], Sampling(max_new_tokens=8), end_of_text=END_OF_TEXT)
         self.train(trainable, (2, 3))
         assert files_of(trainable.capture()) == files_of(self.trained(3).capture())
 
     def test_the_hardware_has_positive_figures(self) -> None:
-        """What MFU and people are told is there and above zero."""
+        """The hardware figures for MFU and for people are present and positive."""
         trainable = self.prepare()
         hardware = trainable.hardware
         assert hardware.device

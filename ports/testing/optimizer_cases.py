@@ -1,4 +1,4 @@
-"""What the tests of ``holdfast.ports.testing.optimizer`` are made of."""
+"""Helpers of the contract suite ``holdfast.ports.testing.optimizer``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write(parts: Iterable[StatePart | JoinedPart], folder: Path) -> Path:
 
 
 def files_of(parts: Iterable[StatePart | JoinedPart]) -> dict[str, bytes]:
-    """Return the bytes of the files that ``parts``, of all ranks, are: what two states are compared by."""
+    """Return the bytes of the files that ``parts`` of all ranks make up, for comparing two states."""
     parts = list(parts)
     joined = [part for part in parts if isinstance(part, JoinedPart)]
     files = {part.name: b"".join(part.chunks()) for part in parts if isinstance(part, StatePart)}
@@ -78,7 +78,7 @@ def take_step(
 
 
 class OptimizerCases(ABC):
-    """What an optimizer's tests ask of a subclass, and what they do with it.
+    """Hooks that an optimizer's contract test must implement, and helpers for its tests.
 
     ``tolerance`` is the rounding that sums in another order may cost, relative for losses and norms, absolute for
     weights; ``rate`` a learning rate that trains the model.

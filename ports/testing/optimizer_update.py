@@ -1,4 +1,4 @@
-"""The part of ``holdfast.ports.testing.optimizer`` that is about one step."""
+"""The contract of ``Update``: one optimizer step."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class UpdateContract(OptimizerCases):
         assert losses[0] / batch.num_targets == pytest.approx(math.log(VOCABULARY_SIZE), rel=0.2)
 
     def test_padding_and_first_tokens_are_no_targets(self) -> None:
-        """Only what the loss mask marks is predicted: a batch without targets has no loss."""
+        """Only tokens marked by the loss mask are targets: a batch without targets has no loss."""
         assert float(self.prepare().evaluate(without_targets(packed_batch()))) == 0.0
 
     def test_nothing_changes_before_apply(self) -> None:
@@ -74,7 +74,7 @@ class UpdateContract(OptimizerCases):
             assert files_of(trainable.capture()) == before
 
     def test_an_abandoned_update_leaves_no_trace(self) -> None:
-        """Training goes on after an update without ``apply`` as if it had never begun."""
+        """Training continues after an update without ``apply`` as if it had never begun."""
         trainable = self.trained(1)
         self.need_retries(trainable)
         with trainable.update(step=2, learning_rate=self.rate) as update:
@@ -100,7 +100,7 @@ class UpdateContract(OptimizerCases):
     @pytest.mark.parametrize("weight", [math.inf, math.nan])
     @pytest.mark.parametrize("steps", [0, 1])
     def test_non_finite_gradients_change_nothing(self, weight: float, steps: int) -> None:
-        """Gradients that are no numbers raise ``NonFiniteGradients``, and training goes on as if never begun."""
+        """Non-finite gradients raise ``NonFiniteGradients``, and training continues as if it had never begun."""
         trainable = self.trained(steps)
         with trainable.update(step=steps + 1, learning_rate=self.rate) as update:
             update.accumulate(packed_batch(), weight=weight, last=True)
@@ -134,7 +134,7 @@ class UpdateContract(OptimizerCases):
         ]
 
     def test_a_shortage_holds_nothing_alive(self) -> None:
-        """``OutOfMemory``, kept with its traceback, does not keep what must be freed for another try."""
+        """``OutOfMemory``, held with its traceback, does not keep memory alive that must be freed for a retry."""
         trainable, allocated = self.prepare_short_of_memory()
         self.need_retries(trainable)
         batch = packed_batch()

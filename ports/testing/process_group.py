@@ -1,4 +1,4 @@
-"""The promises of ``holdfast.ports.process_group`` as tests."""
+"""The contract of ``ProcessGroup``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ProcessGroupContract(ABC):
         assert list(results) == [expected] * len(results)
 
     def test_one_rank_is_the_identity(self) -> None:
-        """A group of one returns what it was given, at once."""
+        """A group of one returns its argument immediately."""
         results = self.on_each_rank(agree_once, timeout_seconds=30)
         assert len(results) > 1 or results[0] == [to_json(command) for command in every_kind(0)]
 
@@ -108,7 +108,7 @@ class ProcessGroupContract(ABC):
 
 
 def every_kind(rank: int) -> list[Command]:
-    """Return one of each command, told apart by rank."""
+    """Return one command of each kind, distinguishable by rank."""
     return [
         StopRun(f'rank {rank} says "stop" · \n\0 \N{SNOWMAN}', signal=15),
         SplitBatch(rank + 1),
@@ -131,37 +131,37 @@ def place(group: ProcessGroup) -> list[int]:
 
 
 def agree_once(group: ProcessGroup) -> list[Any]:
-    """Return what one call agreed on."""
+    """Return the commands that one call returned."""
     return [to_json(command) for command in group.agree(every_kind(group.rank))]
 
 
 def agree_on_every_kind(group: ProcessGroup) -> list[Any]:
-    """Return what was agreed on when each rank gave one of each command."""
+    """Return the commands after each rank passed one command of each kind."""
     return _agreed(group, [every_kind(group.rank)])
 
 
 def agree_on_what_the_last_rank_wants(group: ProcessGroup) -> list[Any]:
-    """Return what was agreed on when only the last rank gave a command."""
+    """Return the commands after only the last rank passed one."""
     return _agreed(group, [[Evaluate()] if group.rank == group.size - 1 else []])
 
 
 def agree_on_nothing(group: ProcessGroup) -> list[Any]:
-    """Return what was agreed on when nobody gave a command."""
+    """Return the commands after no rank passed any."""
     return _agreed(group, [[], [], []])
 
 
 def agree_in_many_rounds(group: ProcessGroup) -> list[Any]:
-    """Return what was agreed on in many rounds."""
+    """Return the commands of many rounds."""
     return _agreed(group, [some_commands(group.rank, number) for number in range(_NUM_ROUNDS)])
 
 
 def text_of(rank: int, number: int) -> str:
-    """Return what a rank brings to a round: nothing to the first, more on later ranks."""
+    """Return the commands that a rank passes in a round: none in the first, more on later ranks."""
     return ("\N{SNOWMAN} " + "x" * rank * 99) * number
 
 
 def gather_texts(group: ProcessGroup) -> list[list[str]]:
-    """Return what was gathered in each of three rounds."""
+    """Return the gathered texts of three rounds."""
     return [list(group.gather(text_of(group.rank, number))) for number in range(3)]
 
 

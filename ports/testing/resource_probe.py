@@ -1,4 +1,4 @@
-"""The promises of ``holdfast.ports.resource_probe`` as tests."""
+"""The contract of ``ResourceProbe``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ResourceProbeContract(ABC):
         probe.close()
 
     def test_shares_and_rates_are_what_they_are_called(self, probe: ResourceProbe) -> None:
-        """Each share lies between 0 and 1, no rate is negative, and only what cannot be told is None, each time."""
+        """Each fraction lies between 0 and 1, no rate is negative, and only unknown values are None."""
         for _ in range(2):
             figures = asdict(probe.sample())
             rates = {name: figures.pop(name) for name in ("disk_bytes", "network_bytes")}

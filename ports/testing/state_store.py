@@ -30,7 +30,7 @@ _FILES = st.dictionaries(_NAMES, st.binary(max_size=200), max_size=4)
 
 
 class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreReturns, StateStoreShares):
-    """What every ``StateStore`` promises; derive, override ``new_store``, and ``reopen`` if it outlives its object.
+    """The contract of every ``StateStore``; derive, override ``new_store``, and ``reopen`` if it is durable.
 
     ``keep`` is how many checkpoints the stores under test keep; ``own_files`` are the names of files that a store puts
     beside those of the parts.
@@ -46,7 +46,7 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
 
     @pytest.fixture
     def reopen(self) -> Callable[[StateStore], StateStore]:
-        """Return a function that opens what a store keeps as another process would."""
+        """Return a function that opens the content of a store as another process would."""
         return lambda store: store
 
     @pytest.fixture
@@ -89,7 +89,7 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
     def test_a_later_change_of_the_argument_does_not_leak_in(
         self, store: StateStore, reopen: Callable[[StateStore], StateStore]
     ) -> None:
-        """What is loaded is what was given to ``save``, whatever happens to the parts and their list afterwards."""
+        """``load`` returns what was passed to ``save``, whatever happens to the parts and their list afterwards."""
         data = bytearray(b"as it was")
         parts = [BytesPart("model", data)]
         store.save(Snapshot(Progress(step=1), "periodic", parts))
@@ -102,7 +102,7 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
     def test_a_failing_part_leaves_the_store_as_it_was(
         self, store: StateStore, reopen: Callable[[StateStore], StateStore], error: BaseException
     ) -> None:
-        """What a part raises comes through, the store is as before, and the same step can then be saved."""
+        """An exception of a part propagates, the store is unchanged, and the same step can be saved afterwards."""
         store.save(snapshot_of(1, {"model": b"one"}))
         before = self.state(store)
         snapshot = snapshot_of(2, {"model": b"two"})
@@ -152,18 +152,18 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
         check()
 
     def test_loading_again_gives_the_same(self, store: StateStore) -> None:
-        """``load`` changes nothing that it returns, and what it returned first stays readable."""
+        """Repeated calls of ``load`` return the same, and the first result stays readable."""
         store.save(snapshot_of(1, {"model": b"one", "rng/rank-00000": b"r"}))
         first = store.load()
         assert self.contents(store.load()) == self.contents(first) == {"model": b"one", "rng/rank-00000": b"r"}
 
     def test_list_is_oldest_first(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """``list`` names what ``save`` returned, in the order of steps, not of names or saves."""
+        """``list`` returns what ``save`` returned, in the order of steps, not of names or saves."""
         saved = [store.save(snapshot_of(step, {"model": b"x" * step})) for step in (9, 100, 20)]
         assert list(reopen(store).list()) == [saved[0], saved[2], saved[1]]
 
     def test_what_was_measured_is_kept(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """``save``, ``list`` and ``load`` tell the evaluation loss of a snapshot, to the last bit, or that none was."""
+        """``save``, ``list`` and ``load`` return the evaluation loss of a snapshot to the last bit, or None."""
         for step, loss in ((1, 0.1 + 0.2), (2, None)):
             assert store.save(replace(snapshot_of(step, {}), evaluation_loss=loss)).evaluation_loss == loss
         assert [info.evaluation_loss for info in reopen(store).list()] == [0.1 + 0.2, None][-self.keep :]

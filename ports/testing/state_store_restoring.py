@@ -1,4 +1,4 @@
-"""The contract of ``StateStore`` with a run that takes over what is stored."""
+"""The contract of ``StateStore`` on restoring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StateStoreRestoring:
-    """What a ``StateStore`` promises to whoever takes a stored state over."""
+    """The contract of ``StateStore.restore``."""
 
     def state(self, store: StateStore) -> tuple[Sequence[CheckpointInfo], CheckpointInfo | None, Mapping[str, bytes]]:
         """Return all that the promise lets a caller see of ``store``."""
@@ -47,7 +47,7 @@ class StateStoreRestoring:
         assert found == [data[steps[-1] :]]
 
     def test_what_is_changed_while_the_file_is_open_is_no_damage(self, store: StateStore) -> None:
-        """Whoever works on the bytes at once may be called again, and the checkpoint stays."""
+        """A caller that uses the bytes while they are read may be called again, and the checkpoint stays."""
         data = bytes(range(256)) * 20_000
         for step in (1, 2):
             store.save(snapshot_of(step, {"model": data}))
@@ -75,7 +75,7 @@ class StateStoreRestoring:
         assert handed == []
 
     def test_what_whoever_takes_over_raises_comes_through(self, store: StateStore) -> None:
-        """A checkpoint that verifies and does not fit is nobody's fault but the caller's: it stays as it was."""
+        """A checkpoint that verifies but does not fit the caller's model stays unchanged."""
         for step in (1, 2):
             store.save(snapshot_of(step, {"model": b"one"}))
         before, error = self.state(store), ValueError("it does not fit")

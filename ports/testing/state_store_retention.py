@@ -1,4 +1,4 @@
-"""What every state store deletes, and what it does not."""
+"""The contract of ``StateStore`` on retention."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StateStoreRetention:
         assert saved in store.list()
 
     def test_retention_spares_the_way_back(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """What a run may have to go back to stays beside the newest ones, until something else is named."""
+        """Checkpoints that a roll-back may need stay besides the newest ones, until other ones are named."""
         last = 6 + self.keep
         for step in range(1, last + 1):
             store.spare(RollBackFloor(step=5, every=2))

@@ -1,4 +1,4 @@
-"""The contract of ``StateStore`` with a run that goes back to an earlier step."""
+"""The contract of ``StateStore`` on roll-backs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StateStoreReturns:
-    """What a ``StateStore`` promises of steps that are gone back to, and of those behind them."""
+    """The contract of ``StateStore`` on the steps before and after a roll-back."""
 
     keep: ClassVar[int] = 3
 

@@ -1,4 +1,4 @@
-"""The contract of ``StateStore`` where several ranks write one checkpoint."""
+"""The contract of ``StateStore`` on checkpoints that several ranks write together."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ FILES = {
 
 
 class StateStoreShares:
-    """What a ``StateStore`` promises that ``takes_shares``; the tests skip others.
+    """The contract of a ``StateStore`` that ``takes_shares``; the tests skip other stores.
 
     ``open_rank`` opens one and the same store, empty at first, as that of another rank each time.
     """
@@ -78,7 +78,7 @@ class StateStoreShares:
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_shares_make_one_checkpoint(self, open_rank: Callable[[], StateStore], order: tuple[int, int]) -> None:
-        """Whoever comes first, all ranks' files and what is joined of them are there, and what was consumed is not."""
+        """In any order of ranks, the files of all ranks and the joined files exist, and consumed files do not."""
         stores = [open_rank() for _ in range(2)]
         assert all(store.takes_shares for store in stores)
         shares = shares_of(4)
@@ -95,7 +95,7 @@ class StateStoreShares:
     @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "no room"), ValueError("a part's own")])
     @pytest.mark.parametrize("failing", [0, 1])
     def test_all_ranks_or_none(self, open_rank: Callable[[], StateStore], failing: int, error: Exception) -> None:
-        """If a rank fails, nothing is stored, nobody waits for a time-out, and what was there before is as it was."""
+        """If a rank fails, nothing is stored, no rank waits for a timeout, and the store is unchanged."""
         stores = [open_rank() for _ in range(2)]
         stores[0].save(snapshot_of(1, {"model": b"one"}))
         over = Event()
@@ -129,7 +129,7 @@ class StateStoreShares:
 
     @pytest.mark.parametrize("missing", [0, 1])
     def test_what_is_over_is_given_up(self, open_rank: Callable[[], StateStore], missing: int) -> None:
-        """A save for which nobody waits any more ends at once, whatever the store's patience."""
+        """An abandoned save ends immediately, whatever its ``patience``."""
         store = open_rank()
         shares = shares_of(4, patience=3600.0, is_over=lambda: True)
         with pytest.raises(StateError):

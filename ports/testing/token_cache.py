@@ -55,7 +55,7 @@ class _ByName:
 
 
 class TokenCacheContract(TokenSourceContract):
-    """What every ``TokenCache`` promises, beside what token sources do; derive, and override ``new_cache``."""
+    """The contract of every ``TokenCache``, beyond that of ``TokenSource``; derive and override ``new_cache``."""
 
     @pytest.fixture
     def new_cache(self) -> NewCache:
