@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @final
 class DiskStateStore(StateStore):
-    """Keeps checkpoints under ``root``, as ``Retention`` says; one process at a time may write to it.
+    """Keeps checkpoints under ``root``, as ``retention`` says; one process at a time may write to it.
 
         checkpoints/checkpoint-N/   the parts' files, MANIFEST.json (their sizes and hashes), COMMIT (its hash)
         quarantine/                 what failed verification, named after its defect
@@ -50,17 +50,14 @@ class DiskStateStore(StateStore):
     def __init__(
         self,
         root: Path,
+        retention: Retention,
         *,
-        keep: int,
-        keep_every: int = 0,
-        keep_best: int = 0,
-        keep_hours: float = 0.0,
         encryption: CheckpointEncryption | None = None,
         guard: AccessGuard | None = None,
         files: FileOperations | None = None,
     ) -> None:
         self.guard = guard or AccessGuard()
-        self.retention = Retention(keep, keep_every, keep_best, keep_hours)
+        self.retention = retention
         self._files = files or FileOperations()
         self._folder = StoreFolder(root.absolute(), self._files, self.guard)
         self._writer = CheckpointWriter(self._files, encryption)

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 @final
 class MemoryStateStore(BasicStateStore):
-    """Keeps snapshots as bytes, as ``Retention`` says; nothing survives the process, and nothing is ever rejected.
+    """Keeps snapshots as bytes, as ``retention`` says; nothing survives the process, and nothing is ever rejected.
 
     ``load`` returns folders in the system's temporary one, deleted with the store.
     """
 
-    def __init__(self, *, keep: int, keep_every: int = 0, keep_best: int = 0, keep_hours: float = 0.0) -> None:
-        self._retention = Retention(keep, keep_every, keep_best, keep_hours)
+    def __init__(self, retention: Retention) -> None:
+        self._retention = retention
         self._stored: dict[int, tuple[CheckpointInfo, Mapping[str, bytes]]] = {}
         self._lock = RLock()
         self._scratch: Path | None = None

@@ -10,6 +10,7 @@ from benchmarks.state.files import SlowFiles
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap.run import build
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted, StepCompleted
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ def train(answers: Answers, plan: Mapping[str, Any]) -> None:
     settings = load_settings([], json.loads(plan["overrides"]), {}).settings
     overrides: dict[str, Any] = {}
     if plan["slow_seconds"]:
-        overrides["state_store"] = DiskStateStore(settings.run.directory, keep=3, files=SlowFiles(plan["slow_seconds"]))
+        overrides["state_store"] = DiskStateStore(
+            settings.run.directory, Retention(3), files=SlowFiles(plan["slow_seconds"])
+        )
     run = build(settings, say=lambda _: None, **overrides)
     turn = _Turn(answers, plan["a_turn"])
     run.subscribe(RunStarted, lambda _: turn.begin())

@@ -29,6 +29,7 @@ from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryp
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.inbox import Inbox
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import Snapshot
@@ -77,7 +78,7 @@ class Holdfast:
         self._folder = folder
         (folder / "run").mkdir(parents=True)
         encryption = CheckpointEncryption(MemoryKeyProvider(_KEY), folder) if sealed else None
-        self._store = DiskStateStore(folder / "run", keep=2, encryption=encryption)
+        self._store = DiskStateStore(folder / "run", Retention(2), encryption=encryption)
         self._inbox = Inbox()
         self._bus = MemoryEventBus()
         self._step = _OLDER

@@ -37,6 +37,7 @@ from holdfast.bootstrap.wiring.state_stores import build_disk_store
 from holdfast.bootstrap.wiring.text_transforms import load_transforms
 from holdfast.bootstrap.wiring.torch_providers import model_factories, optimizers
 from holdfast.configs.settings import TrainSettings
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.tiers import phase_at
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.fault_tolerance.grace_period import GracePeriod
@@ -143,10 +144,13 @@ class Container(containers.DeclarativeContainer):
         ),
         memory=providers.Singleton(
             lazy("holdfast.adapters.state_store.memory:MemoryStateStore"),
-            keep=settings.provided.state_store.keep,
-            keep_every=settings.provided.state_store.keep_every,
-            keep_best=settings.provided.state_store.keep_best,
-            keep_hours=settings.provided.state_store.keep_hours,
+            providers.Factory(
+                Retention,
+                settings.provided.state_store.keep,
+                settings.provided.state_store.keep_every,
+                settings.provided.state_store.keep_best,
+                settings.provided.state_store.keep_hours,
+            ),
         ),
     )
 

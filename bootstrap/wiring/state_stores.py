@@ -49,10 +49,7 @@ def build_disk_store(
     guard = guard or AccessGuard()
     disk = DiskStateStore(
         directory,
-        keep=chosen.keep,
-        keep_every=chosen.keep_every,
-        keep_best=chosen.keep_best,
-        keep_hours=chosen.keep_hours,
+        Retention(chosen.keep, every=chosen.keep_every, best=chosen.keep_best, hours=chosen.keep_hours),
         encryption=build_checkpoint_encryption(chosen.encryption) if guard.allows(Role.KEY) else None,
         guard=guard,
     )

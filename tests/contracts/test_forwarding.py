@@ -11,6 +11,7 @@ from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyTrainable, Hooks
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
 from holdfast.ports.forwarding.process_group import ForwardingProcessGroup
@@ -68,7 +69,7 @@ class TestFaultyTrainable(TestForwardingTrainable):
 class TestForwardingStateStore(MemoryStateStoreSuite):
     @pytest.fixture
     def new_store(self):
-        return lambda: ForwardingStateStore(MemoryStateStore(keep=self.keep))
+        return lambda: ForwardingStateStore(MemoryStateStore(Retention(self.keep)))
 
 
 class TestFaultyStateStore(DiskStateStoreSuite):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class TestMemoryStateStore(StateStoreContract):
     @pytest.fixture
     def new_store(self) -> Callable[[], StateStore]:
-        return lambda: MemoryStateStore(keep=self.keep)
+        return lambda: MemoryStateStore(Retention(self.keep))
 
 
 class TestDiskStateStore(StateStoreContract):
@@ -76,14 +76,14 @@ class TestDiskStateStore(StateStoreContract):
 
     def open_as(self, rank: int, root: Path) -> StateStore:
         """Return the store under ``root`` as ``rank`` would open it."""
-        return DiskStateStore(root, keep=self.keep)
+        return DiskStateStore(root, Retention(self.keep))
 
 
 class TestEncryptedDiskStateStore(TestDiskStateStore):
     @override
     def open_as(self, rank: int, root: Path) -> StateStore:
         encryption = CheckpointEncryption(MemoryKeyProvider(bytes(range(32))), root.parent)
-        return DiskStateStore(root, keep=self.keep, encryption=encryption)
+        return DiskStateStore(root, Retention(self.keep), encryption=encryption)
 
     @override
     def stored_bytes(self, files: Mapping[str, bytes]) -> int:
@@ -94,11 +94,11 @@ class TestTieredStateStore(TestDiskStateStore):
     @override
     def open_as(self, rank: int, root: Path) -> StateStore:
         if rank > 0:
-            return DiskStateStore(root, keep=self.keep)
+            return DiskStateStore(root, Retention(self.keep))
         objects = LocalObjectStore(root.with_suffix(".archive"))
         lease = ArchiveLease(objects, say=lambda _: None)
         store = TieredStateStore(
-            DiskStateStore(root, keep=self.keep),
+            DiskStateStore(root, Retention(self.keep)),
             CheckpointArchive(objects, lease=lease),
             lease,
             Retention(self.keep),

@@ -20,6 +20,7 @@ from holdfast.adapters.event_bus.memory import MemoryEventBus
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap import build
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.events import (
     CheckpointSaved,
@@ -259,7 +260,7 @@ def test_outside_adapters_and_handlers_come_by_entry_point(tmp_path, monkeypatch
 
 def stored_in(*, keep, folder):
     """Return a state store, as an entry point of the next test."""
-    return DiskStateStore(Path(folder), keep=keep)
+    return DiskStateStore(Path(folder), Retention(keep))
 
 
 def test_an_outside_state_store_is_told_how_much_to_keep(home, monkeypatch):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import BytesPart
 from tests.support.file_faults import FailAt, Recorder, WatchedFiles, files_under, litter, payload, snapshot_of
@@ -38,7 +39,7 @@ def of_size(step, num_bytes):
 
 def test_a_full_disk_keeps_what_it_has(small_disk):
     """T4: on a real disk of 4 MiB a save that does not fit damages nothing, leaves no litter, and the next works."""
-    store = DiskStateStore(small_disk / "run", keep=2)
+    store = DiskStateStore(small_disk / "run", Retention(2))
     for step in (1, 2):
         store.save(of_size(step, 1 << 20))
     before = files_under(small_disk / "run/checkpoints")
@@ -68,7 +69,7 @@ def test_a_write_that_is_cut_short_is_gone_on_with(tmp_path, monkeypatch):
         return Short(descriptor, "wb")
 
     monkeypatch.setattr(Path, "open", open_short)
-    store = DiskStateStore(tmp_path, keep=1)
+    store = DiskStateStore(tmp_path, Retention(1))
     store.save(snapshot_of(1))
     monkeypatch.undo()
     assert payload(1).items() <= files_under(store.load().folder).items()
@@ -76,7 +77,7 @@ def test_a_write_that_is_cut_short_is_gone_on_with(tmp_path, monkeypatch):
 
 def syncs_of(root: Path) -> list[int]:
     recorder = Recorder()
-    DiskStateStore(root, keep=2, files=WatchedFiles(recorder)).save(snapshot_of(1))
+    DiskStateStore(root, Retention(2), files=WatchedFiles(recorder)).save(snapshot_of(1))
     return [place for place, (name, _) in enumerate(recorder.operations) if name in {"sync_file", "sync_folder"}]
 
 
@@ -87,7 +88,7 @@ def test_a_sync_that_fails_once_is_not_repeated_on_the_same_file(tmp_path):
         failing = FailAt(point, errno.EIO)
         both = lambda name, path, do, r=recorder, f=failing: r(name, path, lambda: f(name, path, do))  # noqa: E731
         files = WatchedFiles(both)
-        store = DiskStateStore(root, keep=2, files=files)
+        store = DiskStateStore(root, Retention(2), files=files)
         with pytest.raises(StateError):
             store.save(snapshot_of(1))
         first = {path for name, path in recorder.operations if name.startswith("write")}
@@ -106,7 +107,7 @@ def test_no_clock_changes_a_choice(tmp_path, jump):
     """T8: with a clock that jumps a year at each save, or stands, and equal times of files, choices are the same."""
     chosen = []
     for name, by in (("plain", 60.0), ("jumping", jump)):
-        store = DiskStateStore(tmp_path / name, keep=2, keep_every=5, keep_best=1)
+        store = DiskStateStore(tmp_path / name, Retention(2, every=5, best=1))
         for step in range(1, 9):
             told = replace(snapshot_of(step), saved_at=4e9 + by * step, evaluation_loss=abs(step - 3.2))
             store.save(told)

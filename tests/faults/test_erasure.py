@@ -11,6 +11,7 @@ from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.state_store.checkpoint_encryption import CheckpointEncryption
 from holdfast.adapters.state_store.checkpoint_erasure import Eraser, erased_in
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import snapshot_of
 from tests.support.file_faults import Recorder, WatchedFiles, files_under
@@ -38,7 +39,7 @@ def store_in(tmp_path):
     """Return a function that opens a store of encrypted checkpoints."""
     (tmp_path / "memory").mkdir()
     encryption = CheckpointEncryption(MemoryKeyProvider(b"\x01" * 32), tmp_path / "memory")
-    return lambda root: DiskStateStore(root, keep=9, encryption=encryption)
+    return lambda root: DiskStateStore(root, Retention(9), encryption=encryption)
 
 
 @pytest.fixture

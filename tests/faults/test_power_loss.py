@@ -13,6 +13,7 @@ import pytest
 from holdfast.adapters.state_store import checkpoint_reader
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
+from holdfast.domain.checkpoints.retention import Retention
 from tests.support.file_faults import MEMORY, files_under, payload, snapshot_of
 from tests.support.power_loss import RecordedFiles, write_tree
 
@@ -60,7 +61,7 @@ class Findings:
 
     def judge(self, root: Path) -> None:
         """Note what a new process would find wrong."""
-        loaded = DiskStateStore(root, keep=4).load()
+        loaded = DiskStateStore(root, Retention(4)).load()
         step = loaded.info.progress.step if loaded.info else 0
         if step < self.acknowledged:
             self.faults.append("lost")
@@ -68,7 +69,7 @@ class Findings:
             self.faults.append("corrupt")
         if any(int(rejected.name.partition("-")[2]) not in self.damaged for rejected in loaded.rejected):
             self.faults.append("set aside")
-        store = DiskStateStore(root, keep=4)
+        store = DiskStateStore(root, Retention(4))
         for info in store.list():
             if not payload(info.progress.step).items() <= files_under(Path(info.location)).items():
                 self.faults.append("half")
@@ -83,7 +84,7 @@ def after_saves(findings, *steps, keep=1, files=RecordedFiles, folder=StoreFolde
     place = findings.scratch / "place"
     place.mkdir()
     recorded = files(place, findings)
-    store = DiskStateStore(place / "run", keep=keep, files=recorded)
+    store = DiskStateStore(place / "run", Retention(keep), files=recorded)
     store._folder = folder(place / "run", recorded)
     for step in steps:
         store.save(snapshot_of(step))
@@ -111,7 +112,7 @@ def test_no_power_loss_keeps_the_next_run_from_going_on(tmp_path):
 def test_no_power_loss_harms_a_quarantine(tmp_path):
     """Whatever a power loss leaves of a load that sets two checkpoints aside, the older one loads."""
     root = tmp_path / "place/run"
-    store = DiskStateStore(root, keep=4)
+    store = DiskStateStore(root, Retention(4))
     for step in (1, 2, 3, 4):
         store.save(snapshot_of(step))
     (root / "checkpoints/checkpoint-3/COMMIT").unlink()
@@ -119,7 +120,7 @@ def test_no_power_loss_harms_a_quarantine(tmp_path):
     (root / "quarantine").rmdir()
     findings = Findings(tmp_path, damaged=frozenset({3, 4}), acknowledged=2, goes_on=True)
     findings.judge = lambda root, judge=findings.judge: judge_good(root, judge)
-    DiskStateStore(root, keep=4, files=RecordedFiles(root.parent, findings)).load()
+    DiskStateStore(root, Retention(4), files=RecordedFiles(root.parent, findings)).load()
     assert findings.faults == []
     assert findings.points > 5
     assert len(findings.seen) > 5
@@ -127,7 +128,7 @@ def test_no_power_loss_harms_a_quarantine(tmp_path):
 
 def judge_good(root, judge):
     """Judge what is not damaged: a list does not verify, so it names the damaged ones too."""
-    DiskStateStore(root, keep=4).load()
+    DiskStateStore(root, Retention(4)).load()
     judge(root)
 
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.training.budget import Budget
 from tests.support.file_faults import MEMORY
 from tests.support.loop import Loop
@@ -23,7 +24,7 @@ class KilledError(BaseException):
 
 def loop_over(root, mode, *, beside):
     """Return a run of several epochs, each batch in two parts, as a new process would make it."""
-    store = DiskStateStore(root, keep=2)
+    store = DiskStateStore(root, Retention(2))
     return Loop(
         store, plan=Plan(mode, prefetch=2), budget=Budget(steps=STEPS), micro_batch=2, save_every=3, saves_beside=beside
     )

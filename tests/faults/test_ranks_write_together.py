@@ -19,6 +19,7 @@ import pytest
 
 from holdfast.adapters.state_store import checkpoint_writer as draft
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import WaitingPart, snapshot_of
 from holdfast.ports.testing.state_store_shares import FILES, shares_of
@@ -30,7 +31,7 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.fixture
 def root():
     with TemporaryDirectory(dir=MEMORY) as folder:
-        DiskStateStore(Path(folder), keep=3).save(snapshot_of(1, {"model": b"one"}))
+        DiskStateStore(Path(folder), Retention(3)).save(snapshot_of(1, {"model": b"one"}))
         yield Path(folder)
 
 
@@ -70,7 +71,7 @@ def save_together(root, files=(None, None), *, more=(), over=None):
     over = over or threading.Event()
     shares = shares_of(4, is_over=over.is_set)
     shares[1] = replace(shares[1], parts=[*more, *shares[1].parts])
-    stores = [DiskStateStore(root, keep=3, files=each) for each in files]
+    stores = [DiskStateStore(root, Retention(3), files=each) for each in files]
     with ThreadPoolExecutor(2) as pool:
         saving, other = pool.submit(stores[0].save, shares[0]), pool.submit(stores[1].contribute, shares[1])
         problem = saving.exception(timeout=60)
@@ -84,14 +85,14 @@ def test_a_disk_that_fails_for_one_rank_stores_nothing(root, failing):
     before = files_under(root / "checkpoints")
     recorders = [Recorder(), Recorder()]
     assert save_together(root, [WatchedFiles(recorder) for recorder in recorders]) == (None, None)
-    assert DiskStateStore(root, keep=3).load().folder.name == "checkpoint-4"
+    assert DiskStateStore(root, Retention(3)).load().folder.name == "checkpoint-4"
     written = [name for name, _ in recorders[failing].operations]
     points = [number for number, name in enumerate(written) if name in {"write_chunks", "sync_file"}]
     for point in points if failing else points[:3]:
         for path in (root / "checkpoints/checkpoint-4").rglob("*"):
             if path.is_file():
                 path.unlink()
-        DiskStateStore(root, keep=3).load()
+        DiskStateStore(root, Retention(3)).load()
         files = [WatchedFiles(FailAt(point, errno.EIO) if rank == failing else Recorder()) for rank in range(2)]
         problem, _ = save_together(root, files)
         assert isinstance(problem, StateError), (point, written[point])
@@ -106,11 +107,11 @@ def test_a_first_rank_that_does_not_wait_is_found_out(root, monkeypatch):
     def save_with_a_late_rank(over, may_finish):
         late = WaitingPart(threading.Event(), may_finish, "optimizer/0-late")
         problems = save_together(root, more=[late], over=over)
-        return problems, files_under(DiskStateStore(root, keep=3).load().folder)
+        return problems, files_under(DiskStateStore(root, Retention(3)).load().folder)
 
     over, later = threading.Event(), threading.Event()
     with monkeypatch.context() as patch:
-        patch.setattr(draft, "received", lambda *_: ())
+        patch.setattr(draft, "await_reports", lambda *_: ())
         problems, found = save_with_a_late_rank(over, may_finish=over)
         assert problems[0] is not None
         assert not FILES.items() <= found.items()

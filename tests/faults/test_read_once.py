@@ -20,6 +20,7 @@ from holdfast.adapters.state_store import verified_read as read_once
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.hashed_file import HashedFile
 from holdfast.adapters.state_store.hashing import hash_file
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from tests.support.file_faults import FailAt, WatchedFiles, files_under, payload, snapshot_of
 
@@ -36,7 +37,7 @@ def small_pieces(monkeypatch):
 
 @pytest.fixture
 def root(tmp_path):
-    store = DiskStateStore(tmp_path, keep=3)
+    store = DiskStateStore(tmp_path, Retention(3))
     for step in (1, 2, 3):
         store.save(snapshot_of(step))
     return tmp_path
@@ -86,7 +87,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_taken_over(root):
     """What was read of damaged bytes is replaced by the older state."""
     spoil(root, 3)
     found = {}
-    loaded = DiskStateStore(root, keep=3).restore(read_all(found))
+    loaded = DiskStateStore(root, Retention(3)).restore(read_all(found))
     assert found == payload(2)
     assert loaded.info.progress.step == 2
     assert [(each.name, Path(each.location).parent) for each in loaded.rejected] == [
@@ -108,14 +109,14 @@ def test_damage_counts_more_than_what_comes_of_it(root, is_read):
             msg = "these are no weights"
             raise StateError(msg)
 
-    assert DiskStateStore(root, keep=3).restore(take_over).info.progress.step == 2
+    assert DiskStateStore(root, Retention(3)).restore(take_over).info.progress.step == 2
     assert calls == ["checkpoint-3", "checkpoint-2"]
 
 
 def test_what_nobody_reads_is_verified_all_the_same(root):
     """A file that is left unread, or read in part, is as much a part of the checkpoint."""
     spoil(root, 3)
-    assert DiskStateStore(root, keep=3).restore(lambda *_: None).info.progress.step == 2
+    assert DiskStateStore(root, Retention(3)).restore(lambda *_: None).info.progress.step == 2
 
 
 def test_of_damaged_ones_alone_nothing_is_restored(root):
@@ -123,7 +124,7 @@ def test_of_damaged_ones_alone_nothing_is_restored(root):
     for step in (1, 2, 3):
         spoil(root, step)
     calls = []
-    loaded = DiskStateStore(root, keep=3).restore(lambda folder, _: calls.append(folder.name))
+    loaded = DiskStateStore(root, Retention(3)).restore(lambda folder, _: calls.append(folder.name))
     assert loaded.info is None
     assert calls == ["checkpoint-3", "checkpoint-2", "checkpoint-1"]
     assert [each.name for each in loaded.rejected] == ["checkpoint-3", "checkpoint-2", "checkpoint-1"]
@@ -144,7 +145,7 @@ def test_what_can_be_told_without_reading_is_told_before(root, spoilt):
         case "size":
             first.write_bytes(first.read_bytes() + b"x")
     calls = []
-    DiskStateStore(root, keep=3).restore(lambda handed, _: calls.append(handed.name))
+    DiskStateStore(root, Retention(3)).restore(lambda handed, _: calls.append(handed.name))
     assert calls == ["checkpoint-2"]
 
 
@@ -153,10 +154,10 @@ def test_a_disk_that_cannot_be_read_sets_nothing_aside(root, operation):
     """What fails once is told, and the checkpoint stays where it is, to be restored by the next try."""
     failing = FailAt(operation, errno.EIO)
     with pytest.raises(StateError, match="could not be read"):
-        DiskStateStore(root, keep=3, files=WatchedFiles(failing)).restore(read_all({}))
+        DiskStateStore(root, Retention(3), files=WatchedFiles(failing)).restore(read_all({}))
     assert failing.failed == ["open_file"]
     found = {}
-    assert DiskStateStore(root, keep=3).restore(read_all(found)).info.progress.step == 3
+    assert DiskStateStore(root, Retention(3)).restore(read_all(found)).info.progress.step == 3
     assert found == payload(3)
 
 
@@ -200,7 +201,7 @@ def test_what_was_changed_before_it_was_hashed_is_read_again(root, changed, time
                 raise StateError(msg)
         found[name] = bytes(buffer)
 
-    loaded = DiskStateStore(root, keep=3).restore(take_over)
+    loaded = DiskStateStore(root, Retention(3)).restore(take_over)
     assert calls == ["checkpoint-3", "checkpoint-3"]
     assert found.items() <= payload(3).items()
     assert (loaded.info.progress.step, loaded.rejected) == (3, ())
@@ -213,7 +214,7 @@ def test_a_damaged_checkpoint_is_not_read_a_third_time(root, monkeypatch):
     check = read_once.check_hash
     monkeypatch.setattr(read_once, "check_hash", lambda *given: [checked.append(given[2].path), check(*given)])
     found = {}
-    assert DiskStateStore(root, keep=3).restore(read_all(found)).info.progress.step == 2
+    assert DiskStateStore(root, Retention(3)).restore(read_all(found)).info.progress.step == 2
     assert checked == [min(payload(3))]
     assert found == payload(2)
 
@@ -248,5 +249,5 @@ def test_an_interrupt_is_not_waited_for(root, monkeypatch):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        DiskStateStore(root, keep=3).restore(take_over)
+        DiskStateStore(root, Retention(3)).restore(take_over)
     assert checked == []

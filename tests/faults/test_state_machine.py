@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from tests.support.file_faults import MEMORY, WatchedFiles, files_under, payload, snapshot_of
 
@@ -48,7 +49,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def store(self, around=None):
         files = FileOperations() if around is None else WatchedFiles(around)
-        return DiskStateStore(self.root, keep=KEEP, files=files)
+        return DiskStateStore(self.root, Retention(KEEP), files=files)
 
     @property
     def sound(self):

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from tests.support.file_faults import MEMORY, files_under, payload, snapshot_of
 
@@ -26,7 +27,7 @@ NAMES = [*payload(2), "MANIFEST.json", "COMMIT"]
 @pytest.fixture
 def root():
     with TemporaryDirectory(dir=MEMORY) as folder:
-        store = DiskStateStore(Path(folder), keep=2)
+        store = DiskStateStore(Path(folder), Retention(2))
         for step in (1, 2):
             store.save(snapshot_of(step))
         yield Path(folder)
@@ -39,7 +40,7 @@ def newest(root: Path) -> Path:
 def assert_set_aside(root: Path, what: str) -> None:
     """Check that step 2 was found out and lies in quarantine as it was, and step 1 is used; then put it back."""
     damaged = files_under(newest(root))
-    loaded = DiskStateStore(root, keep=2).load()
+    loaded = DiskStateStore(root, Retention(2)).load()
     assert loaded.info is not None, what
     assert loaded.info.progress.step == 1, what
     assert payload(1).items() <= files_under(loaded.folder).items(), what
@@ -68,7 +69,7 @@ def test_every_flipped_bit_is_found(root, flips):
         path.write_bytes(damaged)
         assert_set_aside(root, f"{path.name} byte {place} bit {bit}")
         path.write_bytes(before)
-    assert DiskStateStore(root, keep=2).load().info.progress.step == 2
+    assert DiskStateStore(root, Retention(2)).load().info.progress.step == 2
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -132,7 +133,7 @@ def test_a_manifest_that_is_none_is_set_aside(root, data):
 def test_a_manifest_beyond_reason_is_not_read(root):
     """A manifest of more than 16 MiB is set aside."""
     os.truncate(newest(root) / "MANIFEST.json", (16 << 20) + 1)
-    rejected = DiskStateStore(root, keep=2).load().rejected
+    rejected = DiskStateStore(root, Retention(2)).load().rejected
     assert "bad-manifest" in rejected[0].location
 
 
@@ -158,7 +159,7 @@ def test_no_manifest_raises_another_error(root):
                 place[inner] = value
         commit(newest(root), json.dumps(record).encode())
         try:
-            loaded = DiskStateStore(root, keep=2).load()
+            loaded = DiskStateStore(root, Retention(2)).load()
         except StateError:
             assert isinstance(record["schema"], int)
             return
@@ -215,7 +216,7 @@ def hostile_pipes(folder: Path) -> None:
 def new_hostile(folder: Path, name: str) -> Path:
     """Return step 2, as yet harmless, of a new run with steps 1 and 2; a copy of it lies outside."""
     root = folder / "runs" / name
-    store = DiskStateStore(root, keep=2)
+    store = DiskStateStore(root, Retention(2))
     for step in (1, 2):
         store.save(snapshot_of(step))
     shutil.copytree(newest(root), folder / "outside", dirs_exist_ok=True)

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from tests.support.file_faults import (
     MEMORY,
@@ -92,7 +93,7 @@ def test_a_kill_at_any_point_of_a_save_sets_nothing_aside():
 
 
 def new_run(root: Path) -> None:
-    store = DiskStateStore(root, keep=2)
+    store = DiskStateStore(root, Retention(2))
     for step in (1, 2):
         store.save(snapshot_of(step))
 
@@ -107,7 +108,7 @@ def test_a_failing_operation_damages_nothing(tmp_path, code, for_good):
         before = files_under(root / "checkpoints")
         fault = FailAt(point, code, for_good=for_good)
         files = WatchedFiles(fault)
-        store = DiskStateStore(root, keep=2, files=files)
+        store = DiskStateStore(root, Retention(2), files=files)
         try:
             store.save(snapshot_of(3, fault))
             possible = {3}
@@ -135,7 +136,7 @@ def test_a_failing_operation_damages_nothing(tmp_path, code, for_good):
 def test_a_full_disk_is_told_in_one_sentence(tmp_path):
     """The error of a failed save names the place and what to do."""
     with pytest.raises(StateError) as caught:
-        DiskStateStore(tmp_path, keep=2, files=WatchedFiles(FailAt(8, errno.ENOSPC))).save(snapshot_of(3))
+        DiskStateStore(tmp_path, Retention(2), files=WatchedFiles(FailAt(8, errno.ENOSPC))).save(snapshot_of(3))
     message = str(caught.value)
     assert str(tmp_path / "checkpoints/checkpoint-3") in message
     assert "no space left on device: free some space" in message
@@ -148,7 +149,7 @@ def test_a_disk_that_cannot_be_read_sets_nothing_aside(tmp_path):
     before = files_under(tmp_path)
     for point in range(1000):
         fault = FailAt(point, errno.EIO)
-        store = DiskStateStore(tmp_path, keep=2, files=WatchedFiles(fault))
+        store = DiskStateStore(tmp_path, Retention(2), files=WatchedFiles(fault))
         try:
             store.load()
         except StateError:
@@ -167,7 +168,7 @@ def test_a_checkpoint_that_is_deleted_while_it_is_read_is_passed_over(tmp_path):
             path.parent.rename(tmp_path / ".trash" / "gone")
         return operation()
 
-    loaded = DiskStateStore(tmp_path, keep=2, files=WatchedFiles(delete_newest)).load()
+    loaded = DiskStateStore(tmp_path, Retention(2), files=WatchedFiles(delete_newest)).load()
     assert (loaded.info.progress.step, loaded.rejected) == (1, ())
 
 
@@ -175,7 +176,7 @@ def test_nothing_is_vouched_for_before_it_is_durable(tmp_path):
     """Files are synced before COMMIT is written, the folder before it gets its name, its parents before a deletion."""
     new_run(tmp_path)
     recorder = Recorder()
-    DiskStateStore(tmp_path, keep=2, files=WatchedFiles(recorder)).save(snapshot_of(3))
+    DiskStateStore(tmp_path, Retention(2), files=WatchedFiles(recorder)).save(snapshot_of(3))
     operations = [(name, path.relative_to(tmp_path).as_posix()) for name, path in recorder.operations]
     draft = next(path for name, path in operations if name == "make_folder")
     commit = operations.index(("write_file", f"{draft}/COMMIT"))
@@ -195,7 +196,7 @@ def test_nothing_is_vouched_for_before_it_is_durable(tmp_path):
 def test_a_new_run_folder_is_durable_with_its_first_checkpoint(tmp_path):
     """Every folder that the first save makes is synced into its parent before the checkpoint gets its name."""
     recorder = Recorder()
-    DiskStateStore(tmp_path / "deep/run", keep=2, files=WatchedFiles(recorder)).save(snapshot_of(1))
+    DiskStateStore(tmp_path / "deep/run", Retention(2), files=WatchedFiles(recorder)).save(snapshot_of(1))
     publish = next(place for place, (name, _) in enumerate(recorder.operations) if name == "rename")
     made = [path for name, path in recorder.operations[:publish] if name == "make_folder"]
     assert tmp_path / "deep" in made
@@ -209,16 +210,16 @@ def test_a_new_run_folder_is_durable_with_its_first_checkpoint(tmp_path):
 def test_what_a_failed_deletion_left_goes_at_the_next_start(tmp_path):
     """Whichever operation of a save fails for good, ``tidy`` at the next start removes the litter and nothing else."""
     recorder = Recorder()
-    store = DiskStateStore(tmp_path / "counted", keep=1, files=WatchedFiles(recorder))
+    store = DiskStateStore(tmp_path / "counted", Retention(1), files=WatchedFiles(recorder))
     for step in (1, 2):
         store.save(snapshot_of(step))
     for point in range(len(recorder.operations)):
         root = tmp_path / f"{point}"
-        failing = DiskStateStore(root, keep=1, files=WatchedFiles(FailAt(point, errno.EIO, for_good=True)))
+        failing = DiskStateStore(root, Retention(1), files=WatchedFiles(FailAt(point, errno.EIO, for_good=True)))
         with contextlib.suppress(StateError):
             for step in (1, 2):
                 failing.save(snapshot_of(step))
         before = files_under(root / "checkpoints") if root.exists() else {}
-        DiskStateStore(root, keep=1).tidy()
+        DiskStateStore(root, Retention(1)).tidy()
         assert litter(root) == [], recorder.operations[point]
         assert (files_under(root / "checkpoints") if root.exists() else {}) == before

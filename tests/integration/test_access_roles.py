@@ -47,7 +47,7 @@ def test_each_deletion_is_recorded_before_it_is_done(tmp_path):
     def record(event, details):
         told.append((event, details, names(tmp_path / "checkpoints")))
 
-    store = DiskStateStore(tmp_path, keep=1, guard=AccessGuard(record=record))
+    store = DiskStateStore(tmp_path, Retention(1), guard=AccessGuard(record=record))
     for step in (1, 2):
         store.save(snapshot_of(step, {}))
     details = {"name": "checkpoint-1", "reason": "retention", "role": "delete"}
@@ -62,7 +62,7 @@ def test_nothing_is_deleted_that_cannot_be_recorded(tmp_path):
     def refuse(_event, _details):
         raise failure
 
-    store = DiskStateStore(tmp_path, keep=1, guard=AccessGuard(record=refuse))
+    store = DiskStateStore(tmp_path, Retention(1), guard=AccessGuard(record=refuse))
     for step in (1, 2):
         store.save(snapshot_of(step, {}))
     assert names(tmp_path / "checkpoints") == ["checkpoint-1", "checkpoint-2"]
@@ -74,7 +74,7 @@ def test_who_may_not_delete_leaves_everything(tmp_path, heard):
     lease = ArchiveLease(objects, say=lambda _: None)
     guard = heard.guard(Role.DELETE)
     store = TieredStateStore(
-        DiskStateStore(tmp_path / "run", keep=1, guard=guard),
+        DiskStateStore(tmp_path / "run", Retention(1), guard=guard),
         CheckpointArchive(objects, lease=lease),
         lease,
         Retention(1),
@@ -97,8 +97,8 @@ def test_who_may_not_delete_leaves_everything(tmp_path, heard):
 def test_what_a_role_lacks_is_one_sentence_and_a_record(tmp_path, heard, role, what):
     """Reading, opening what is encrypted, and saving are refused each without its role, and the refusal is recorded."""
     encryption = CheckpointEncryption(MemoryKeyProvider(b"\x01" * 32), tmp_path)
-    DiskStateStore(tmp_path / "run", keep=2, encryption=encryption).save(snapshot_of(1, {"model": b"x"}))
-    store = DiskStateStore(tmp_path / "run", keep=2, guard=heard.guard(role))
+    DiskStateStore(tmp_path / "run", Retention(2), encryption=encryption).save(snapshot_of(1, {"model": b"x"}))
+    store = DiskStateStore(tmp_path / "run", Retention(2), guard=heard.guard(role))
     act = {Role.WRITE: lambda: store.save(snapshot_of(2, {}))}.get(role, store.load)
     with pytest.raises(ConfigurationError, match=f"{what} .*checkpoint-.* needs the role {role}.*name that role too"):
         act()
@@ -109,7 +109,7 @@ def test_what_a_role_lacks_is_one_sentence_and_a_record(tmp_path, heard, role, w
 
 def test_who_may_not_read_can_begin(tmp_path, heard):
     """Where there is nothing to read yet, a store answers so without the role."""
-    assert DiskStateStore(tmp_path, keep=2, guard=heard.guard(Role.READ)).load().info is None
+    assert DiskStateStore(tmp_path, Retention(2), guard=heard.guard(Role.READ)).load().info is None
     assert heard == []
 
 

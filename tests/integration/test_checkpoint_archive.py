@@ -19,6 +19,7 @@ from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.configs.secret_masking import mask_text
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import ConfigurationError, StateError
 from tests.support.archives import FILES, WatchedObjects, archive_of, committed, content_of, objects_at
 from tests.support.s3_server import s3_server
@@ -65,7 +66,7 @@ def test_an_archived_checkpoint_comes_back_as_it_was(url, tmp_path):
 
     (tmp_path / "new/checkpoints").mkdir(parents=True)
     (tmp_path / "draft").rename(tmp_path / "new/checkpoints/checkpoint-7")
-    loaded = DiskStateStore(tmp_path / "new", keep=1).load()
+    loaded = DiskStateStore(tmp_path / "new", Retention(1)).load()
     assert (loaded.info.progress, loaded.rejected) == (info.progress, ())
 
 

@@ -16,6 +16,7 @@ from blake3 import blake3
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import Snapshot, StatePart
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def filled(root: Path, *steps: int, keep: int = 5) -> DiskStateStore:
-    store = DiskStateStore(root, keep=keep)
+    store = DiskStateStore(root, Retention(keep))
     for step in steps:
         store.save(snapshot_of(step, {"model": b"%d" % step}))
     return store
@@ -43,7 +44,7 @@ def names_in(folder: Path) -> list[str]:
 def test_a_checkpoint_is_a_folder_that_describes_itself(tmp_path):
     """MANIFEST.json lists each file with size and BLAKE3 hash in canonical JSON, and COMMIT is its hash."""
     files = {"model": b"weights" * 500_000, "rng/rank-00000": b"r"}
-    info = DiskStateStore(tmp_path, keep=2).save(snapshot_of(7, files, reason="final"))
+    info = DiskStateStore(tmp_path, Retention(2)).save(snapshot_of(7, files, reason="final"))
     folder = tmp_path / "checkpoints/checkpoint-7"
     manifest = (folder / "MANIFEST.json").read_bytes()
     record = json.loads(manifest)
@@ -95,7 +96,7 @@ def test_files_have_the_users_own_mode(tmp_path):
 
 def test_nothing_is_made_before_the_first_save(tmp_path):
     """Looking into a run folder that is not there makes nothing."""
-    store = DiskStateStore(tmp_path / "run", keep=1)
+    store = DiskStateStore(tmp_path / "run", Retention(1))
     store.load()
     store.list()
     store.flush()
@@ -132,7 +133,7 @@ def test_a_step_that_was_set_aside_can_be_saved_and_set_aside_again(tmp_path):
     for _ in range(3):
         filled(tmp_path, 1)
         damage(tmp_path, 1)
-        DiskStateStore(tmp_path, keep=1).load()
+        DiskStateStore(tmp_path, Retention(1)).load()
     names = ["checkpoint-1.wrong-hash", "checkpoint-1.wrong-hash.2", "checkpoint-1.wrong-hash.3"]
     assert names_in(tmp_path / "quarantine") == names
 
@@ -255,7 +256,7 @@ def test_milestones_and_the_best_stay(tmp_path):
     """Beside the newest checkpoint a store keeps those of every N steps and those of the lowest evaluation loss."""
     losses = {1: 3.0, 2: 1.0, 3: None, 4: 2.0, 5: 2.5, 6: 1.5, 7: None}
     for kind in (partial(DiskStateStore, tmp_path), MemoryStateStore):
-        store = kind(keep=1, keep_every=3, keep_best=2)
+        store = kind(Retention(1, every=3, best=2))
         for step, loss in losses.items():
             store.save(replace(snapshot_of(step, {}), evaluation_loss=loss))
         assert {info.progress.step: info.evaluation_loss for info in store.list()} == {2: 1.0, 3: None, 6: 1.5, 7: None}
@@ -277,7 +278,7 @@ def test_a_store_keeps_at_least_one(tmp_path, keep):
     """A store that would keep nothing is refused."""
     for kind in (partial(DiskStateStore, tmp_path), MemoryStateStore):
         with pytest.raises(ConfigurationError, match="at least 1"):
-            kind(keep=keep)
+            kind(Retention(keep))
 
 
 def test_an_older_checkpoint_that_went_bad_is_found_before_it_is_needed(tmp_path):

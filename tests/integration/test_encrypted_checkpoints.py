@@ -14,6 +14,7 @@ from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.manifest import commit_of
 from holdfast.bootstrap.wiring.encryption_keys import key_provider
 from holdfast.configs.sections.state_store import EncryptionSettings
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.testing.snapshots import snapshot_of
 
@@ -35,7 +36,7 @@ def open_store(tmp_path, scratch):
 
     def open_with(*keys):
         encryption = CheckpointEncryption(MemoryKeyProvider(keys[0], old=keys[1:]), scratch) if keys else None
-        return DiskStateStore(tmp_path / "run", keep=5, encryption=encryption)
+        return DiskStateStore(tmp_path / "run", Retention(5), encryption=encryption)
 
     return open_with
 

@@ -16,6 +16,7 @@ from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.ports.testing.snapshots import snapshot_of
 
 KEY = b"\x01" * 32
@@ -38,7 +39,7 @@ def save(run, tmp_path):
 
     def save_steps(*steps, sealed=True, copied=()):
         encryption = CheckpointEncryption(MemoryKeyProvider(KEY), tmp_path) if sealed else None
-        store = DiskStateStore(run, keep=99, encryption=encryption)
+        store = DiskStateStore(run, Retention(99), encryption=encryption)
         objects = LocalObjectStore(tmp_path / "archive/default")
         lease = ArchiveLease(objects, say=lambda _: None)
         assert lease.acquire()

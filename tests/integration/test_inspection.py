@@ -13,6 +13,7 @@ from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.bootstrap.cli.main import main
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.ports.testing.state_store import snapshot_of
 
 FILES = {"model": b"weights" * 1000, "rng/rank-00000": b"r"}
@@ -21,7 +22,7 @@ FILES = {"model": b"weights" * 1000, "rng/rank-00000": b"r"}
 @pytest.fixture
 def root(tmp_path):
     """Return a run folder with the checkpoints 1, 2 and 3."""
-    store = DiskStateStore(tmp_path / "run", keep=5)
+    store = DiskStateStore(tmp_path / "run", Retention(5))
     for step in (1, 2, 3):
         store.save(snapshot_of(step, FILES, reason="preempt" if step == 3 else "periodic"))
     return tmp_path / "run"
@@ -150,7 +151,7 @@ def test_quick_hashes_nothing(root, look, inspect):
 
 def test_each_defect_of_a_checkpoint_is_named(root, inspect, look):
     """A missing, an extra, a cut and a changed file are all told, each in its row, and sound ones verify."""
-    store = DiskStateStore(root, keep=5)
+    store = DiskStateStore(root, Retention(5))
     store.save(snapshot_of(4, FILES | {"changed": b"was", "cut": b"longer", "gone": b""}))
     folder = folder_of(root, 4)
     (folder / "changed").write_bytes(b"now")
@@ -212,7 +213,7 @@ def test_another_version_is_what_a_resume_stops_at(root, look):
 def test_quarantine_is_told(root, inspect, look):
     """What lies in quarantine is listed with the reason in its name, and can be looked into by itself."""
     (folder_of(root) / "model").write_bytes(b"")
-    DiskStateStore(root, keep=5).load()
+    DiskStateStore(root, Retention(5)).load()
     (root / "quarantine/notes\x1b[2J").mkdir()
     code, report = look(root)
     assert (code, report["resume"]["takes"]) == (0, "checkpoint-2")
@@ -274,7 +275,7 @@ def test_a_hostile_manifest_opens_nothing_outside(root, look, monkeypatch):
 
 def test_control_characters_stay_away_from_the_terminal(root, inspect):
     """Names and reasons with escape sequences are shown escaped, as text and as JSON."""
-    store = DiskStateStore(root, keep=5)
+    store = DiskStateStore(root, Retention(5))
     store.save(snapshot_of(4, {"red\x1b[31m\x7f\u202e\x9b": b"", "line\nbreak": b"x"}, reason="\x1b]0;title\x07"))
     (folder_of(root, 4) / "red\x1b[31m\x7f\u202e\x9b").write_bytes(b"more")
     for arguments in ((root,), (folder_of(root, 4),), (root, "--json"), (folder_of(root, 4), "--json")):
@@ -302,7 +303,7 @@ def test_what_retention_deletes_meanwhile_is_left_out(root, monkeypatch):
 
 def test_newer_checkpoints_take_the_place_of_all_that_were_listed(root, monkeypatch):
     """A run that saves faster than files are hashed has checkpoints all the same: the newer ones are told."""
-    store, open_file = DiskStateStore(root, keep=1), FileOperations.open_file
+    store, open_file = DiskStateStore(root, Retention(1)), FileOperations.open_file
 
     def opening(self, path):
         if path == folder_of(root) / "model":

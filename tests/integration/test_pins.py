@@ -8,6 +8,7 @@ from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.bootstrap.cli.main import main
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import snapshot_of
 
@@ -15,12 +16,12 @@ from holdfast.ports.testing.snapshots import snapshot_of
 @pytest.fixture
 def run(tmp_path):
     """Return a run folder with one checkpoint, of a store that keeps one."""
-    DiskStateStore(tmp_path, keep=1).save(snapshot_of(1, {"model": b"one"}))
+    DiskStateStore(tmp_path, Retention(1)).save(snapshot_of(1, {"model": b"one"}))
     return tmp_path
 
 
 def steps_after(run, *steps):
-    store = DiskStateStore(run, keep=1)
+    store = DiskStateStore(run, Retention(1))
     for step in steps:
         store.save(snapshot_of(step, {}))
     return [info.progress.step for info in store.list()]

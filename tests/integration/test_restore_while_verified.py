@@ -14,6 +14,7 @@ from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.adapters.state_store import hashed_file
 from holdfast.adapters.state_store import verified_read as read_once
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.state_store import Snapshot
@@ -42,7 +43,7 @@ def prepare(name, *, with_lora=False, precision="fp32"):
 
 def saved_twice(root, trainable):
     """Save the state behind two steps and behind three; return the files of both."""
-    store, files = DiskStateStore(root, keep=2), []
+    store, files = DiskStateStore(root, Retention(2)), []
     for step in (1, 2, 3):
         take_step(trainable, packed_batch(), step=step, rate=0.01)
         if step > 1:
@@ -53,7 +54,7 @@ def saved_twice(root, trainable):
 
 def restored(root, trainable):
     """Return the step that ``trainable`` was restored to."""
-    store = DiskStateStore(root, keep=2)
+    store = DiskStateStore(root, Retention(2))
     info = store.restore(lambda folder, open_file: trainable.restore(folder, open_file=open_file)).info
     return info and info.progress.step
 
@@ -103,7 +104,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path):
 @pytest.mark.parametrize("is_alone", [True, False])
 def test_an_optimizer_state_that_is_not_finite_is_not_trained_on(tmp_path, value, is_alone):
     """Such a checkpoint is set aside like a damaged one though each byte is as saved, and the older one restored."""
-    trainable, store = prepare("llama"), DiskStateStore(tmp_path, keep=2)
+    trainable, store = prepare("llama"), DiskStateStore(tmp_path, Retention(2))
     take_step(trainable, packed_batch(), step=1, rate=0.01)
     if not is_alone:
         store.save(Snapshot(Progress(step=1), "final", trainable.capture()))

@@ -33,12 +33,12 @@ def store_with(tmp_path, told):
     """Return a function that opens the store of this run folder with a disk of so many payloads."""
 
     @contextmanager
-    def opened(budget=None, *, around=None, copies=100, phase=Phase.STEADY, hours=1.0, clock=lambda: 0.0, **keep):
+    def opened(budget=None, *, around=None, copies=100, phase=Phase.STEADY, hours=1.0, clock=lambda: 0.0, keep=None):
         objects = objects_at(str(tmp_path / "archive"))
         if around is not None:
             objects = WatchedObjects(objects, around)
         lease = ArchiveLease(objects, say=lambda _: None)
-        disk = DiskStateStore(tmp_path / "run", **({"keep": 100} | keep))
+        disk = DiskStateStore(tmp_path / "run", keep or Retention(100))
         archive = CheckpointArchive(objects, lease=lease)
         limit = None if budget is None else DiskBudget(budget * PAYLOAD)
         store = TieredStateStore(
@@ -121,7 +121,7 @@ def test_what_is_not_archived_stays_however_full_the_disk_is(tmp_path, store_wit
 
 def test_a_copy_of_another_checkpoint_is_none(tmp_path, store_with):
     """What the archive holds under the name of a step lets it leave the disk only if it is this very checkpoint."""
-    DiskStateStore(tmp_path / "other", keep=5).save(snapshot_of(1, {"model": b"another"}))
+    DiskStateStore(tmp_path / "other", Retention(5)).save(snapshot_of(1, {"model": b"another"}))
     with store_with(1) as store:
         save(store, 1, 2)
         shutil.rmtree(tmp_path / "archive/checkpoint-1")
@@ -148,7 +148,7 @@ def test_nothing_leaves_between_a_resume_and_its_first_save(tmp_path, store_with
 
 def test_the_archive_keeps_the_last_copy_of_what_is_kept_for_ever(tmp_path, store_with):
     """A milestone that has left the disk outlives the archive's own retention; one on the disk does not need to."""
-    with store_with(1, copies=1, keep_every=3, keep=2) as store:
+    with store_with(1, copies=1, keep=Retention(2, every=3)) as store:
         save(store, *range(1, 8))
         assert steps_of(store) == [6, 7]
     assert copies_in(tmp_path) == [3, 6, 7]
@@ -163,7 +163,7 @@ def test_a_milestone_that_has_left_is_replaced_by_none(store_with):
             raise OSError(msg)
         return operation()
 
-    with store_with(1, around=around, keep=2, keep_hours=10**6) as store:
+    with store_with(1, around=around, keep=Retention(2, hours=10**6)) as store:
         save(store, 1, 2, 3, 4, 5)
         assert steps_of(store) == [4, 5]
 
@@ -174,7 +174,7 @@ def test_what_was_brought_stays_for_a_while(tmp_path, store_with, told):
     with store_with() as store:
         save(store, 1)
     shutil.rmtree(tmp_path / "run")
-    with store_with(1, keep=1, hours=2.0, clock=lambda: now[0]) as store:
+    with store_with(1, keep=Retention(1), hours=2.0, clock=lambda: now[0]) as store:
         assert store.load().info.progress.step == 1
         store.flush()
         assert moves_among(told) == [(1, Tier.ARCHIVE, Tier.DISK)]
@@ -225,7 +225,7 @@ def test_in_the_anneal_each_one_is_archived(store_with, told, phase, archived):
             assert may_go_on.wait(20)
         return operation()
 
-    with store_with(around=around, phase=phase, keep=1) as store:
+    with store_with(around=around, phase=phase, keep=Retention(1)) as store:
         store.save(snapshot_of(1, {"model": b"one"}))
         assert begun.wait(20)
         for step in (2, 3, 4):

@@ -34,7 +34,7 @@ def store_with(tmp_path, told):
             objects = WatchedObjects(objects, around)
         lease = ArchiveLease(objects, say=lambda _: None)
         store = TieredStateStore(
-            DiskStateStore(tmp_path / root, keep=keep),
+            DiskStateStore(tmp_path / root, Retention(keep)),
             CheckpointArchive(objects, lease=lease),
             lease,
             Retention(copies),
@@ -107,7 +107,7 @@ def test_damage_on_the_disk_is_made_good_from_the_archive(tmp_path, store_with):
 
 def test_what_was_not_archived_is_archived_by_the_next_start(tmp_path, store_with):
     """A checkpoint of a run that ended before its copy was made is copied once the run is resumed."""
-    DiskStateStore(tmp_path / "run", keep=5).save(snapshot_of(1, {"model": b"one"}))
+    DiskStateStore(tmp_path / "run", Retention(5)).save(snapshot_of(1, {"model": b"one"}))
     with store_with() as store:
         assert store.load().info.progress.step == 1
         store.flush()

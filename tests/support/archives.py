@@ -11,6 +11,7 @@ from holdfast.adapters.state_store.archive.object_store import ObjectStore
 from holdfast.adapters.state_store.archive.open_object_store import open_object_store
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.configs.secret_masking import mask_text
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 from holdfast.ports.testing.snapshots import snapshot_of
 
@@ -26,7 +27,7 @@ QUICK = RetryPolicy(first_delay=0.01, max_delay=0.02, deadline=10)
 
 def committed(root: Path, step: int, files: Mapping[str, bytes] = FILES) -> Path:
     """Return the folder of a checkpoint that was just saved."""
-    DiskStateStore(root, keep=100).save(snapshot_of(step, files))
+    DiskStateStore(root, Retention(100)).save(snapshot_of(step, files))
     return root / f"checkpoints/checkpoint-{step}"
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 
 OPENED: list[str] = []
@@ -26,7 +27,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 def outcome(root: Path) -> int | str | None:
     """Return the step that was loaded, or the kind of error."""
     try:
-        info = DiskStateStore(root, keep=2).load().info
+        info = DiskStateStore(root, Retention(2)).load().info
     except StateError:
         return "StateError"
     return info.progress.step if info else None

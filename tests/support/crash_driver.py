@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from tests.support.file_faults import KillAt, WatchedFiles, files_under, litter, payload, snapshot_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def nothing(root: Path) -> None:
 
 def one_and_litter(root: Path) -> None:
     """Prepare a store with step 2 alone, and the rests of a killed save and a killed deletion."""
-    store = DiskStateStore(root, keep=1)
+    store = DiskStateStore(root, Retention(1))
     for step in (1, 2):
         store.save(snapshot_of(step))
     for name in (".tmp/dead", ".trash/checkpoint-1.dead"):
@@ -53,7 +54,7 @@ def one_and_litter(root: Path) -> None:
 
 def two_bad(root: Path) -> None:
     """Prepare a store with steps 1 to 4 of which the last two are damaged."""
-    store = DiskStateStore(root, keep=4)
+    store = DiskStateStore(root, Retention(4))
     for step in (1, 2, 3, 4):
         store.save(snapshot_of(step))
     (root / "checkpoints/checkpoint-3/COMMIT").unlink()
@@ -63,7 +64,7 @@ def two_bad(root: Path) -> None:
 
 def four(root: Path) -> None:
     """Prepare a store with steps 1 to 4, and a superseded step 4 of an earlier past."""
-    store = DiskStateStore(root, keep=4)
+    store = DiskStateStore(root, Retention(4))
     for step in (1, 2, 3, 4):
         store.save(snapshot_of(step))
     store.supersede(3)
@@ -72,38 +73,38 @@ def four(root: Path) -> None:
 
 def save(root: Path, killer: KillAt) -> None:
     """Save step 3."""
-    DiskStateStore(root, keep=1, files=WatchedFiles(killer)).save(snapshot_of(3, killer))
+    DiskStateStore(root, Retention(1), files=WatchedFiles(killer)).save(snapshot_of(3, killer))
 
 
 def load(root: Path, killer: KillAt) -> None:
     """Load, which sets the damaged ones aside."""
-    DiskStateStore(root, keep=4, files=WatchedFiles(killer)).load()
+    DiskStateStore(root, Retention(4), files=WatchedFiles(killer)).load()
 
 
 def three(root: Path) -> None:
     """Prepare a store with steps 1 to 3."""
-    store = DiskStateStore(root, keep=4)
+    store = DiskStateStore(root, Retention(4))
     for step in (1, 2, 3):
         store.save(snapshot_of(step))
 
 
 def evict(root: Path, killer: KillAt) -> None:
     """Let the oldest leave the disk."""
-    DiskStateStore(root, keep=4, files=WatchedFiles(killer)).evict(1)
+    DiskStateStore(root, Retention(4), files=WatchedFiles(killer)).evict(1)
 
 
 def supersede(root: Path, killer: KillAt) -> None:
     """Move all but steps 1 and 2 out of the way."""
-    DiskStateStore(root, keep=4, files=WatchedFiles(killer)).supersede(2)
+    DiskStateStore(root, Retention(4), files=WatchedFiles(killer)).supersede(2)
 
 
 def recover(root: Path) -> dict[str, Any]:
     """Return what a new process finds, twice, and whether it can go on."""
-    first = DiskStateStore(root, keep=4).load()
+    first = DiskStateStore(root, Retention(4)).load()
     after_first = files_under(root)
-    second = DiskStateStore(root, keep=4).load()
+    second = DiskStateStore(root, Retention(4)).load()
     after_second = files_under(root)
-    store = DiskStateStore(root, keep=4)
+    store = DiskStateStore(root, Retention(4))
     store.save(snapshot_of(10))
     kept = {info.progress.step: Path(info.location) for info in store.list()}
     return {

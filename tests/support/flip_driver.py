@@ -77,7 +77,7 @@ class Restored:
     def disk(self) -> DiskStateStore:
         scratch = self.root / "scratch"
         encryption = CheckpointEncryption(MemoryKeyProvider(b"k" * 32), scratch) if self.way == "encrypted" else None
-        return DiskStateStore(self.root / "run", keep=2, encryption=encryption)
+        return DiskStateStore(self.root / "run", Retention(2), encryption=encryption)
 
     @contextlib.contextmanager
     def store(self) -> Iterator[Any]:

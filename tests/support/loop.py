@@ -24,6 +24,7 @@ from holdfast.application.inbox import Inbox
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import StepEngine
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.events import BatchSplit, MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
 from holdfast.domain.fault_tolerance.grace_period import GracePeriod
@@ -98,7 +99,7 @@ class _FaultyUpdate(ForwardingUpdate):
 class Loop:
     """The parts of a run, made anew over ``store`` as a fresh process would; ``run`` trains."""
 
-    store: MemoryStateStore = field(default_factory=lambda: MemoryStateStore(keep=100))
+    store: MemoryStateStore = field(default_factory=lambda: MemoryStateStore(Retention(100)))
     source: MemoryDataSource = field(default_factory=lambda: MemoryDataSource(CORPUS))
     plan: Plan = Plan()  # noqa: RUF009  frozen
     budget: Budget = Budget(steps=8)  # noqa: RUF009  frozen

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.adapters.state_store import sharded_save as waiting
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.ports.testing.snapshots import snapshot_of
 from holdfast.ports.testing.state_store_shares import FILES, shares_of
@@ -57,7 +58,7 @@ def begin(function: Callable[[], Any]) -> int:
 
 def store_of(root: Path, rank: int, killed: int, point: int) -> DiskStateStore:
     files = WatchedFiles(KillAtChange(point) if rank == killed else run_through)
-    return DiskStateStore(root, keep=3, files=files)
+    return DiskStateStore(root, Retention(3), files=files)
 
 
 def wait_only_for_the_gone(gone: Path) -> None:
@@ -86,7 +87,7 @@ def save_together(root: Path, killed: int, point: int) -> list[int]:
 
 def recover(root: Path) -> dict[str, Any]:
     """Return what a new process finds, and whether it can go on."""
-    store = DiskStateStore(root, keep=3)
+    store = DiskStateStore(root, Retention(3))
     loaded = store.load()
     assert loaded.info is not None
     assert loaded.folder is not None
@@ -105,7 +106,7 @@ def recover(root: Path) -> dict[str, Any]:
 def main(killed: int, folder: Path) -> None:
     """Print a JSON list with how the ranks ended and what ``recover`` returned after a kill at each point."""
     template = folder / "template"
-    DiskStateStore(template, keep=3).save(snapshot_of(1, OLDER))
+    DiskStateStore(template, Retention(3)).save(snapshot_of(1, OLDER))
     outcomes = []
     for point in range(1000):
         root = folder / f"{point}"

@@ -2,6 +2,7 @@ import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpointer
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.errors import StateError
@@ -84,12 +85,12 @@ def test_a_loss_that_is_no_number_counts_as_none():
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(tmp_path):
     """Each checkpoint that fails verification is published, and training goes on from the newest good one."""
-    store = DiskStateStore(tmp_path, keep=10)
+    store = DiskStateStore(tmp_path, Retention(10))
     loop = Loop(store, save_every=2)
     loop.run()
     for step in (6, 8):
         (tmp_path / "checkpoints" / f"checkpoint-{step}" / "bigram.npy").write_bytes(b"damaged")
-    again = Loop(DiskStateStore(tmp_path, keep=10), save_every=2)
+    again = Loop(DiskStateStore(tmp_path, Retention(10)), save_every=2)
     again.run()
     assert again.story[:3] == ["CheckpointRejected", "CheckpointRejected", "RunStarted"]
     assert [event.name for event in again.published(CheckpointRejected)] == ["checkpoint-8", "checkpoint-6"]
@@ -100,7 +101,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_used(tmp_path):
 def test_the_tokenizer_s_files_do_not_hinder_a_restore(tmp_path):
     """Parts beside the trainable lie in each checkpoint and are left alone when it is restored."""
     note = BytesPart("note.txt", b"kept")
-    loop = Loop(DiskStateStore(tmp_path, keep=1))
+    loop = Loop(DiskStateStore(tmp_path, Retention(1)))
     checkpoints = Checkpointer(loop.store, loop.trainable, loop.bus, loop.group, loop.inbox, parts=[note])
     checkpoints.save(PROGRESS, SaveReason.FINAL)
     assert Loop(loop.store).checkpoints.restore_latest() == PROGRESS

@@ -11,6 +11,7 @@ from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.configs.sections.state_store import DiskStateStoreSettings
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.tiers import Tier
 from holdfast.domain.commands import DropCopy, SaveReason
 from holdfast.domain.errors import ConfigurationError, StateError
@@ -25,7 +26,7 @@ class FaultyStore(ForwardingStateStore):
     """Keeps what a store in memory keeps; refuses to save while ``is_full``, and to load ever."""
 
     def __init__(self):
-        super().__init__(MemoryStateStore(keep=100))
+        super().__init__(MemoryStateStore(Retention(100)))
         self.is_full = False
 
     def save(self, snapshot):
@@ -168,7 +169,7 @@ def test_the_only_copy_of_a_state_is_not_given_up():
 @pytest.mark.parametrize("keeps_copy", [True, False])
 def test_a_step_cut_in_two_leaves_the_last_capture(keeps_copy):
     """If the last save failed and an error then tears a step, what was captured is made durable rather than nothing."""
-    store = MemoryStateStore(keep=100)
+    store = MemoryStateStore(Retention(100))
     full = FaultyStore()
     full.inner, full.load = store, store.load
     loop = Loop(full, save_every=3, keeps_copy=keeps_copy)

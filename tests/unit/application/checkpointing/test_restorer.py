@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointRejected
@@ -28,7 +29,7 @@ class DamagedStore(MemoryStateStore):
 
 @pytest.fixture
 def loop():
-    first = Loop(DamagedStore(keep=3))
+    first = Loop(DamagedStore(Retention(3)))
     first.checkpoints.save(Progress(3, 96), SaveReason.FINAL)
     return Loop(first.store)
 

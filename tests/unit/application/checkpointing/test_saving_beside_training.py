@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.state_store.memory import MemoryStateStore
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveCheckpoint, SaveReason, StopRun
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, StepCompleted
@@ -21,7 +22,7 @@ class SlowStore(ForwardingStateStore):
     """Keeps what ``inner`` keeps, each save once ``may_save`` is set; steps in ``failing`` fail."""
 
     def __init__(self, *failing):
-        super().__init__(MemoryStateStore(keep=100))
+        super().__init__(MemoryStateStore(Retention(100)))
         self.may_save = threading.Event()
         self.failing = set(failing)
         self.saving = 0
@@ -97,7 +98,7 @@ def test_a_periodic_save_that_fails_stops_nothing():
         assert [(event.progress.step, event.reason) for event in failed] == [(2, "periodic"), (4, "periodic")]
         assert "free some space" in failed[0].problem
         assert steps_of(loop) == [6, 8]
-        store.inner = MemoryStateStore(keep=100)
+        store.inner = MemoryStateStore(Retention(100))
 
 
 def test_a_save_that_somebody_waits_for_raises():
@@ -179,7 +180,7 @@ def test_a_copy_is_given_back_once_it_is_written():
 def test_every_rank_is_told_what_became_of_a_save(failing):
     """The ranks of a group publish the same events about checkpoints, in the same order, also of one that failed."""
     groups = MemoryProcessGroup.linked(2)
-    stores = SlowStore(*failing), MemoryStateStore(keep=1)
+    stores = SlowStore(*failing), MemoryStateStore(Retention(1))
     stores[0].may_save.set()
     pairs = zip(stores, groups, strict=True)
     loops = [Loop(store, group=group, save_every=3, saves_beside=True) for store, group in pairs]
@@ -220,7 +221,7 @@ def test_whatever_ends_the_loop_the_save_under_way_is_waited_for():
 
 def test_the_first_rank_keeps_its_save_when_another_fails():
     """A rank that is lost while the first one writes costs the steps since, not the checkpoint."""
-    stores = SlowStore(), MemoryStateStore(keep=1)
+    stores = SlowStore(), MemoryStateStore(Retention(1))
     loops = [
         Loop(store, group=group, save_every=every, saves_beside=True, saves_on_failure=False)
         for store, group, every in zip(stores, MemoryProcessGroup.linked(2, timeout_seconds=5), (3, 0), strict=True)

@@ -13,6 +13,7 @@ from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.bootstrap.verification.fault_proxies import FaultyStateStore, FaultyTrainable, Hooks
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable
@@ -111,10 +112,10 @@ def told(loop):
 )
 def test_each_rank_writes_its_share(tmp_path, wrap, wrap_store):
     """The checkpoints hold what all ranks captured, every rank is told of them, and a run goes on from them."""
-    loops = sharded_loops(lambda: wrap_store(DiskStateStore(tmp_path, keep=9)), wrap=wrap)
+    loops = sharded_loops(lambda: wrap_store(DiskStateStore(tmp_path, Retention(9))), wrap=wrap)
     assert run_together(loops) == [None, None]
     assert told(loops[0]) == told(loops[1]) == [("CheckpointSaved", step) for step in (3, 6, 8)]
-    again = Loop(DiskStateStore(tmp_path, keep=9))
+    again = Loop(DiskStateStore(tmp_path, Retention(9)))
     assert again.checkpoints.restore_latest().step == 8
     assert again.state == whole_of(loops[0])
 
@@ -122,7 +123,7 @@ def test_each_rank_writes_its_share(tmp_path, wrap, wrap_store):
 @pytest.mark.parametrize("failing", range(RANKS))
 def test_one_rank_s_failure_is_everybody_s(tmp_path, failing):
     """A save in which one rank fails is told as failed on each, training goes on and the next save is made."""
-    loops = sharded_loops(lambda: DiskStateStore(tmp_path, keep=9))
+    loops = sharded_loops(lambda: DiskStateStore(tmp_path, Retention(9)))
     capture, calls = loops[failing].trainable.capture, []
 
     def fail_once(**options):
@@ -140,7 +141,7 @@ def test_one_rank_s_failure_is_everybody_s(tmp_path, failing):
 @pytest.mark.slow  # ten seconds of patience
 def test_a_rank_that_is_gone_ends_the_other_in_time(tmp_path):
     """A rank that vanishes while a checkpoint is written costs that one alone, and the other ends by its patience."""
-    loops = sharded_loops(lambda: DiskStateStore(tmp_path, keep=9), timeout_seconds=20)
+    loops = sharded_loops(lambda: DiskStateStore(tmp_path, Retention(9)), timeout_seconds=20)
     contribute, calls = loops[1].store.contribute, []
 
     def vanish_at_the_second(snapshot):
@@ -160,12 +161,12 @@ def test_a_rank_that_is_gone_ends_the_other_in_time(tmp_path):
     assert time.monotonic() - started < 60
     assert [type(error).__name__ for error in errors] == ["TrainingError", "KeyboardInterrupt"]
     assert told(loops[0]) == [("CheckpointSaved", 3), ("CheckpointFailed", 6)]
-    assert [info.progress.step for info in DiskStateStore(tmp_path, keep=9).list()] == [3]
+    assert [info.progress.step for info in DiskStateStore(tmp_path, Retention(9)).list()] == [3]
 
 
 def test_a_store_that_cannot_put_shares_together_is_refused_at_the_start():
     """Nobody trains for hours towards a save that cannot be."""
-    loops = sharded_loops(lambda: MemoryStateStore(keep=1))
+    loops = sharded_loops(lambda: MemoryStateStore(Retention(1)))
     errors = run_together(loops)
     assert [type(error) for error in errors] == [StateError] * RANKS
     assert all(isinstance(part, StatePart) for part in loops[1].trainable.capture())

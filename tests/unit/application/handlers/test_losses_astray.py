@@ -16,6 +16,7 @@ from holdfast.application.handlers.roll_back import (
     RollBackOnSpike,
     RollBackPlanner,
 )
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveCheckpoint
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import (
@@ -137,7 +138,7 @@ def test_a_return_that_is_killed_as_it_sets_checkpoints_aside_ends_alike(left):
 def test_what_is_gone_back_to_outlives_newer_checkpoints(spike):
     """A run that keeps one checkpoint, and saves at odd steps too, goes back as one that keeps them all."""
     value = 9.0 if spike else math.nan
-    whole, loop = (loop_of([21, 22, 23], value=value, store=store) for store in (None, MemoryStateStore(keep=1)))
+    whole, loop = (loop_of([21, 22, 23], value=value, store=store) for store in (None, MemoryStateStore(Retention(1))))
     for step in (13, 17, 21, 22):
         loop.at_step(step, lambda: loop.inbox.post(SaveCheckpoint()))
     assert loop.run() == whole.run()

@@ -11,6 +11,7 @@ from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import Evaluate, RollBack, SaveCheckpoint
 from holdfast.domain.errors import StateError, TrainingError
 from holdfast.domain.events import (
@@ -139,7 +140,7 @@ def test_a_run_that_is_killed_behind_a_return_ends_alike(skip, at_once):
 
 def test_checkpoints_behind_a_return_are_superseded(tmp_path):
     """What the run goes back from is set aside, not deleted, and its steps are saved anew."""
-    loop = loop_of(DiskStateStore(tmp_path, keep=100), save_every=2)
+    loop = loop_of(DiskStateStore(tmp_path, Retention(100)), save_every=2)
     once_at(loop, 9, RollBack(5, "to see", skip=0))
     loop.run()
     assert sorted(path.name for path in (tmp_path / "superseded").iterdir()) == ["checkpoint-6", "checkpoint-8"]
@@ -222,7 +223,7 @@ def test_a_return_that_is_skipped_gives_up_no_copy(monkeypatch):
 
 def test_a_damaged_checkpoint_is_not_gone_back_to(tmp_path):
     """If the newest checkpoint that is old enough does not verify, it is told, and the one before it is used."""
-    loop = loop_of(DiskStateStore(tmp_path, keep=100))
+    loop = loop_of(DiskStateStore(tmp_path, Retention(100)))
     once_at(loop, 8, RollBack(7, "to see", skip=0))
     damaged = tmp_path / "checkpoints" / "checkpoint-6" / "bigram.npy"
     loop.at_step(7, lambda: damaged.write_bytes(b"damaged") if damaged.exists() else None)
@@ -265,7 +266,7 @@ def test_data_that_fail_behind_a_return_save_no_wrong_step():
 
 def test_all_ranks_go_back_together():
     """Each rank restores the same checkpoint, skips as many batches, and ends in the same state."""
-    store = MemoryStateStore(keep=100)
+    store = MemoryStateStore(Retention(100))
     loops = [loop_of(store, group=group) for group in MemoryProcessGroup.linked(2)]
     once_at(loops[0], 8, RollBack(7, "to see", skip=2))
     threads = [threading.Thread(target=loop.run) for loop in loops]

@@ -26,6 +26,7 @@ from holdfast.bootstrap.wiring.assembly import Around, assemble
 from holdfast.configs.sections.recovery import HealthSettings
 from holdfast.configs.sections.state_store import MemoryStateStoreSettings
 from holdfast.configs.settings import TrainSettings
+from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.events import BatchSplit, CheckpointFailed, UpdateDropped
 from tests.support.loop import Loop
 from tests.support.streams import Plan, stream_of
@@ -80,7 +81,7 @@ def test_a_drill_of_gradients_drops_one_update(fault, undisturbed):
 
 def test_a_drill_of_the_disk_fails_one_save(fault, undisturbed):
     """A checkpoint that finds no room is told, training goes on, and the one behind it is there."""
-    store = MemoryStateStore(keep=10)
+    store = MemoryStateStore(Retention(10))
     loop = Loop(FaultyStateStore(store, Hooks(before_save=[fault.refuse])), save_every=2)
     loop.run()
     assert [event.progress.step for event in loop.published(CheckpointFailed)] == [4]
