@@ -36,7 +36,7 @@ class OutOfMemory(TrainingError):
 
 
 class StepTorn(TrainingError):
-    """Memory ran out while an update was applied: parameters and optimizer are of no one step until restored."""
+    """Memory ran out while an update was applied: parameters and optimizer state are inconsistent until restored."""
 
 
 class LeaveAtOnce(BaseException):

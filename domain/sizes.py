@@ -28,7 +28,7 @@ def size_in_bytes(text: str) -> int:
     found = _SIZE.fullmatch(text.strip())
     size = int(Decimal(found[1].replace("_", "")) * _BY_NAME.get((found[2] or "").lower(), 1)) if found else 0
     if not 1 <= size <= _LARGEST:
-        msg = f"{text} is no size: write a number such as 2e9, or one with a unit such as 20M, 1.5GB or 6GiB"
+        msg = f"{text} is not a size: write a number such as 2e9, or one with a unit such as 20M, 1.5GB or 6GiB"
         raise ValueError(msg)
     return size
 

@@ -39,7 +39,7 @@ class AsyncCheckpointWriter:
     def check_supports(self, trainable: Trainable) -> None:
         """Raise ``StateError`` if the store cannot put together what the ranks of ``trainable`` capture."""
         if trainable.is_sharded and not self._store.takes_shares:
-            msg = "each rank has a part of the state, which this state store does not put together: use the kind disk"
+            msg = "the state is sharded over ranks, which this state store does not support: set state_store.kind=disk"
             raise StateError(msg)
 
     def share(self, save_id: str, group: ProcessGroup) -> StateShare:

@@ -137,7 +137,7 @@ class Checkpointer:
         if progress.step == self._durable_step:
             return
         if self._restorer.is_unfinished:
-            msg = "a return to an earlier checkpoint was cut in two, so the state in memory is of no step: not saved"
+            msg = "a roll-back was interrupted, so the state in memory is inconsistent and was not saved"
             raise StateError(msg)
         self._bus.publish(CheckpointStarted(progress, reason))
         self._memory.drop_durable(self._durable_step)

@@ -74,7 +74,7 @@ class Restorer:
             try:
                 folder = stack.enter_context(self._memory.unpacked())
             except StateError as problem:
-                _log.warning("what is in memory is not used, but what is on disk: %s", problem)
+                _log.warning("the copy in memory cannot be used, so the checkpoint on disk is: %s", problem)
                 return None
             with self._begun():
                 self._trainable.restore(folder)
@@ -162,7 +162,7 @@ class _Told:
 def _lost(names: Iterable[str]) -> StateError:
     known = ", ".join(dict.fromkeys(names)) or "the checkpoints"
     msg = (
-        f"{known} turned out to be damaged while the state was read from them, and no other is left: they were "
-        "set aside, and the same command starts again at step 0"
+        f"{known} failed verification while being loaded, and no other checkpoint is left: they were "
+        "moved to quarantine, and the same command starts again at step 0"
     )
     return StateError(msg)

@@ -48,6 +48,6 @@ def choose_holdout(source: DataSource, wanted: Holdout, log_line: Callable[[str]
         log_line(f"{found}: it is trained on, and there is no evaluation")
         return Holdout(0.0, wanted.seed)
     log_line(
-        f"none of {len(places)} documents fell into the held-out share of {wanted.fraction}: one of them is held out"
+        f"none of {len(places)} documents fell into the held-out fraction of {wanted.fraction}: one of them is held out"
     )
     return Holdout(math.nextafter(min(places), 1.0), wanted.seed)

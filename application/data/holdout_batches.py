@@ -86,7 +86,7 @@ class HoldoutBatches:
         if not documents:
             msg = f"no document was held out to evaluate on: raise data.holdout, now {self._holdout.fraction}"
             if self._holdout.fraction >= 1:
-                msg = "none of the documents holds any text to evaluate on: name other data"
+                msg = "none of the documents holds any text to evaluate on: choose other data"
             raise DataError(msg)
         places = place_rows(documents, self._packing)
         batches = [places[first : first + self._rows] for first in range(0, len(places), self._rows)]

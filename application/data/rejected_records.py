@@ -64,7 +64,7 @@ class RejectedRecords:
 
     def _refuse(self, record: Mapping[str, object]) -> None:
         if self._on_error == "stop":
-            msg = f"{record['reason']} (to go on without what cannot be read: data.on_error=skip)"
+            msg = f"{record['reason']} (to skip records that cannot be used: data.on_error=skip)"
             raise DataError(msg)
 
 

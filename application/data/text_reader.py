@@ -120,7 +120,7 @@ class TextReader:
             used = self._transformed(unit, item) if isinstance(item, Document) else item
             if isinstance(used, Rejected):
                 if is_kept and used.is_passing:
-                    msg = f"{used.reason}; what was tokenized so far is kept: start again when it answers"
+                    msg = f"{used.reason}; the tokens made so far are kept: run the same command again once it answers"
                     raise DataError(msg)
                 rejected(self._rejections.reject(unit, used, self.source.tell))
             elif used:

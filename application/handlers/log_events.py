@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 _SECONDS_REMEMBERED = 3600.0
 _KNOBS = {
     Knob.PREFETCH: "batches ahead",
-    Knob.THREADS: "threads that read",
-    Knob.MICRO_BATCH: "rows at once",
+    Knob.THREADS: "reading threads",
+    Knob.MICRO_BATCH: "rows of a micro-batch",
     Knob.SAVE_EVERY: "steps between checkpoints",
 }
 
@@ -111,7 +111,7 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
         case UpdateDropped(progress, reason):
             return f"step {progress.step} · update DROPPED: {reason}"
         case MemoryExhausted(progress, micro_batch, _):
-            return f"step {progress.step + 1} does not fit into memory with {micro_batch} rows at once"
+            return f"step {progress.step + 1} does not fit into memory with micro-batches of {micro_batch} rows"
         case BatchSplit(_, micro_batch):
             return f"micro-batches of {micro_batch} from now on; the result is the same but for rounding"
         case ResourcesAdjusted(progress, knob, before, after, reason):
@@ -121,11 +121,11 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
         case RolledBack(progress, from_step, reason):
             return f"step {from_step} · ROLLED BACK to step {progress.step}: {reason}"
         case RollBackSkipped(progress, reason):
-            return f"step {progress.step} · {reason}; training goes on, as no checkpoint is old enough to go back to"
+            return f"step {progress.step} · {reason}; training continues, as there is no checkpoint to roll back to"
         case DataStalled(progress, seconds):
             return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
         case RunStalled(progress, seconds, _):
-            return f"step {progress.step} · goes on after {seconds:.0f} s without a sign of life"
+            return f"step {progress.step} · continues after {seconds:.0f} s without progress"
         case StopRequested(progress, reason, _):
             return f"step {progress.step} · stopping: {reason}"
         case RunFailed(progress, error):
@@ -147,7 +147,7 @@ def _of_checkpoints(event: Event) -> str | None:  # noqa: PLR0911  a table of ev
         case CheckpointFailed(progress, _, problem):
             return f"step {progress.step} · NOT SAVED, training continues and the next save tries again: {problem}"
         case CheckpointRejected(name, reason, location):
-            return f"{name} is damaged ({reason}): set aside in {location}; an older one is used, if there is one"
+            return f"{name} is damaged ({reason}): moved to {location}; an older checkpoint is used, if there is one"
         case CheckpointArchived(step, location, seconds):
             return f"step {step} · archived in {location}, {seconds:.2f} s beside training"
         case ArchiveFailed(step, problem):

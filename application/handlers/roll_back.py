@@ -44,7 +44,7 @@ class RollBackOnDrops:
     def __call__(self, event: RunStarted | StepCompleted) -> None:
         """Answer ``event``, the start of a run too: it may have ended before it could obey."""
         if event.progress.health.dropped_in_row == self._limit:
-            reason = f"{self._limit} updates in a row had a loss or a gradient that is no number"
+            reason = f"{self._limit} updates in a row had a loss or a gradient that was not finite"
             self._inbox.post(self._planner.plan(event.progress, self._limit, reason, optional=False))
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.ports.event_bus import EventBus
     from holdfast.ports.process_group import ProcessGroup
 
-_REMEDY = "look at the data that were read there, lower optimizer.learning_rate"
+_REMEDY = "check the data that were read there, lower optimizer.learning_rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,8 @@ class CommandExecutor:
         self._engine.micro_batch = rows
         progress = self._state.progress
         self._bus.publish(BatchSplit(progress, rows))
-        self._checkpoints.weaken_reproducibility(progress, [f"a batch is now summed in parts of {rows} rows"])
+        reason = f"gradients are now accumulated over micro-batches of {rows} rows"
+        self._checkpoints.weaken_reproducibility(progress, [reason])
 
     def _adjust_resources(self, command: AdjustResources) -> None:
         """Turn the knob, if it is one of the loop's; handlers of ``ResourcesAdjusted`` turn the others."""
@@ -189,14 +190,14 @@ class CommandExecutor:
         left = self._state.progress
         num_returns = len(left.health.returns)
         if command.limit is not None and num_returns >= command.limit:
-            msg = f"{command.reason}, after {num_returns} returns to earlier checkpoints, which is the limit: {_REMEDY}"
+            msg = f"{command.reason}, after {num_returns} roll-backs, which is the limit: {_REMEDY}"
             msg += ", or allow more with recovery.health.max_rollbacks"
             raise TrainingError(msg)
         restored = None if command.rather is None else self._checkpoints.roll_back(command.rather)
         restored = restored or self._checkpoints.roll_back(command.step)
         if restored is None and not command.optional:
             step = command.step
-            msg = f"{command.reason}, and there is no checkpoint of step {step} or before to go back to: {_REMEDY}, "
+            msg = f"{command.reason}, and there is no checkpoint of step {step} or before to roll back to: {_REMEDY}, "
             msg += "or save more often with state_store.every"
             raise TrainingError(msg)
         return restored if restored is None or command.skip is None else left.rolled_back_to(restored)

@@ -36,9 +36,9 @@ class StepEngine:
     def retry_obstacle(self, error: OutOfMemory | StepTorn, *, num_ranks: int) -> str | None:
         """Return why this process cannot repeat a step that ran out of memory, None if it can."""
         if isinstance(error, StepTorn):
-            return "parameters and optimizer are of no one step"
+            return "parameters and optimizer state are inconsistent"
         if num_ranks > 1:
-            return "the other ranks wait in its middle"
+            return "the other ranks are waiting in the middle of it"
         return None if self._trainable.is_retry_safe else "its gradients cannot be dropped"
 
     def step(

@@ -61,7 +61,7 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.newest < 1:
-            msg = f"state_store.keep is {self.newest}, and a run needs a checkpoint to go on from: keep at least 1"
+            msg = f"state_store.keep is {self.newest}, and a run needs a checkpoint to continue from: keep at least 1"
             raise ConfigurationError(msg)
         if self.every < 0 or self.best < 0 or self.hours < 0:
             msg = "state_store.keep_every, keep_best and keep_hours count steps, checkpoints and hours: give 0 or more"

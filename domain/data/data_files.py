@@ -89,7 +89,7 @@ def difference(then: DataFiles, now: DataFiles) -> str | None:
     somebody has written to it.
     """
     if then.reading != now.reading:
-        return "its fields, filter or limits are read in another way"
+        return "the settings of its fields, filter or limits have changed"
     found, before = {file.name: file for file in now.files}, {file.name: file for file in then.files}
     moved = [name for name, places in now.places.items() if list(places) != list(then.places.get(name, ()))]
     for file in then.files:
@@ -100,7 +100,7 @@ def difference(then: DataFiles, now: DataFiles) -> str | None:
     if new:
         return f"{_shown(new[0])} is new" + (f", and so are {len(new) - 1} more" if len(new) > 1 else "")
     if [file.name for file in then.files] != [file.name for file in now.files]:
-        return "its files come in another order"
+        return "its files are in another order"
     return None
 
 

@@ -47,7 +47,7 @@ class Mixture:
             msg = f"stages must start at multiples of {self.block} samples, the first one at 0, but they do at {starts}"
             raise ConfigurationError(msg)
         if any(one >= two for one, two in pairwise(starts)):
-            msg = f"each stage must start behind the one before it, but they start at {starts}"
+            msg = f"each stage must start after the one before it, but they start at {starts}"
             raise ConfigurationError(msg)
         for number, stage in enumerate(self.stages):
             if len(stage.weights) != self.num_sources or min(stage.weights, default=0) < 0 or not any(stage.weights):

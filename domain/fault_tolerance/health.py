@@ -84,9 +84,9 @@ class Health:
         """Return the health that ``to_json`` described; raises ``ValueError`` if it is none."""
         losses, dropped, returns = record["losses"], record["dropped"], record["returns"]
         if not all(loss is None or (type(loss) is float and math.isfinite(loss)) for loss in losses):
-            msg = "losses holds something else than numbers"
+            msg = "losses holds values other than numbers"
             raise ValueError(msg)
         if not all(type(count) is int and count >= 0 for count in (dropped, *returns)):
-            msg = "dropped or returns holds something else than counts"
+            msg = "dropped or returns holds values other than counts"
             raise ValueError(msg)
         return cls(tuple(losses), dropped, tuple(returns))

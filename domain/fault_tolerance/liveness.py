@@ -85,13 +85,13 @@ class Timeouts:
         limit = self.min_seconds if silent else max(self.limit(beat.doing, steps) for beat in (own, *others))
         if waited <= limit:
             return None
-        since = f"rank {own.rank} has shown no sign of life for {waited:.0f} s at step {own.step + 1} ({own.doing})"
+        since = f"rank {own.rank} has made no progress for {waited:.0f} s at step {own.step + 1} ({own.doing})"
         if silent:
-            return f"{since}: {', '.join(map(_named, silent))} tells nothing any more, stopped or dead"
+            return f"{since}: {', '.join(map(_named, silent))} sends no heartbeats any more (stopped or dead)"
         last = min((own, *others), key=lambda beat: beat.step)
         if last.step < own.step:
             return f"{since}: {_named(last)} is behind, at step {last.step + 1} ({last.doing})"
-        return f"{since}, allowed are {limit:.0f} s"
+        return f"{since}; the limit is {limit:.0f} s"
 
 
 def _named(beat: Heartbeat) -> str:

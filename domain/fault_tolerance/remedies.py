@@ -23,15 +23,15 @@ _ADVICE: Sequence[tuple[type[BaseException], Sequence[str]]] = (
     (
         OutOfMemory,
         (
-            "set optimizer.micro_batch lower: the batch stays what it is, and so does the result but for rounding",
+            "lower optimizer.micro_batch: the batch stays the same, and so does the result but for rounding",
             "set model.gradient_checkpointing=full, which trades time for memory",
-            "lower data.sequence_length, or take a smaller model: either makes it another run",
+            "lower data.sequence_length, or choose a smaller model: either makes it a different run",
         ),
     ),
     (
         MemoryError,
         (
-            "see in memory.json who holds the memory of this machine: end what else needs it",
+            "memory.json lists what uses the memory of this machine: end other programs that need it",
             "lower data.shuffle_tokens and data.prefetch, or set state_store.background=false",
         ),
     ),
@@ -39,46 +39,46 @@ _ADVICE: Sequence[tuple[type[BaseException], Sequence[str]]] = (
         NonFiniteGradients,
         (
             "lower optimizer.learning_rate or lengthen optimizer.schedule.warmup_steps",
-            "take optimizer.precision=bf16 or fp32 in place of fp16",
-            "look at the documents of batch.json: text of another kind, or broken",
+            "set optimizer.precision=bf16 or fp32 instead of fp16",
+            "check the documents in batch.json for text of another kind, or broken text",
         ),
     ),
     (
         TokensLost,
-        ("start the same command again, which makes these tokens again: train --supervise does so by itself",),
+        ("run the same command again, which recreates these tokens; train --supervise does so by itself",),
     ),
     (
         DataError,
         (
-            "look at the file and the place that the cause names",
-            "once the file is repaired: the same command with --accept-changed-data continues with it as it is now",
-            "data.on_error=skip leaves a record out that cannot be used, and writes it to rejected.jsonl",
+            "check the file at the position that the cause names",
+            "once the file is repaired, the same command with --accept-changed-data continues with it",
+            "data.on_error=skip skips records that cannot be used, and lists them in rejected.jsonl",
         ),
     ),
     (
         StateError,
         (
-            "see in memory.json how much disk is free, and whether the folder of the run can be written",
-            "python -m application inspect RUN tells which checkpoints verify",
+            "check how much disk space is free (memory.json), and that the run folder can be written",
+            "python -m application inspect RUN shows which checkpoints verify",
         ),
     ),
-    (RestartNeeded, ("start the same command again: train --supervise does so by itself",)),
+    (RestartNeeded, ("run the same command again; train --supervise does so by itself",)),
     (ConfigurationError, ("change the setting that the cause names; python -m application config shows all",)),
     (
         OSError,
         (
-            "see in memory.json how much disk is free, and whether the files that the cause names can be reached",
-            "data on a network: see that the network is there, or set data.retry.deadline_seconds higher",
+            "check how much disk space is free (memory.json), and that the files that the cause names can be reached",
+            "if the data are on a network, check the connection, or raise data.retry.deadline_seconds",
         ),
     ),
-    (KeyboardInterrupt, ("nothing: a person has interrupted the run",)),
-    (SystemExit, ("see in traceback.txt which library or plug-in has ended the process",)),
-    (TrainingError, ("do what the cause says; with several ranks look for the rank that failed first",)),
+    (KeyboardInterrupt, ("nothing: a person interrupted the run",)),
+    (SystemExit, ("traceback.txt shows which library or plug-in ended the process",)),
+    (TrainingError, ("follow the advice in the cause; with several ranks look for the rank that failed first",)),
 )
 _UNEXPECTED = (
-    "see in traceback.txt where it comes from: if it is your own code or plug-in, correct it there",
-    "try once more: what comes again at the same step lies in the batch (batch.json), what does not in the machine",
-    "report it, with this folder, if it is an error of Holdfast",
+    "traceback.txt shows where it comes from: if that is your own code or plug-in, correct it there",
+    "try again: an error that recurs at the same step comes from the batch (batch.json), any other from the machine",
+    "if it is an error of Holdfast, report it with this folder",
 )
 
 

@@ -71,8 +71,8 @@ class RestartPolicy:
             return StartAgain(0.0)
         fruitless = sum(1 for _ in takewhile(lambda death: not death.has_progressed, reversed(deaths)))
         if fruitless >= self.crash_loop:
-            return GiveUp(f"it died {fruitless} times in a row without a new checkpoint, so it would die again")
+            return GiveUp(f"it died {fruitless} times in a row without a new checkpoint, so another start would fail")
         if sum(not death.is_planned for death in deaths) > self.max_restarts:
-            return GiveUp(f"it was started again {self.max_restarts} times, the most that was allowed")
+            return GiveUp(f"it was restarted {self.max_restarts} times, which is the limit")
         growth = 2.0 ** min(max(0, fruitless - 1), 60)
         return StartAgain(min(self.longest_seconds, self.first_seconds * growth))

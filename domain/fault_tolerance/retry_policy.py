@@ -27,7 +27,7 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         if not (0 <= self.first_delay <= self.max_delay and self.factor >= 1 and 0 < self.deadline < float("inf")):
-            msg = f"not a way to retry: {self}; delays and deadline are seconds, and the factor is 1 or more"
+            msg = f"invalid retry policy {self}: delays and deadline are seconds, and the factor is 1 or more"
             raise ValueError(msg)
 
     def pause(self, retry: int, rng: Random) -> float:

@@ -51,7 +51,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """Where weights, gradients and what the optimizer keeps lie; ``stage`` is ZeRO's.
+    """Where weights, gradients and optimizer state lie; ``stage`` is ZeRO's.
 
     ``optimizer_bytes`` are what the algorithm keeps of a parameter: 8 of AdamW, 4 of Lion. ``bucket_parameters`` are
     how many gradients the buffers of ZeRO's exchange hold, ``live_parameters`` how many its stage 3 has gathered.

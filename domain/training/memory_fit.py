@@ -91,24 +91,24 @@ def warning(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity) -> str | 
     if needed + beside <= host.num_bytes:
         return None
     return (
-        f"to train the model takes {shown_size(needed)} at least ({_parts(plan)}) and about {shown_size(beside)} "
+        f"training the model takes {shown_size(needed)} at least ({_parts(plan)}) and about {shown_size(beside)} "
         f"beside that, and {host.words}"
     )
 
 
 def _problem(size: int, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None) -> str | None:
-    trains = f"to train it takes {shown_size(plan.state_bytes * size)} at least ({_parts(plan)}), "
+    trains = f"training takes {shown_size(plan.state_bytes * size)} at least ({_parts(plan)}), "
     if plan.is_on_host and not plan.only_built and plan.state_bytes * size > host.num_bytes:
         return trains + f"but {host.words}"
     if FP32 * size > host.num_bytes:
-        return f"to build it takes {shown_size(FP32 * size)} of host memory in each process, but {host.words}"
+        return f"building it takes {shown_size(FP32 * size)} of host memory in each process, but {host.words}"
     if gpu is not None and not plan.only_built and plan.state_bytes * size > gpu.num_bytes:
         return trains + f"but {gpu.words}"
     return None
 
 
 def _parts(plan: MemoryPlan) -> str:
-    parts = "weights, gradients and what the optimizer keeps" if plan.trains_all else "weights"
+    parts = "weights, gradients and optimizer state" if plan.trains_all else "weights"
     return f"{parts}, {plan.state_bytes:.3g} bytes a parameter"
 
 

@@ -29,7 +29,7 @@ def choose_rows(budget: Budget, length: int, ranks: int) -> tuple[int, str]:
     rows = 2 ** max(0, round(math.log2(tokens / length)))
     rows = -(-rows // ranks) * ranks
     law = f"the Step Law (arXiv 2503.04715) says about {wanted:,.0f} tokens"
-    least = f", but {_FEWEST_TOKENS:,} are the least" if tokens > wanted else ""
+    least = f", but the minimum is {_FEWEST_TOKENS:,}" if tokens > wanted else ""
     return rows, f"{law}{least}, in rows of {length}"
 
 
@@ -43,7 +43,7 @@ def choose_length(documents: Sequence[int], positions: int | None) -> tuple[int,
         f"the model has {positions} positions" if most == positions else f"it is at most {_LONGEST} unless it is set"
     )
     if not documents:
-        return most, f"nothing tells how long documents are, and {limit}"
+        return most, f"the length of the documents is not known, and {limit}"
     needed = sorted(documents)[math.ceil(_SHARE * len(documents)) - 1] / _BYTES_A_TOKEN
     length = 2 ** math.ceil(math.log2(max(needed, _SHORTEST)))
     sample = f"nine in ten of {len(documents)} documents have at most about {needed:,.0f} tokens"

@@ -111,4 +111,5 @@ def test_a_stopped_rank_is_named_and_the_run_ends(tmp_path):
     assert [record["code"] for record in told] == [75]
     assert "RunStalled" in (tmp_path / FOLDER / "events.jsonl").read_text()
     assert not psutil.pid_exists(second)
-    assert re.search(rf"rank 1 \(process {second} on [^)]+\) tells nothing any more, stopped or dead", errors), errors
+    silent = rf"rank 1 \(process {second} on [^)]+\) sends no heartbeats any more \(stopped or dead\)"
+    assert re.search(silent, errors), errors

@@ -87,10 +87,10 @@ def test_what_nearly_fills_its_control_group_is_told_before_and_after(tmp_path, 
     """A run that the kernel kills for its memory has said before that memory is short, and `explain` says so after."""
     process = in_group(560 * 10**6, "train", *tiny(corpus(tmp_path), *TIGHT, "evaluation.every=1000"))
     assert process.returncode == -9, process.stderr
-    assert "memory is short: to train the model takes 4" in process.stderr
+    assert "memory is short: training the model takes 4" in process.stderr
     told = run_here("explain", "runs/default", cwd=tmp_path)
     assert told.returncode == 0
-    assert "most likely the kernel was short of memory (dmesg), as to train the model takes 4" in told.stdout
+    assert "most likely the kernel was short of memory (dmesg), as training the model takes 4" in told.stdout
     assert "its control group allows 560.0 MB of memory" in told.stdout
 
 

@@ -70,7 +70,7 @@ def test_a_crash_loop_stops(tmp_path, supervised):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.splitlines()[-1].endswith(
-        "it died 3 times in a row without a new checkpoint, so it would die again: "
+        "it died 3 times in a row without a new checkpoint, so another start would fail: "
         "look at the error above, then start it by hand"
     )
     assert [record["start"] for record in restarts(tmp_path)] == [1, 2, 3]

@@ -35,8 +35,8 @@ def loop():
 
 
 def test_a_run_does_not_begin_with_damaged_weights(loop):
-    """Where all that was read turned out to be damaged the run ends with a sentence, and each is told."""
-    with pytest.raises(StateError, match=r"checkpoint-3 turned out to be damaged .* the same command starts again at"):
+    """Where all that was read failed verification the run ends with a sentence, and each is told."""
+    with pytest.raises(StateError, match=r"checkpoint-3 failed verification .* the same command starts again at"):
         loop.checkpoints.restore_latest()
     assert loop.published(CheckpointRejected) == [
         CheckpointRejected("checkpoint-3", "a bit", "quarantine/checkpoint-3")
@@ -45,7 +45,7 @@ def test_a_run_does_not_begin_with_damaged_weights(loop):
 
 def test_damaged_weights_are_not_saved(loop):
     """What is in memory then is of no step."""
-    with pytest.raises(StateError, match="turned out"):
+    with pytest.raises(StateError, match="failed verification"):
         loop.checkpoints.restore_latest()
     with pytest.raises(StateError, match="of no step: not saved"):
         loop.checkpoints.save(Progress(4, 128), SaveReason.FINAL)
@@ -53,7 +53,7 @@ def test_damaged_weights_are_not_saved(loop):
 
 def test_a_later_restore_that_succeeds_makes_it_whole(loop):
     """Once a checkpoint is restored the state is that of a step, and can be saved again."""
-    with pytest.raises(StateError, match="turned out"):
+    with pytest.raises(StateError, match="failed verification"):
         loop.checkpoints.restore_latest()
     loop.store.damaged = False
     assert loop.checkpoints.restore_latest() == Progress(3, 96)

@@ -148,12 +148,12 @@ def test_announcements_say_what_a_person_asks():
         LogEvents(lines.append)(event)
     assert lines == [
         "resumed at step 7",
-        "step 8 does not fit into memory with 8 rows at once",
+        "step 8 does not fit into memory with micro-batches of 8 rows",
         "micro-batches of 4 from now on; the result is the same but for rounding",
         "step 7 · checkpoint-7 saved (final), 0.50 s",
         (
-            "checkpoint-9 is damaged (bad hash): set aside in /runs/a/quarantine/checkpoint-9; an older one is used, "
-            "if there is one"
+            "checkpoint-9 is damaged (bad hash): moved to /runs/a/quarantine/checkpoint-9; an older checkpoint is "
+            "used, if there is one"
         ),
         "step 7 · stopping: SIGTERM",
         "RecordMetrics.on_step failed on StepCompleted and training continues: OSError: disk full",
@@ -161,13 +161,13 @@ def test_announcements_say_what_a_person_asks():
         "step 7 · NOT SAVED, training continues and the next save tries again: the disk is full: free some space there",
         "from step 7 on equal but for rounding, not to the bit: ranks was 1 and is 2",
         "step 7 · archived in s3://bucket/run/checkpoint-7, 1.50 s beside training",
-        "step 7 · goes on after 61 s without a sign of life",
+        "step 7 · continues after 61 s without progress",
         "step 7 · moved from disk to archive: the disk is nearly full",
         "step 7 · NOT ARCHIVED, the next checkpoint is tried: s3://bucket cannot be reached: look at the network",
         "step 7 · batches ahead from 4 to 8: training waited for data 43% of its time",
         "step 7 · update DROPPED: the loss is nan",
         "step 12 · ROLLED BACK to step 7: the loss rose from 2.1 to 7.5",
-        "step 7 · the loss rose from 2.1 to 7.5; training goes on, as no checkpoint is old enough to go back to",
+        "step 7 · the loss rose from 2.1 to 7.5; training continues, as there is no checkpoint to roll back to",
     ]
 
 

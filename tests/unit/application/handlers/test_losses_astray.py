@@ -192,16 +192,16 @@ def test_a_checkpoint_that_is_at_fault_is_left(has_older):
     if has_older:
         assert loop.run().health.returns == (20,) * 4 + (10,)
     else:
-        with pytest.raises(TrainingError, match="after 8 returns"):
+        with pytest.raises(TrainingError, match="after 8 roll-backs"):
             loop.run()
 
 
 def test_too_many_returns_end_the_run():
     """A run that finds no way out ends with an error after so many returns, and ends again when it is started again."""
     loop = loop_of(range(25, 80), value=9.0, most=2)
-    with pytest.raises(TrainingError, match="after 2 returns"):
+    with pytest.raises(TrainingError, match="after 2 roll-backs"):
         loop.run()
-    with pytest.raises(TrainingError, match="after 2 returns"):
+    with pytest.raises(TrainingError, match="after 2 roll-backs"):
         loop_of(range(25, 80), value=9.0, most=2, store=loop.store).run()
 
 

@@ -183,13 +183,13 @@ def test_the_limit_of_returns_ends_the_run(limit):
     """A run that has gone back as often as it may ends with an error that says why and how often."""
     loop = loop_of()
     loop.at_step(8, lambda: loop.inbox.post(RollBack(7, "the loss rose", skip=0, limit=limit)))
-    with pytest.raises(TrainingError, match=f"the loss rose, after {limit} returns"):
+    with pytest.raises(TrainingError, match=f"the loss rose, after {limit} roll-backs"):
         loop.run()
     assert len(loop.published(RolledBack)) == limit
     assert loop.published(RunFailed)[0].progress.step == 8
     again = loop_of(loop.store)
     again.at_step(9, lambda: again.inbox.post(RollBack(8, "the loss rose", skip=0, limit=limit)))
-    with pytest.raises(TrainingError, match=f"after {limit} returns"):
+    with pytest.raises(TrainingError, match=f"after {limit} roll-backs"):
         again.run()
     assert not again.published(RolledBack)
 
@@ -249,7 +249,7 @@ def test_a_return_that_fails_half_way_is_not_saved():
         loop.run()
     loop.trainable.restore = restore
     assert stored(loop) == [3, 6]
-    assert "in two" in str(loop.published(HandlerFailed)[0].error)
+    assert "was interrupted" in str(loop.published(HandlerFailed)[0].error)
     assert loop_of(loop.store).run().step == STEPS
 
 

@@ -74,7 +74,7 @@ def test_a_step_that_takes_too_long_rings_once_and_is_given_up():
     assert host.rung == []
     host.let(2)
     assert [report.reason for report in host.rung] == [
-        "rank 0 has shown no sign of life for 11 s at step 4 (taking a step), allowed are 10 s"
+        "rank 0 has made no progress for 11 s at step 4 (taking a step); the limit is 10 s"
     ]
     host.let(8)
     assert host.given_up == []
@@ -133,7 +133,7 @@ def test_a_rank_that_tells_nothing_any_more_is_named():
     host.beats = {1: peer(1), 2: peer(2)}
     host.step(3)
     host.let(12, peers=[1])
-    assert "rank 2 (process 4002 on host) tells nothing any more" in host.rung[0].reason
+    assert "rank 2 (process 4002 on host) sends no heartbeats any more" in host.rung[0].reason
     assert "rank 1" not in host.rung[0].reason
 
 

@@ -63,7 +63,7 @@ def test_what_the_formula_has_room_for_is_never_refused(size, there, of_optimize
             MemoryPlan(only_built=True),
             4,
             None,
-            ["to build it takes 4.9 GB", "at most 1 billion parameters do"],
+            ["building it takes 4.9 GB", "at most 1 billion parameters do"],
             ["fsdp2"],
         ),
     ],
@@ -154,7 +154,7 @@ def test_settings_of_a_giant_are_refused_by_both_kinds_of_model(kind):
     model = {"config": fields} if kind == "huggingface" else {**fields, "num_key_value_heads": None}
     settings = TrainSettings(model={"kind": kind, **model}, optimizer={"kind": "accelerate", "device": "cpu"})
     refuse_from_settings(container_of(settings, model_factory=object()))  # a host's own model is not judged by them
-    with pytest.raises(ConfigurationError, match="billion parameters, and to train it takes"):
+    with pytest.raises(ConfigurationError, match="billion parameters, and training takes"):
         refuse_from_settings(container_of(settings))
 
 

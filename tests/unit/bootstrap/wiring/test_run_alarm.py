@@ -91,5 +91,5 @@ def test_a_loop_that_hangs_is_noticed(tmp_path):
     loop.bus.subscribe(Event, Watchdog(patience, 0, files, Alarm(), doing=doing_of))
     loop.at_step(3, lambda: released.wait(60))
     loop.run()
-    assert "rank 0 has shown no sign of life for" in rung[0].reason
+    assert "rank 0 has made no progress for" in rung[0].reason
     assert loop.published(RunStalled)[0].reason == rung[0].reason

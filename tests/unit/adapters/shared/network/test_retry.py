@@ -204,7 +204,7 @@ def test_pauses_differ_between_readers():
 )
 def test_a_policy_without_an_end_is_refused(numbers):
     """Numbers under which trying would never end, or make no sense, are refused."""
-    with pytest.raises(ValueError, match="not a way to retry"):
+    with pytest.raises(ValueError, match="invalid retry policy"):
         RetryPolicy(**numbers)
 
 
