@@ -34,8 +34,8 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
 
     ``device`` is cpu, cuda or mps; ``precision`` fp32, bf16, fp16 or fp8 (autocast: weights and optimizer stay fp32);
     ``clip`` bounds the gradient's norm; ``sequence_length`` only enters the FLOPs of attention. Where torchrun started
-    several processes, each has the whole model (``sharding`` ddp) or a part of it (fsdp2), in host memory between uses
-    with ``offload``; auto means fsdp2 only where the whole model does not fit.
+    several processes, each holds the whole model (``sharding`` ddp) or a shard of it (fsdp2), which ``offload`` stores
+    in host memory between uses; auto chooses fsdp2 only where the whole model does not fit.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         AcceleratorState._reset_state(reset_partial_state=True)  # noqa: SLF001  an earlier run may have set another precision
         steps = GradientAccumulationPlugin(num_steps=1)  # else the environment may set another number
         backends = []
-        if self._offload and self._device == "cuda":  # parts that rest in host memory are summed and gathered there too
+        if self._offload and self._device == "cuda":  # shards in host memory are reduced and gathered there too
             backends.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
         accelerator = Accelerator(
             cpu=self._device == "cpu",
@@ -101,16 +101,16 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
 
 
 def _fits(model: CausalLanguageModel, device: torch.device) -> bool:
-    """Return whether all ranks have a fifth of their memory free beside weights, gradients and AdamW's state, in fp32.
+    """Return whether fp32 weights, gradients and AdamW's state take less than four fifths of each rank's GPU memory.
 
-    What is frozen has neither gradient nor state. All ranks get the same answer: else their collectives would not meet.
+    Frozen parameters have neither gradient nor state. All ranks get the same answer, as their collectives must match.
     """
     if device.type != "cuda":
         return True
     needed = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
-    room = torch.tensor(torch.cuda.get_device_properties(device).total_memory, device=device)
-    torch.distributed.all_reduce(room, op=torch.distributed.ReduceOp.MIN)
-    return needed < 0.8 * int(room)
+    capacity = torch.tensor(torch.cuda.get_device_properties(device).total_memory, device=device)
+    torch.distributed.all_reduce(capacity, op=torch.distributed.ReduceOp.MIN)
+    return needed < 0.8 * int(capacity)
 
 
 def _check_not_quantized(model: CausalLanguageModel) -> None:

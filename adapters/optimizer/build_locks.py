@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOCK = "lock"
-SECONDS_OF_SILENCE = 600.0  # a compiler writes something sooner
+SECONDS_OF_SILENCE = 600.0  # a running compiler writes files more often
 
 
 def announce_builds(needed: Sequence[str] = (), *, seconds_of_silence: float = SECONDS_OF_SILENCE) -> None:
-    """Log what will keep the start waiting: extensions ``needed`` that are still to be built, and locks of builds.
+    """Log the reasons why the start may wait: ``needed`` extensions that are not built yet, and locks of builds.
 
-    torch waits without end, and without a word, for a lock to vanish that a killed build leaves in its folder (under
-    TORCH_EXTENSIONS_DIR, or torch's own). So a lock is removed if no process of this machine has it open and nothing in
-    its folder has changed for ``seconds_of_silence``: another machine may build in a shared folder. Each process calls
-    it before it builds, so none begins to wait for a lock that another one then removes.
+    torch waits forever, and silently, for a lock that a killed build left in its folder (under TORCH_EXTENSIONS_DIR,
+    or torch's own). So a lock is removed if no process of this machine has it open and nothing in its folder has
+    changed for ``seconds_of_silence``: another machine may build in a shared folder. Each process calls this before it
+    builds, so none starts to wait for a lock that another one then removes.
     """
     folders = list(_build_folders())
     for name in needed:
@@ -36,7 +36,7 @@ def announce_builds(needed: Sequence[str] = (), *, seconds_of_silence: float = S
             _log.info("another process builds in %s: waiting for it", lock.parent)
         elif _seconds_unchanged(lock.parent) <= seconds_of_silence:
             _log.warning("waiting until %s is gone: if no other machine builds there, delete it", lock)
-        elif not _has_builder(lock):  # asked again: by now another process of this run may have begun to build
+        elif not _has_builder(lock):  # checked again: another process of this run may have started to build
             lock.unlink(missing_ok=True)
             _log.warning("removed %s, which was left by a build that was killed", lock)
 
@@ -58,7 +58,7 @@ def _opened_files() -> Iterator[Path]:
     for folder in Path("/proc").glob("[0-9]*/fd"):
         try:
             yield from folder.iterdir()
-        except OSError:  # it has ended, or is another user's
+        except OSError:  # the process has ended, or belongs to another user
             continue
 
 

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @final
 class DdpEngine(TorchEngine):
-    """A model in torch's ``DistributedDataParallel``, whose averages over ranks are made sums again.
+    """A model in torch's ``DistributedDataParallel``, whose averages over ranks are scaled back to sums.
 
-    An update that ends between the forward of its last part and the end of the backward leaves torch's exchange of
-    gradients unfinished, so the next one begins with a new wrapper.
+    An update that ends between the forward of its last micro-batch and the end of the backward leaves torch's
+    all-reduce of gradients unfinished, so the next update starts with a new wrapper.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class DdpEngine(TorchEngine):
             super().backward(loss * world_size(), last=last)
         self._is_exchanging = False
 
-    def _exchange(self, last: bool) -> AbstractContextManager[Any]:  # noqa: FBT001  as it is passed on
+    def _exchange(self, last: bool) -> AbstractContextManager[Any]:  # noqa: FBT001  passed on by position
         assert isinstance(self.module, DistributedDataParallel)
         return nullcontext() if last else self.module.no_sync()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @final
 class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
-    """Prepares a model for ZeRO, each of several processes holding a part of what training needs.
+    """Prepares a model for ZeRO: each process holds a shard of the training state.
 
     ``device``, ``precision``, ``algorithm`` and ``seed`` are those of ``AccelerateOptimizer``. ``own`` are the run's
     values by DeepSpeed's dotted keys, ``zero_optimization.stage`` and ``gradient_clipping`` among them. ``config``
@@ -108,7 +108,7 @@ def _devices(zero: Mapping[str, Any]) -> set[str | None]:
 
 
 def _check_async_io(zero: Mapping[str, Any]) -> None:
-    """Raise ``ConfigurationError`` if something is to lie on NVMe, which DeepSpeed cannot read and write here."""
+    """Raise ``ConfigurationError`` for offloading to NVMe if DeepSpeed cannot build its I/O extension here."""
     if "nvme" not in _devices(zero):
         return
     from deepspeed.ops.op_builder import AsyncIOBuilder
@@ -122,14 +122,14 @@ def _check_async_io(zero: Mapping[str, Any]) -> None:
 
 
 def _make_world_of_one() -> None:
-    """Tell the environment what torchrun would tell one process, without which DeepSpeed has nobody to be with."""
-    # port 0 is any that is free: nobody else has to find it, and another program could take one that was looked up
+    """Set the environment that torchrun would set for a single process, as DeepSpeed needs a process group."""
+    # port 0 is any free port: no other process needs it, and a port that was looked up could be taken meanwhile
     os.environ.update(zip(_WORLD, ("0", "0", "1", "127.0.0.1", "0"), strict=True))
 
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Take back what a run and Accelerate's plugin leave in the environment, where a later run would find it."""
+    """Restore the environment that a run and Accelerate's plugin change, as a later run would read it."""
     touched = ("ACCELERATE_", "DS_", *_WORLD)
     before = {name: value for name, value in os.environ.items() if name.startswith(touched)}
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_config(path: str) -> dict[str, Any]:
-    """Return the JSON of a DeepSpeed configuration; raises ``ConfigurationError`` if it is none."""
+    """Return the JSON of a DeepSpeed configuration; raises ``ConfigurationError`` if it is invalid."""
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_without_twins)
     except (OSError, ValueError, RecursionError) as error:
@@ -27,7 +27,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def unused_parts(path: str) -> str | None:
-    """Return what of the file a run does not use, in a sentence for a person."""
+    """Return a sentence about the parts of the file that a run does not use, or None."""
     scheduler = read_config(path).get("scheduler")
     if not scheduler:
         return None

@@ -41,8 +41,8 @@ _COUNTER = "step"
 class DeepSpeedEngine(TrainingEngine):
     """Drives ``engine`` by its own primitives; ``groups`` are the parameters as the optimizer was given them.
 
-    DeepSpeed gathers the gradients of an update in buffers of its own and offers no way to empty them, so an update
-    that is left after a part was learned from cannot be tried again: the next one raises ``TrainingError``.
+    DeepSpeed accumulates gradients in buffers of its own and offers no way to clear them, so an update abandoned after
+    its first backward cannot be retried: the next one raises ``TrainingError``.
     """
 
     is_retry_safe = False
@@ -111,7 +111,7 @@ class DeepSpeedEngine(TrainingEngine):
     def ready(self) -> None:
         if not self._is_stale:
             return
-        self._is_stale = False  # DeepSpeed keeps a copy of its own for the model, which it makes after a step
+        self._is_stale = False  # DeepSpeed refreshes the model's low-precision copy only after a step
         zero = self._engine.optimizer
         if not _is_stage_3(zero):
             zero.update_lp_params()
@@ -136,7 +136,7 @@ class DeepSpeedEngine(TrainingEngine):
             shapes |= {f"{_COUNTER}/{name}": counter.shape for name in self._names.values()}
         check_same_shapes(shapes, saved.shapes)
         own = {f"{key}/{name}": (p, key) for p, name in self._names.items() for key in self._keys()}
-        for name in saved.shapes:  # in the order in which they stand in the file
+        for name in saved.shapes:  # in the order of the file
             if name in own:
                 assign(own[name][0], partial(saved.read, name), own[name][1])
                 check_finite_state(name, local_slice(*own[name]).values)
@@ -152,9 +152,9 @@ class DeepSpeedEngine(TrainingEngine):
         return found
 
     def _allocate(self) -> None:
-        """Create the state that the first step would create, so that there is one to capture before it."""
+        """Create the optimizer state that the first step would create, so that it can be captured before that."""
         zero = self._engine.optimizer
-        if _is_stage_3(zero):  # it gives the optimizer one piece at a time
+        if _is_stage_3(zero):  # it hands the optimizer one sub-group at a time
             groups = self._flat.param_groups
             kept = [group["params"] for group in groups]
             for number, group in enumerate(groups):

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 class TrainingEngine(ABC):
-    """A model and its optimizer, as ``TorchTrainable`` drives them; ``module`` is called for a part's summed loss.
+    """A model and its optimizer, driven by ``TorchTrainable``; ``module`` computes the summed loss of a micro-batch.
 
-    ``is_torn`` tells that an error cut a step in two, ``is_retry_safe`` that an abandoned update leaves no trace,
-    ``is_sharded`` that each rank has a part of weights or optimizer.
+    ``is_torn``: an error interrupted a step, so parameters and optimizer are inconsistent. ``is_retry_safe``: an
+    abandoned update leaves no trace. ``is_sharded``: each rank holds a shard of the weights or the optimizer.
     """
 
     is_retry_safe = True
@@ -47,57 +47,57 @@ class TrainingEngine(ABC):
         self.device = device
         self.is_torn = False
 
-    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:  # noqa: ARG002  for those that exchange
-        """Return a part's summed loss; if it is to be learned from, ``last`` says whether the update's last part is."""
+    def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:  # noqa: ARG002  for engines that communicate
+        """Return the summed loss of a micro-batch; ``last`` marks the last one of an update."""
         loss: Tensor = self.module(**inputs)
         return loss
 
-    def ready(self) -> None:  # noqa: B027  most have nothing
-        """Let the model see parameters that were restored; all ranks do it together, before they go through it."""
+    def ready(self) -> None:  # noqa: B027  most need nothing
+        """Make restored parameters visible to the model; all ranks call it together, before a forward."""
 
-    def rest(self) -> None:  # noqa: B027  most have nothing
-        """Give back what going through the model without learning may have left in memory."""
+    def rest(self) -> None:  # noqa: B027  most need nothing
+        """Release the memory that a forward without a backward may have left allocated."""
 
     @abstractmethod
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Add the gradient of ``loss``; after the ``last`` one it is the sum of all ranks' gradients."""
+        """Accumulate the gradient of ``loss``; after the ``last`` one the gradient is summed over all ranks."""
 
     @abstractmethod
     def step(self, learning_rate: float) -> Tensor:
-        """Clip, step and return the norm before clipping; ``NonFiniteGradients`` changes nothing."""
+        """Clip, step, and return the norm before clipping; raise ``NonFiniteGradients`` without changing anything."""
 
     @final
     def change(self, step: Callable[[], object]) -> None:
-        """Have ``step`` change parameters and optimizer: an error leaves them torn, and a shortage is ``StepTorn``."""
+        """Let ``step`` change parameters and optimizer; an error leaves them torn; ``StepTorn`` if out of memory."""
         self.is_torn = True
         try:
             within_memory(self.device.type, step)
         except OutOfMemory as error:
-            shortage = StepTorn(str(error))
+            torn = StepTorn(str(error))
         else:
             self.is_torn = False
             return
-        raise shortage
+        raise torn
 
     def retry(self) -> bool:
-        """Drop gradients that were not finite; return whether they may be if the same update is computed again."""
+        """Drop non-finite gradients; return whether they may be finite when the same update is computed again."""
         return False
 
     @abstractmethod
     def discard(self) -> None:
-        """Drop all gradients, those of an update that was left in the middle too."""
+        """Drop all gradients, including those of an abandoned update."""
 
     @abstractmethod
     def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
-        """Return weights and optimizer: all on the first rank, or what each rank has of them; as ``Trainable`` does."""
+        """Return weights and optimizer as ``Trainable.capture`` does: all on the first rank, or each rank's shards."""
 
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool, open_file: OpenFile) -> None:
-        """Continue from what ``capture`` wrote into ``folder``, read as ``Trainable`` says."""
+        """Restore the state that ``capture`` wrote into ``folder``, as ``Trainable.restore`` does."""
 
 
 class TorchEngine(TrainingEngine):
-    """A model whose gradients and parameters a torch optimizer sees, on one device; ``clip`` bounds their norm.
+    """An engine whose torch optimizer sees gradients and parameters, on one device; ``clip`` bounds the gradient norm.
 
     ``precision`` is a name of ``computed_dtype``; in fp16 the loss is scaled by ``LossScale``.
     """
@@ -183,7 +183,7 @@ class TorchEngine(TrainingEngine):
 
 
 def check_finite(norm: Tensor) -> None:
-    """Raise ``NonFiniteGradients`` if ``norm`` is no number."""
+    """Raise ``NonFiniteGradients`` if ``norm`` is infinite or NaN."""
     if not torch.isfinite(norm):
         msg = f"the gradient's norm is {norm.item()}: a lower optimizer.learning_rate may help"
         raise NonFiniteGradients(msg)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe(model: CausalLanguageModel, device: str, precision: str, sequence_length: int) -> Hardware:
-    """Return the hardware of this rank, with the peak of all ranks' devices, for a ``model`` not sharded yet."""
+    """Return the hardware of this rank, with the peak FLOP/s of all ranks, for a ``model`` that is not sharded yet."""
     peak = peak_flops(device)
     return Hardware(
         device=torch.cuda.get_device_name() if device == "cuda" else device,

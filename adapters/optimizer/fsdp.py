@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, offload: bool) -> None:
-    """Shard ``model`` in place, a layer at a time, over all ranks; ``offload`` keeps the shards in host memory.
+    """Shard ``model`` in place, layer by layer, over all ranks; ``offload`` stores the shards in host memory.
 
-    In bf16 and fp16 the layers compute in it and gradients are summed in fp32; the shards and what the optimizer keeps
-    are fp32.
+    With bf16 and fp16 the layers compute in that dtype and gradients are summed in fp32; the shards and the optimizer
+    state are fp32.
     """
     mesh = init_device_mesh(device.type, (world_size(),))
     lower = None if precision == "fp32" else computed_dtype(precision)
@@ -41,15 +41,15 @@ def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, o
         sharded = fully_shard(part, mesh=mesh, mp_policy=mixed, offload_policy=where)
         assert isinstance(sharded, FSDPModule)
         sharded.set_gradient_divide_factor(1.0)  # a sum over ranks, not a mean
-        sharded.set_force_sum_reduction_for_comms(True)  # gloo knows no other
+        sharded.set_force_sum_reduction_for_comms(True)  # gloo supports no other
     register_fsdp_forward_method(model, "generate")
 
 
 @final
 class FsdpEngine(TorchEngine):
-    """A model that ``shard`` has sharded, with an optimizer made behind that.
+    """A model sharded by ``shard``, with an optimizer built afterwards.
 
-    The gradients of each part are summed over ranks at once: held back until the last one they would take as much
+    The gradients of each micro-batch are summed over ranks at once: held until the last one they would take as much
     memory as the whole model, and torch would keep those of an abandoned update.
     """
 
@@ -63,4 +63,4 @@ class FsdpEngine(TorchEngine):
     @override
     def rest(self) -> None:
         assert isinstance(self.module, FSDPModule)
-        self.module.reshard()  # else a step would change the shards, and the next forward take what was gathered before
+        self.module.reshard()  # else the forward after a step would use stale gathered parameters

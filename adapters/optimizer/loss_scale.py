@@ -24,8 +24,8 @@ _GROWTH_STEPS = 2000
 class LossScale:
     """A power of two, which rounds nothing; it halves until gradients are finite, and doubles after 2000 steps.
 
-    torch's ``GradScaler`` leaves a step out when gradients overflow; here it is computed again at half the scale, so
-    that each batch is learned from. ``value`` is that of the step under way, and settles once the step is taken.
+    torch's ``GradScaler`` skips a step when gradients overflow; here it is computed again at half the scale, so that
+    no batch is skipped. ``value`` is the scale of the current step, and settles once the step is taken.
     """
 
     def __init__(self, value: float = _FIRST, *, good_steps: int = 0) -> None:
@@ -40,23 +40,23 @@ class LossScale:
         return True
 
     def settle(self) -> None:
-        """Keep the value, with which a step was taken."""
+        """Accept the value after a step was taken with it."""
         self._good_steps = 1 if self.value < self._settled else self._good_steps + 1
         if self._good_steps == _GROWTH_STEPS:
             self.value, self._good_steps = self.value * 2, 0
         self._settled = self.value
 
     def forget(self) -> None:
-        """Go back to the value of the last step that was taken."""
+        """Return to the value of the last step that was taken."""
         self.value = self._settled
 
     def capture(self) -> StatePart:
-        """Return what was settled, as a file."""
+        """Return the settled value as a file."""
         return TextPart(LOSS_SCALE_FILE, json.dumps({"scale": self._settled, "good_steps": self._good_steps}))
 
     @classmethod
     def read(cls, folder: Path, open_file: OpenFile = open_plainly) -> LossScale:
-        """Return what ``capture`` wrote, or a fresh one where nothing was; ``StateError`` if it cannot be read."""
+        """Return the scale that ``capture`` wrote, or a new one without a file; ``StateError`` if unreadable."""
         path = folder / LOSS_SCALE_FILE
         if not path.exists():
             return cls()

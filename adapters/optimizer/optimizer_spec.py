@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSpec:
-    """An algorithm by name (adamw, muon, lion, adamw_8bit) and what ``build_optimizer`` wants to know for it."""
+    """An algorithm by name (adamw, muon, lion, adamw_8bit) and its arguments for ``build_optimizer``."""
 
     name: str = "adamw"
     weight_decay: float = 0.1

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @final
 class TorchTrainable(Trainable):
-    """Trains ``engine``; the random state of a step follows from ``seed``, the step's number and the rank."""
+    """Trains by ``engine``; the random state of a step is derived from ``seed``, the step's number and the rank."""
 
     def __init__(self, engine: TrainingEngine, hardware: Hardware, *, seed: int) -> None:
         self._engine = engine
@@ -136,17 +136,17 @@ class TorchTrainable(Trainable):
 
     def _on_device(self, array: NDArray[Any]) -> Tensor:
         tensor, device = torch.from_numpy(array), self._engine.device
-        # from pinned memory the copy runs beside the host; torch keeps such memory for the next one
+        # the copy from pinned memory is asynchronous; torch reuses that memory for the next one
         return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
     def accumulate(self, part: Batch, weight: float, *, last: bool) -> SupportsFloat:
-        """Add the gradient of ``part``, as ``Update`` promises."""
+        """Accumulate the gradient of ``part`` as ``Update`` promises."""
         return within_memory(self._engine.device.type, self._backward, part, weight, last)
 
     def _backward(self, part: Batch, weight: float, last: bool) -> SupportsFloat:  # noqa: FBT001  of within_memory
         loss = self._summed_loss(part, last=last)
         self._engine.backward(loss * weight, last=last)
-        # in host memory a tensor of one number, kept, would keep the allocator from reusing the room it lies in
+        # a one-element tensor that stays alive in host memory would fragment the allocator's memory
         return loss.item() if loss.device.type == "cpu" else loss.detach()
 
     def apply(self, learning_rate: float) -> Tensor:
@@ -154,11 +154,11 @@ class TorchTrainable(Trainable):
         return self._engine.step(learning_rate)
 
     def retry(self) -> bool:
-        """Return whether gradients that were refused, and are dropped, may be finite if they are computed again."""
+        """Drop non-finite gradients; return whether they may be finite when computed again."""
         return self._engine.retry()
 
     def discard(self) -> None:
-        """Drop what was not applied."""
+        """Drop gradients that were not applied."""
         self._engine.discard()
 
 
@@ -183,7 +183,7 @@ class _TorchUpdate(Update):
             except NonFiniteGradients:
                 if not self._trainable.retry():
                     raise
-            torch.manual_seed(self._seed)  # the same numbers again, dropout included
+            torch.manual_seed(self._seed)  # the same random numbers again, dropout included
             for part, weight, last in self._parts:
                 self._trainable.accumulate(part, weight, last=last)
 

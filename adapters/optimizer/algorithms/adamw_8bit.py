@@ -12,7 +12,7 @@ from typing_extensions import override
 
 @final
 class CapturableAdamW8bit(AdamW8bit):
-    """The AdamW of bitsandbytes with nothing but tensors in its state, so that it can be saved by parameter.
+    """The AdamW of bitsandbytes with only tensors in its state, so that it can be saved by parameter.
 
     ``optim_bits`` of a group is 8 or 32 (Dettmers et al., arXiv 2110.02861: embeddings need 32).
     """
@@ -26,7 +26,7 @@ class CapturableAdamW8bit(AdamW8bit):
     def update_step(self, group: dict[str, Any], p: Tensor, gindex: int, pindex: int) -> None:
         state = self.state[p]
         counter = state["step"]
-        state["step"] = int(counter)  # its kernels take no tensor
+        state["step"] = int(counter)  # its kernels accept no tensor
         super().update_step(group, p, gindex, pindex)  # type: ignore[no-untyped-call]
         state["step"] = counter.add_(1)
 
@@ -37,4 +37,4 @@ class CapturableAdamW8bit(AdamW8bit):
 
     @override
     def to_gpu(self) -> None:
-        """Leave the state where it was made: the counter belongs to the host."""
+        """Leave the state where it was created: the counter stays on the host."""

@@ -39,7 +39,7 @@ class MuonWithAdamW(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for is_muon, part in self._parts:
-            # whoever restores or shards an optimizer puts new groups and states in the place of the old ones
+            # restoring or sharding an optimizer replaces its groups and states
             part.param_groups = [group for group in self.param_groups if (group["algorithm"] == "muon") == is_muon]
             part.state = self.state
             part.step()

@@ -48,10 +48,10 @@ def build_optimizer(
 ) -> Optimizer:
     """Return ``algorithm`` (adamw, muon, lion, adamw_8bit) over the trainable parameters of ``network``, at rate 0.
 
-    The parameters are where they will stay: on ``device`` (cpu, cuda, mps), and ``sharded`` (each a DTensor, as FSDP2
-    has them) or ``flat`` (pieces of one long vector, as DeepSpeed has them) if not ``whole``. The learning rate is set
-    in ``param_groups`` before each step. Raises ``ConfigurationError`` for an algorithm that does not work so, lacks
-    its package or finds nothing to train.
+    The parameters are already on ``device`` (cpu, cuda, mps). ``layout`` is ``whole``, ``sharded`` (each a DTensor, as
+    in FSDP2) or ``flat`` (slices of one long vector, as in DeepSpeed). The learning rate is set in ``param_groups``
+    before each step. Raises ``ConfigurationError`` if the algorithm does not support the layout, lacks its package or
+    has nothing to train.
     """
     if (algorithm, layout) in _REFUSED:
         msg = f"optimizer.algorithm is {algorithm}, which {_REFUSED[algorithm, layout]}"
@@ -71,8 +71,8 @@ def build_optimizer(
 def allocate_state(optimizer: Optimizer) -> None:
     """Create the state that the first step of an optimizer from ``build_optimizer`` would create.
 
-    A shortage of memory then shows before training, and not in mid-step, where some parameters have moved already;
-    and there is something to restore into.
+    Running out of memory then happens before training, not in the middle of a step with some parameters already
+    updated; and a restore has tensors to copy into.
     """
     for position, group in enumerate(optimizer.param_groups):
         for index, parameter in enumerate(group["params"]):

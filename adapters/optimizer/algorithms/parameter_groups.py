@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class ParameterRole(Enum):
-    """What a parameter is in its network."""
+    """The role of a parameter in its network."""
 
-    EMBEDDING = "embedding"  # looked up by token or position; a head that is tied to one is it
+    EMBEDDING = "embedding"  # looked up by token or position; includes a tied head
     HEAD = "head"  # from the last hidden state to the logits
     MATRIX = "matrix"  # two dimensions, between hidden states
     STACK = "stack"  # more dimensions: convolutions, experts in one tensor
@@ -32,10 +32,10 @@ def parameter_groups(
     decay_embeddings: bool,
     options_of: Callable[[ParameterRole], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return what a torch optimizer takes as its groups, frozen parameters left out.
+    """Return the parameter groups for a torch optimizer, without frozen parameters.
 
-    Vectors have no weight decay, nor have embeddings unless ``decay_embeddings``. ``options_of`` gives the other
-    options of a role. Raises ``ConfigurationError`` if nothing trains.
+    Vectors have no weight decay, and embeddings have it only with ``decay_embeddings``. ``options_of`` returns the
+    other options of a role. Raises ``ConfigurationError`` if all parameters are frozen.
     """
     groups: dict[tuple[tuple[str, Any], ...], dict[str, Any]] = {}
     for parameter, role in _roles(network):

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class CachedForward(Protocol):
-    """A network whose forward takes up keys and values of earlier tokens, and returns them with the new ones."""
+    """A network whose forward accepts the keys and values of earlier tokens and returns them with the new ones."""
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, *, use_cache: bool, past_key_values: Any) -> Any:
         """Return logits (rows, length, vocabulary) and what the next call gets as ``past_key_values``."""
 
 
 class Streamer(Protocol):
-    """What transformers calls a streamer."""
+    """A streamer in the sense of transformers."""
 
     def put(self, tokens: Tensor) -> None:
         """Take the prompt, the first time, or new tokens."""

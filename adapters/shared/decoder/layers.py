@@ -39,7 +39,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class LayerContext:
-    """What all layers of one forward pass share; no NamedTuple, or FSDP would round the rotation with its inputs."""
+    """Values shared by all layers of a forward pass; no NamedTuple, or FSDP would cast the rotation with its inputs."""
 
     attention: Attention
     documents: Any
@@ -48,16 +48,16 @@ class LayerContext:
 
 @final
 class KVCache:
-    """The keys and values of one layer that generation has computed already."""
+    """The key-value cache of one layer: (rows, heads, length, head size) each, of the tokens generated so far."""
 
     def __init__(self) -> None:
-        self._kept: tuple[Tensor, Tensor] | None = None
+        self._cached: tuple[Tensor, Tensor] | None = None
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Keep ``key`` and ``value`` of new tokens, and return them behind those kept before."""
-        if self._kept is not None:
-            key, value = torch.cat((self._kept[0], key), dim=2), torch.cat((self._kept[1], value), dim=2)
-        self._kept = key, value
+        """Append ``key`` and ``value`` of new tokens, and return all of them along the length."""
+        if self._cached is not None:
+            key, value = torch.cat((self._cached[0], key), dim=2), torch.cat((self._cached[1], value), dim=2)
+        self._cached = key, value
         return key, value
 
 
@@ -100,7 +100,7 @@ class SelfAttention(nn.Module):
 
 @final
 class Mlp(nn.Module):
-    """A token's own computation: ``down(activation(up(x)))``, or ``down(activation(gate(x)) * up(x))``."""
+    """The feed-forward network: ``down(activation(up(x)))``, or ``down(activation(gate(x)) * up(x))``."""
 
     def __init__(self, shape: MlpShape, hidden_size: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class Mlp(nn.Module):
 
 @final
 class DecoderLayer(nn.Module):
-    """Attention, then the MLP, each behind a norm and added to what came in."""
+    """Attention, then the MLP, each after a norm and with a residual connection."""
 
     def __init__(self, shape: DecoderShape, dropout: Dropout) -> None:
         super().__init__()

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class DecoderOutput(NamedTuple):
-    """What ``DecoderModel`` returns: (rows, length, hidden size), and each layer's keys and values if asked for."""
+    """The output of ``DecoderModel``: (rows, length, hidden size), and each layer's cache with ``use_cache``."""
 
     last_hidden_state: Tensor
     past_key_values: Sequence[KVCache] | None
 
 
 class Logits(NamedTuple):
-    """What ``DecoderNetwork`` returns: (rows, length, vocabulary), and each layer's keys and values if asked for."""
+    """The output of ``DecoderNetwork``: (rows, length, vocabulary), and each layer's cache with ``use_cache``."""
 
     logits: Tensor
     past_key_values: Sequence[KVCache] | None
@@ -38,7 +38,7 @@ class Logits(NamedTuple):
 
 @final
 class DecoderModel(nn.Module):
-    """Embeddings, layers and the last norm.
+    """The embeddings, layers and final norm.
 
     In training each ``gradient_checkpointing_every``-th layer, from the first on, is computed again in the backward
     pass and keeps only its input until then; 0 keeps everything.
@@ -148,7 +148,7 @@ class DecoderNetwork(nn.Module):
         return self.lm_head
 
     def generate(self, input_ids: Tensor, **options: Any) -> Tensor:
-        """Return ``input_ids`` and new tokens behind them; options are those of ``generation.generate``."""
+        """Return ``input_ids`` and new tokens after them; options are those of ``generation.generate``."""
         return generate(self, input_ids, **options)
 
     def to_huggingface(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

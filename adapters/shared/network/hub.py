@@ -26,10 +26,10 @@ _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 
 
 def reached(path: str, revision: str | None) -> Mapping[str, Any]:
-    """Return what ``from_pretrained`` is to be told beside ``path``: if no hub answers, to take the files kept here.
+    """Return options for ``from_pretrained`` of ``path``: cached files only, if the hub does not answer.
 
-    Within ``following`` that is what was found there. Raises ``ConfigurationError`` if no files are kept: the libraries
-    would ask the hub again for half a minute.
+    Within ``following`` the options are those that were found there. Raises ``ConfigurationError`` if no files are
+    cached: the libraries would retry the hub for half a minute.
     """
     if (found := _followed.get(_name(path, revision))) is not None:
         return found
@@ -37,14 +37,14 @@ def reached(path: str, revision: str | None) -> Mapping[str, Any]:
         return {}
     if _answers(constants.ENDPOINT, int(time.monotonic() / _SECONDS_REMEMBERED)):
         return {}
-    if _kept(path, revision) is None:
+    if _cached_commit(path, revision) is None:
         raise ConfigurationError(_unreachable(path))
-    _tell_of_kept(path)
+    _warn_of_cached(path)
     return {"local_files_only": True}
 
 
 def find(sources: Iterable[tuple[str, str | None]]) -> Mapping[str, Mapping[str, Any]]:
-    """Return, as JSON can hold it, how to reach each path and revision of ``sources``, down to the commit.
+    """Return the options to load each path and revision of ``sources``, down to the commit, as JSON values.
 
     Raises ``ConfigurationError`` as ``reached`` does.
     """
@@ -53,7 +53,7 @@ def find(sources: Iterable[tuple[str, str | None]]) -> Mapping[str, Mapping[str,
 
 @contextmanager
 def following(found: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
-    """Have ``reached`` return what another rank ``found``: each would ask for itself, and might get other files."""
+    """Let ``reached`` return the options that another rank ``found``, so that all ranks load the same files."""
     _followed.update(found)
     try:
         yield
@@ -62,7 +62,7 @@ def following(found: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
 
 
 def refusal(error: Exception, path: str | None) -> str | None:
-    """Return what the hub refuses, if that is the reason of ``error``."""
+    """Return a sentence about the hub's refusal if that caused ``error``, else None."""
     causes = list(_chain(error))
     if any(isinstance(cause, GatedRepoError) for cause in causes):
         return f"{path} is a gated model: ask its owner for access, and set HF_TOKEN"
@@ -83,23 +83,23 @@ def _found(path: str, revision: str | None) -> Mapping[str, Any]:
         return {}
     options = reached(path, revision)
     is_offline = constants.HF_HUB_OFFLINE or "local_files_only" in options
-    commit = _kept(path, revision) if is_offline else _newest(path, revision)
+    commit = _cached_commit(path, revision) if is_offline else _newest(path, revision)
     return options if commit is None else {**options, "revision": commit}
 
 
-def _kept(path: str, revision: str | None) -> str | None:
-    """Return the commit of which files of ``path`` are kept on this machine, None if none are."""
+def _cached_commit(path: str, revision: str | None) -> str | None:
+    """Return the commit of the cached files of ``path``, or None if there are none."""
     files = (try_to_load_from_cache(path, name, revision=revision) for name in _FILES)
     return next((Path(file).parent.name for file in files if isinstance(file, str)), None)
 
 
 def _newest(path: str, revision: str | None) -> str | None:
-    """Return the commit that the hub has of ``path``, None if it does not tell: ``from_pretrained`` says why."""
+    """Return the hub's current commit of ``path``, or None on an error, which ``from_pretrained`` then reports."""
     try:
         told = HfApi(token=os.environ.get("HF_TOKEN") or False).model_info(
             path, revision=revision, timeout=_SECONDS_TO_ANSWER
         )
-    except Exception:  # noqa: BLE001  whatever a client raises
+    except Exception:  # noqa: BLE001  any client's error
         return None
     return told.sha
 
@@ -108,13 +108,13 @@ def _newest(path: str, revision: str | None) -> str | None:
 def _answers(endpoint: str, _time: int) -> bool:
     try:
         get_session().head(endpoint, timeout=_SECONDS_TO_ANSWER)
-    except Exception:  # noqa: BLE001  whatever a client raises
+    except Exception:  # noqa: BLE001  any client's error
         return False
     return True
 
 
 @cache
-def _tell_of_kept(path: str) -> None:
+def _warn_of_cached(path: str) -> None:
     _log.warning(
         "the hub did not answer within %.0f s: the files of %s cached on this machine are used, which may be older",
         _SECONDS_TO_ANSWER,

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from holdfast.domain.errors import TrainingError
 
-COURTESY_SECONDS = 2.0  # so that the rank that failed first also ends first: a launcher goes by its exit code
+COURTESY_SECONDS = 2.0  # lets the rank that failed first end first: a launcher reports the first exit code
 _WAITED = re.compile(r"Timed out waiting (\d+)ms")  # of gloo
 _SIGNS = (
     "gloo/transport",
@@ -24,7 +24,7 @@ _SIGNS = (
 
 
 def raise_if_peers_are_lost(error: BaseException) -> None:
-    """Raise ``TrainingError`` if ``error`` came from a collective that another rank has left, as by being killed."""
+    """Raise ``TrainingError`` if ``error`` came from a collective that another rank left, for example by a kill."""
     if not dist.is_available() or not dist.is_initialized() or not is_of_lost_peers(error, dist.get_world_size()):
         return
     time.sleep(COURTESY_SECONDS)

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TRANSIENT_STATUSES = {408, 429, 500, 502, 503, 504}
-_LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ssl.SSLCertVerificationError)
-_PASSING_NUMBERS = {
+_PERMANENT = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ssl.SSLCertVerificationError)
+_TRANSIENT_NUMBERS = {
     *(errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE, errno.ETIMEDOUT, errno.EAGAIN),
     *(errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENETRESET, socket.EAI_AGAIN),
-    *(errno.EBUSY, getattr(errno, "EREMOTEIO", errno.EIO)),  # what s3fs makes of SlowDown and InternalError
+    *(errno.EBUSY, getattr(errno, "EREMOTEIO", errno.EIO)),  # s3fs raises it for SlowDown and InternalError
 }
 # by name: aiohttp, botocore and urllib3 may be missing, and theirs are not all OSErrors
-_PASSING_NAMES = {
+_TRANSIENT_NAMES = {
     *("ClientPayloadError", "ServerDisconnectedError", "ServerTimeoutError"),
     *(
         "HTTPClientError",
@@ -52,8 +52,8 @@ def retry(
 ) -> T:
     """Return what ``call`` returns, calling it again under ``policy`` after each error that ``is_transient``.
 
-    ``call`` gets the seconds that are left, to bound itself. The last error is raised when it is no passing one, or
-    when the next attempt would start after the deadline; of an attempt that the deadline cut short, the one before.
+    ``call`` receives the remaining seconds. The last error is raised if it is permanent, or if the next attempt would
+    start after the deadline; if the deadline cut an attempt short, the error of the attempt before is raised.
     """
     rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
     end = clock() + policy.deadline
@@ -87,35 +87,35 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def fulfil(result: Future[T], call: Callable[[], T]) -> None:
-    """Give ``result`` what ``call`` returns or raises, unless nobody waits for it any more."""
+    """Set ``result`` to the value or error of ``call``, unless it was cancelled meanwhile."""
     try:
-        tell = partial(result.set_result, call())
-    except Exception as error:  # noqa: BLE001 - whoever waits raises it
-        tell = partial(result.set_exception, error)
+        settle = partial(result.set_result, call())
+    except Exception as error:  # noqa: BLE001 - the waiting thread raises it
+        settle = partial(result.set_exception, error)
     with suppress(InvalidStateError):
-        tell()
+        settle()
 
 
 def is_transient(error: BaseException) -> bool:
     """Return whether the same request may succeed later: time-outs, lost connections, cut bodies, busy servers.
 
-    Of the statuses that a server gives, 408, 429, 500, 502, 503 and 504 pass. Knows the errors of the standard
-    library, aiohttp, botocore, requests and what s3fs makes of them.
+    The HTTP statuses 408, 429, 500, 502, 503 and 504 are transient. Covers the errors of the standard library, aiohttp,
+    botocore, requests, and s3fs's translations of them.
     """
-    if isinstance(error, _LASTING):
+    if isinstance(error, _PERMANENT):
         return False
     if isinstance(error, (TimeoutError, ConnectionError)):  # S3 says RequestTimeout with status 400
         return True
     status = http_status(error)
     if status is not None:
         return status in TRANSIENT_STATUSES
-    if isinstance(error, OSError) and error.errno in _PASSING_NUMBERS:
+    if isinstance(error, OSError) and error.errno in _TRANSIENT_NUMBERS:
         return True
-    return any(kind.__name__ in _PASSING_NAMES for kind in type(error).__mro__)
+    return any(kind.__name__ in _TRANSIENT_NAMES for kind in type(error).__mro__)
 
 
 def http_status(error: BaseException) -> int | None:
-    """Return the HTTP status that ``error``, or an error that it was raised from, tells of."""
+    """Return the HTTP status of ``error`` or of an error that it was raised from, or None."""
     for link in _chain(error):
         response = getattr(link, "response", None)
         if isinstance(response, dict):  # botocore
