@@ -12,14 +12,21 @@ from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import generate
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
-from holdfast.bootstrap.run_folder.shared import SharedRunFolder
+from holdfast.bootstrap.run_folder.shared import SharedRunFolder, in_turns
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.assembly import PARTS, assemble
 from holdfast.bootstrap.wiring.banner import banner
-from holdfast.bootstrap.wiring.compatibility import check_description, take_former_tokenizer
+from holdfast.bootstrap.wiring.compatibility import check_description, with_former_tokenizer
 from holdfast.bootstrap.wiring.compile_model import compile_model
 from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
-from holdfast.bootstrap.wiring.data_identity import check_identity, give_record, prepare_data
+from holdfast.bootstrap.wiring.data_identity import (
+    check_data,
+    former_tokenizer,
+    hold_to_tokenizer,
+    hold_to_transforms,
+    places_before,
+    record_data,
+)
 from holdfast.bootstrap.wiring.device_settings import torch_state
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
@@ -29,13 +36,8 @@ from holdfast.bootstrap.wiring.open_monitors import open_monitors
 from holdfast.bootstrap.wiring.record_files import open_records, open_rejections
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
-from holdfast.bootstrap.wiring.step_sizes import give_sizes
-from holdfast.bootstrap.wiring.subscriptions import (
-    post_mortem_reactions,
-    reactions,
-    reactions_of_each_rank,
-    subscribe_outside_handlers,
-)
+from holdfast.bootstrap.wiring.step_sizes import with_sizes
+from holdfast.bootstrap.wiring.subscriptions import OpenHandlers, build_post_mortem, subscribe_all
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
 from holdfast.configs.rendering import dump_settings
 from holdfast.domain.commands import StopRun
@@ -44,17 +46,19 @@ from holdfast.domain.events import Event
 from holdfast.domain.fault_tolerance.goodput import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.application.training.loop import TrainRun
     from holdfast.bootstrap.wiring.container import Container
-    from holdfast.bootstrap.wiring.subscriptions import Reaction
+    from holdfast.bootstrap.wiring.run_parts import DataParts, ModelParts, OpeningParts, RunData, RunParts
+    from holdfast.bootstrap.wiring.subscriptions import Subscription
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.fault_tolerance.goodput import Goodput
     from holdfast.domain.training.progress import Progress
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.monitor import Monitor
+    from holdfast.ports.tokenizer import Tokenizer
 
     Say = Callable[[str], object] | None
 
@@ -97,8 +101,10 @@ class Run:
         self.begin_with: Callable[[], object] = lambda: None
         self._overrides = overrides
         self._say = say
-        self._subscriptions: list[tuple[type[Event], Callable[[Any], object]]] = []
-        self._container: Container | None = None
+        self._subscriptions: list[Subscription] = []
+        self._has_begun = False
+        self._opened: OpeningParts | None = None
+        self._parts: RunParts | None = None
         self._inbox = Inbox()
         self._ledger = Ledger()
         self._began = 0.0
@@ -121,7 +127,7 @@ class Run:
     def request_stop(self, reason: str, signal: int | None = None) -> bool:
         """Ask the run to save and stop at the next step boundary; from any thread or a signal handler.
 
-        Returns whether the loop is there to obey; before that the wish is kept for it.
+        RollBackPlanner whether the loop is there to obey; before that the wish is kept for it.
         """
         self._inbox.post(StopRun(reason, signal))
         return self._is_training
@@ -132,13 +138,13 @@ class Run:
         Raises ``ConfigurationError``, ``DataError``, ``StateError`` or another ``TrainingError``; what was complete is
         durable then. A second run in this process at the same time is refused.
         """
-        if self._container is not None:
+        if self._has_begun:
             msg = "this run has been run: build another one, which goes on from its newest checkpoint"
             raise ConfigurationError(msg)
         if not _TRAINING.acquire(blocking=False):
             msg = "another run is training in this process: wait for it, or start this one in a process of its own"
             raise ConfigurationError(msg)
-        self._began = time.monotonic()
+        self._has_begun, self._began = True, time.monotonic()
         with ExitStack() as stack:
             stack.callback(_TRAINING.release)
             train_run = self._assemble(stack)
@@ -151,8 +157,8 @@ class Run:
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
         """Return ``prompt`` continued by the model as it is after ``run``; ``note`` gets a sentence if it is cut."""
-        assert self._container is not None, "sample needs a run that has ended"
-        return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling, note=note)
+        assert self._parts is not None, "sample needs a run that has ended"
+        return generate(self._parts.model.trainable, self._parts.data.tokenizer, prompt, sampling, note=note)
 
     @property
     def goodput(self) -> Goodput:
@@ -161,47 +167,52 @@ class Run:
 
     def newest_checkpoint(self) -> str | None:
         """Return where the newest checkpoint lies after ``run``, None if there is none."""
-        assert self._container is not None, "there is no checkpoint to name before a run has ended"
-        stored = self._container.state_store().list()
+        assert self._opened is not None, "there is no checkpoint to name before a run has ended"
+        stored = self._opened.state_store.list()
         return stored[-1].location if stored else None
 
     def _assemble(self, stack: ExitStack) -> TrainRun:
-        parts = {name: part for name, part in self._overrides.items() if name != "monitors"}
-        container = self._container = assemble(
-            self.settings,
-            self.directory,
-            {**parts, "inbox": self._inbox},
-            say=self._tell,
-            decide=lambda name, value, reason: folder.decide(name, value, reason),  # noqa: PLW0108  not open yet
-            show=lambda phase, share=None: self._screen.show(phase, share),
-        )
-        folder, group = self._open_folder(container, stack), container.process_group()
-        give_record(folder, container)
-        stack.enter_context(one_hub(container))
+        replaced = {name: part for name, part in self._overrides.items() if name != "monitors"}
+        opened, folder = self._open_folder(replaced, stack)
+        self._opened, group = opened, opened.process_group
+        places = places_before(folder)
+        stack.enter_context(one_hub(self.settings, group, replaced))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
-        open_rejections(container, group.rank, stack, say=self._tell)
-        self.settings = give_sizes(container, parts, folder.decide, folder.decided, group.size)
-        container.chosen()  # decided together, so not within anybody's turn
+        rejections = open_rejections(self.settings, group.rank, stack, say=self._tell)
+        self.settings = with_sizes(self.settings, replaced, folder.decide, folder.decided, group.size)
+        own = {"record": [folder.part], "places": places, "rejections": rejections}
+        container = self._container_of({**replaced, **opened.by_name(), **own}, folder.decide)
+        container.hardware()  # decided together, so not within the turn of one rank
         container.mode()
-        check_description(container, is_new=not folder.knows("tokenizer"))
-        check_identity(folder, container, accepts_changes=self._accepts_changed_data)
-        folder.note_shortage(refuse_counted(container), self._screen.say)
+        data = self._identify_data(container, folder, opened)
         stack.enter_context(torch_state(self.settings))
-        stack.enter_context(threads_of_processor(container))
+        stack.enter_context(threads_of_processor(container.hardware().get("optimizer.device"), opened.state_store))
         folder.enter("preparing the tokens")
-        prepare_data(folder, container)
+        stream = in_turns(group, container.batch_stream)
+        record_data(folder, data, container.data_parts(), stream)
         folder.enter("building the model")
         self._screen.show("building the model")
-        self._subscribe(container, folder, monitors, stack)
+        self._parts = self._build_parts(container, folder, monitors, stack)
         train_run: TrainRun = container.train_run()
         folder.write()
         if group.rank == 0:
-            self._screen.say(*banner(container, folder.decisions))
+            self._screen.say(*banner(self._parts, folder.decisions))
         self._screen.show("looking for a checkpoint")
         return train_run
 
-    def _open_folder(self, container: Container, stack: ExitStack) -> SharedRunFolder:
+    def _container_of(self, parts: Mapping[str, Any], decide: Callable[[str, str, str], str]) -> Container:
+        return assemble(
+            self.settings,
+            self.directory,
+            parts,
+            say=self._tell,
+            decide=decide,
+            show=lambda phase, share=None: self._screen.show(phase, share),
+        )
+
+    def _open_folder(self, replaced: Mapping[str, Any], stack: ExitStack) -> tuple[OpeningParts, SharedRunFolder]:
+        container = self._container_of({**replaced, "inbox": self._inbox}, lambda _name, value, _reason: value)
         group = container.process_group()
         stack.callback(group.close)
         if group.rank == 0:
@@ -211,44 +222,87 @@ class Run:
             self._screen = open_screen(self._overrides, self.settings, self._say)
             stack.callback(self._screen.close)
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
-        self.settings = take_former_tokenizer(container, folder.tokenizer_before())
+        self.settings = with_former_tokenizer(self.settings, folder.tokenizer_before())
         folder.begin(dump_settings(self.settings))
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
-        folder.note_shortage(refuse_from_settings(container), self._screen.say)
+        shortage = refuse_from_settings(self.settings, group.size, is_from_outside=self._brings_model)
+        folder.note_shortage(shortage, self._screen.say)
+        opened: OpeningParts = container.opening_parts()
         if group.rank == 0:
-            claim_archive(container.state_store(), folder.run_id)
-        return folder
+            claim_archive(opened.state_store, folder.run_id)
+        return opened, folder
+
+    @property
+    def _brings_model(self) -> bool:
+        """Return whether the host program replaces the model or its optimizer, whose memory cannot be estimated."""
+        return bool({"model_factory", "optimizer"} & self._overrides.keys())
+
+    def _identify_data(self, container: Container, folder: SharedRunFolder, opened: OpeningParts) -> RunData:
+        """Hold the run to the data, transforms and tokenizer that it began with; raises ``StateError`` for others."""
+        brings_tokenizer, factory = "tokenizer" in self._overrides, container.model_factory()
+        is_new = not folder.knows("tokenizer")
+        check_description(factory, self.settings, is_new=is_new, replaces_tokenizer=brings_tokenizer)
+        self._screen.show("looking at the data")
+        parts: DataParts = container.data_parts()
+        data = check_data(folder, parts, opened.state_store, accepts_changes=self._accepts_changed_data)
+        container.late_data().set(data)
+        container.late_data_changes().set(folder.num_data_changes)
+        hold_to_transforms(folder, parts)
+        self._screen.show("preparing the tokenizer")
+        if (former := former_tokenizer(folder, parts, opened.state_store)) is not None:
+            container.late_tokenizer().set(former)
+        tokenizer: Tokenizer = in_turns(container.process_group(), container.run_tokenizer)
+        hold_to_tokenizer(folder, tokenizer, parts, replaces_tokenizer=brings_tokenizer)
+        shortage = refuse_counted(
+            self.settings,
+            factory,
+            tokenizer,
+            num_ranks=container.process_group().size,
+            device=container.hardware().get("optimizer.device"),
+            is_from_outside=self._brings_model,
+        )
+        folder.note_shortage(shortage, self._screen.say)
+        return data
+
+    def _build_parts(
+        self, container: Container, folder: SharedRunFolder, monitors: Sequence[Monitor], stack: ExitStack
+    ) -> RunParts:
+        """Build the model, choose its micro-batch, and subscribe the handlers to what is fixed then."""
+        settings, group, say = self.settings, container.process_group(), self._tell
+        hardware = container.hardware()
+        compilations = compile_model(container.model(), settings, hardware, stack, decide=folder.decide, say=say)
+        account = account_time(self.directory, self._ledger, stack, began=self._began, compilations=compilations)
+        leave = leave_for_restart if self.may_exit else None
+        watchdog = build_watchdog(settings, self.directory, group, self._inbox, say=say, leave=leave)
+        stack.callback(watchdog.close)
+        model: ModelParts = container.model_parts()
+        also, grace = [account.figures, watchdog.figures], settings.recovery.grace_seconds
+        metrics = RecordMetrics(monitors, model.trainable, compilations, extra_metrics=also, grace_seconds=grace)
+        stack.enter_context(closing(metrics))
+        rows, adapt = begin_micro_batch(
+            model, folder, self._inbox, is_compiled=compilations is not None, say=say, show=self._screen.show
+        )
+        container.late_micro_batch().set(rows)
+        post_mortem = build_post_mortem(settings, self.directory, group)
+        parts: RunParts = container.run_parts()
+        write = open_records(parts.opened, self.directory, stack, say=say) if group.rank == 0 else _skip
+        handlers = OpenHandlers(
+            post_mortem=post_mortem,
+            account=account,
+            watchdog=watchdog if settings.recovery.watchdog.enabled else None,
+            metrics=metrics,
+            micro_batch=adapt,
+            compilations=compilations,
+            write_event=write,
+            say=say,
+        )
+        subscribe_all(parts, handlers, self._subscriptions, stack)
+        return parts
 
     def _tell(self, line: str) -> None:
         self._screen.say(line)
 
-    def _subscribe(
-        self, container: Container, folder: SharedRunFolder, monitors: Sequence[Monitor], stack: ExitStack
-    ) -> None:
-        compilations = compile_model(container, stack, say=self._tell)
-        account = account_time(self.directory, self._ledger, stack, began=self._began, compilations=compilations)
-        leave = leave_for_restart if self.may_exit else None
-        watchdog = build_watchdog(self.settings, self.directory, container, say=self._tell, leave=leave)
-        stack.callback(watchdog.close)
-        also, grace = [account.figures, watchdog.figures], self.settings.recovery.grace_seconds
-        metrics = RecordMetrics(monitors, container.trainable(), compilations, extra_metrics=also, grace_seconds=grace)
-        record = stack.enter_context(closing(metrics))
-        adapt = begin_micro_batch(container, folder, self._tell, is_compiled=compilations is not None)
-        first, last = post_mortem_reactions(self.settings, self.directory, container.process_group())
-        self._connect(container, first, stack)
-        answers = reactions_of_each_rank(adapt)
-        if self.settings.recovery.watchdog.enabled:
-            answers.append((Event, watchdog))
-        if container.process_group().rank == 0:  # commands come from there alone, and most facts are those of all ranks
-            write = open_records(container, self.directory, stack, say=self._tell)
-            answers.append((Event, account))
-            answers += reactions(container, record, adapt, write=write, say=self._tell, compilations=compilations)
-        self._connect(container, answers, stack)
-        if container.process_group().rank == 0:
-            subscribe_outside_handlers(container)
-        self._connect(container, [*self._subscriptions, *last], stack)
 
-    def _connect(self, container: Container, reactions: Sequence[Reaction], stack: ExitStack) -> None:
-        for kind, handler in reactions:  # ended with the run: a host's own bus may serve another one
-            stack.callback(container.event_bus().subscribe(kind, handler))
+def _skip(_: object) -> None:
+    pass

@@ -52,7 +52,7 @@ def train_holdfast(plan: Mapping[str, Any], settings: TrainSettings) -> None:
 def train_bare(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     """Train on the same batches by hand."""
     container = _container(settings)
-    chosen = container.chosen()
+    chosen = container.hardware()
     loop = BareLoop(
         container.model().network,
         settings.optimizer,
@@ -62,7 +62,9 @@ def train_bare(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     batches = _batches(container, plan["steps"])
     turns = _turns(plan)
     with ExitStack() as stack:
-        compile_model(container, stack, say=lambda _: None)
+        compile_model(
+            container.model(), settings, chosen, stack, decide=lambda _name, value, _reason: value, say=lambda _: None
+        )
         turns.begin()
         for batch in batches:
             loss = loop.step(batch)
@@ -76,7 +78,7 @@ def train_trainer(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     container = _container(settings)
     network = container.model().network
     network.set_attn_implementation("sdpa")  # what transformers takes where nobody chooses
-    precision = container.chosen()["optimizer.precision"]
+    precision = container.hardware()["optimizer.precision"]
     collate = None
     if plan["documents"]:
         examples, collate = _documents(container, settings, settings.optimizer.num_rows * plan["steps"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
@@ -11,12 +11,12 @@ from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.bootstrap.run_folder.folder import read_record, tokenizer_before
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, take_former_tokenizer
-from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead
-from holdfast.bootstrap.wiring.data_identity import known_data, order_as_before
+from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_tokenizer
+from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
+from holdfast.bootstrap.wiring.data_identity import known_data
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.screen import phases_shown
-from holdfast.bootstrap.wiring.step_sizes import give_sizes
+from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.errors import ConfigurationError
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.run_parts import DataParts, RunData
     from holdfast.configs.settings import TrainSettings
 
 
@@ -38,13 +38,19 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
         raise ConfigurationError(msg)
     rejected: list[Mapping[str, object]] = []
     rejections = RejectedRecords(settings.data.on_error, lambda record: rejected.append(mask(dict(record))))
-    container = _container(settings, rejections)
-    is_new = not RunLayout(settings.run.directory).record.exists()
+    folder = settings.run.directory
+    record = read_record(folder) if RunLayout(folder).record.exists() else {}
+    settings = with_sizes(with_former_tokenizer(settings, tokenizer_before(folder)), {}, _decide_anew)
+    known = known_data(record)
+    places = {} if known is None else known.first_places
+    given = {"rejections": rejections, "places": places}
+    container = assemble(settings, folder, given, say=_say, decide=_decide_anew)
     with phases_shown() as show:
-        _divide_as_the_run(container)
+        parts: DataParts = container.data_parts()
+        container.late_data().set(_divided_as_in_the_run(record, parts))
         show("preparing the tokenizer")
-        check_description(container, is_new=is_new)
-        check_tokenizer(container, is_new=is_new)
+        check_description(parts.factory, settings, is_new=not record)
+        check_tokenizer(container.run_tokenizer(), parts.factory, settings, is_new=not record)
         readers, datasets = container.all_readers(), container.datasets()
     with _Bar() as bar:
         preparations = [
@@ -64,21 +70,15 @@ def prepare_ahead(settings: TrainSettings) -> tuple[Path, Prepared, list[Mapping
     return container.cache_folder(), Prepared.total(prepared), rejected
 
 
-def _container(settings: TrainSettings, rejections: RejectedRecords) -> Container:
-    folder, parts = settings.run.directory, {"rejections": rejections}
-    container = assemble(settings, folder, parts, say=_say, decide=lambda _name, value, _reason: value)
-    take_former_tokenizer(container, tokenizer_before(folder))
-    give_sizes(container, {}, lambda _name, value, _reason: value)
-    return container
+def _decide_anew(_name: str, value: str, _reason: str) -> str:
+    return value
 
 
-def _divide_as_the_run(container: Container) -> None:
-    """Have what was added to the data since the run began stand apart, as the run itself will have it."""
-    folder = container.directory()
-    record = read_record(folder) if RunLayout(folder).record.exists() else {}
-    if (known := known_data(record)) is not None:
-        order_as_before(known.first_places, container)
-        divide_ahead(record, known, container)
+def _divided_as_in_the_run(record: Mapping[str, Any], parts: DataParts) -> RunData:
+    """Return the data with the files that were added since the run began apart, as the run itself will read them."""
+    if (known := known_data(record)) is None:
+        return parts.found
+    return divide_ahead(record, known, parts.found, grows=may_grow(parts.settings, parts.mode))
 
 
 def _say(line: str) -> None:

@@ -11,7 +11,7 @@ from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.operations.named_checkpoint import refuse_other
 from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
 from holdfast.bootstrap.wiring.assembly import assemble
-from holdfast.bootstrap.wiring.compatibility import take_former_tokenizer
+from holdfast.bootstrap.wiring.compatibility import with_former_tokenizer
 from holdfast.bootstrap.wiring.process_group import is_restart
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, archive_of
 from holdfast.configs.rendering import dump_settings
@@ -44,7 +44,7 @@ def return_to(
     with closing(RunFolder(directory)) as folder:
         alone = {"process_group": SingleProcessGroup()}  # the ranks meet for the run itself, not for this
         container = assemble(settings, directory, alone, say=say, decide=folder.decide)
-        folder.begin(dump_settings(take_former_tokenizer(container, folder.tokenizer_before())))
+        folder.begin(dump_settings(with_former_tokenizer(settings, folder.tokenizer_before())))
         store = container.state_store()
         with archive_in_use(store, directory, Inbox()):
             left = _verified(store, step, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,8 +15,9 @@ from holdfast.bootstrap.operations.trust import refuse_untrusted
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.assembly import Around, assemble
+from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
-from holdfast.bootstrap.wiring.data_identity import changed_data, known_data, order_as_before
+from holdfast.bootstrap.wiring.data_identity import changed_data, known_data
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.rendering import dump_settings
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.bootstrap.operations.named_checkpoint import Choice
     from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.run_parts import EvaluationParts, ModelParts, RunData
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.phase import ShowPhase
@@ -46,48 +49,47 @@ if TYPE_CHECKING:
 class Trained:
     """A checkpoint of a run, ready to be asked; ``copy`` is what its parts may still read."""
 
-    def __init__(self, container: Container, copy: VerifiedCopy, location: str, record: Mapping[str, Any]) -> None:
-        self._container = container
+    def __init__(
+        self,
+        parts: ModelParts,
+        tokenizer: Tokenizer,
+        open_evaluation: Callable[[], EvaluationParts],
+        copy: VerifiedCopy,
+        location: str,
+    ) -> None:
+        self._parts = parts
+        self._open_evaluation = open_evaluation
         self._copy = copy
-        self._record = record
+        self.tokenizer = tokenizer
         self.location = location
 
     @property
     def model(self) -> object:
         """Return the model itself, as its optimizer has it."""
-        self._container.trainable()
-        model: object = self._container.model()
-        return model
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the run."""
-        tokenizer: Tokenizer = self._container.tokenizer()
-        return tokenizer
+        return self._parts.model
 
     def generate(self, prompt: str, sampling: Sampling) -> str:
         """Return ``prompt`` and its continuation."""
-        return generate(self._container.trainable(), self._container.tokenizer(), prompt, sampling)
+        return generate(self._parts.trainable, self.tokenizer, prompt, sampling)
 
     def stream(
         self, prompt: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
     ) -> None:
         """Hand ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
-        stream(self._container.trainable(), self._container.tokenizer(), prompt, sampling, show, note=note)
+        stream(self._parts.trainable, self.tokenizer, prompt, sampling, show, note=note)
 
     @property
     def is_cut(self) -> bool:
         """Return whether ``evaluate`` left out documents after the first ``evaluation.max_tokens``."""
-        is_cut: bool = self._container.held_out().is_cut
-        return is_cut
+        return self._evaluation.held_out.is_cut
 
     def held_out_batches(self) -> Sequence[Batch]:
         """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
-        if (clause := changed_data(self._record, self._container)) is not None:
-            msg = f"the data have changed since {self.location} was trained: {clause}; put them back to evaluate it"
-            raise StateError(msg)
-        batches: Sequence[Batch] = self._container.held_out().batches
-        return batches
+        return self._evaluation.held_out.batches
+
+    @cached_property
+    def _evaluation(self) -> EvaluationParts:
+        return self._open_evaluation()
 
     def evaluate(self) -> Evaluation:
         """Measure the model on the documents that its run held out, or on all of other data that were named.
@@ -95,7 +97,7 @@ class Trained:
         Raises ``DataError`` if there are none, ``StateError`` if the data are others by now.
         """
         self.held_out_batches()
-        evaluation: Evaluation | None = self._container.evaluator().run()
+        evaluation = self._evaluation.evaluator.run()
         assert evaluation is not None  # nobody asks it to stop
         return evaluation
 
@@ -121,15 +123,14 @@ def open_trained(
     record = read_record(place.path)
     settings, decide = _as_begun(place.path, record, device, trusted, data)
     record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
-    parts = _parts(settings, data)
+    given = _parts(settings, data, record)
     opened: list[tuple[Container, VerifiedCopy]] = []
 
     def take_over(folder: Path, open_file: OpenFile) -> None:
         opened.clear()
         copy = VerifiedCopy(folder, open_file, scratch_of(settings))
         chosen = _on_checkpoint(settings, copy.folder)
-        container = assemble(chosen, place.path, parts, say=_say_nothing, decide=decide, show=show)
-        _give_data(record, container)
+        container = assemble(chosen, place.path, given, say=_say_nothing, decide=decide, show=show)
         opened.append((container, copy))
         container.trainable().restore(folder, weights_only=True, open_file=open_file)
 
@@ -138,21 +139,27 @@ def open_trained(
     else:
         store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
         info = restore(store, place, take_over)
-    return Trained(*opened[0], info.location, record)
+    [(container, copy)] = opened
+    evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location))
+    return Trained(container.model_parts(), container.run_tokenizer(), evaluation, copy, info.location)
 
 
-def _give_data(record: Mapping[str, Any], container: Container) -> None:
-    """Have the data be those that the run began with, as far as they are there."""
-    if (known := known_data(record)) is not None:
-        order_as_before(known.first_places, container)
-        if record["facts"]:
-            leave_added_out(record, known, container)
+def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location: str, found: RunData) -> RunData:
+    """Return the data that the run began with; raises ``StateError`` if they are others by now."""
+    known = known_data(record)
+    data = leave_added_out(record, known, found, settings) if known is not None and record["facts"] else found
+    if (clause := changed_data(record, data)) is not None:
+        msg = f"the data have changed since {location} was trained: {clause}; put them back to evaluate it"
+        raise StateError(msg)
+    return data
 
 
-def _parts(settings: TrainSettings, data: OtherData) -> Mapping[str, Any]:
+def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what stands in place of the parts that the settings name: weights to come, and all of other data."""
     has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
     parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
+    known = known_data(record)
+    parts["places"] = {} if known is None else known.first_places
     return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
 
 

@@ -14,7 +14,7 @@ from holdfast.domain.counting import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.run_parts import RunParts
     from holdfast.configs.settings import TrainSettings
 
 _WIDTH = 80
@@ -22,25 +22,25 @@ _NAME = 8
 _MOST_LINES = 8
 
 
-def banner(container: Container, decided: Mapping[str, Mapping[str, str]]) -> list[str]:
+def banner(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Return at most eight lines of at most 80 characters; ``decided`` is what each ``auto`` was decided to be."""
-    lines = [line for name, text in _facts(container, decided) for line in _folded(name, text)]
+    lines = [line for name, text in _facts(parts, decided) for line in _folded(name, text)]
     return lines[:_MOST_LINES]
 
 
-def _facts(container: Container, decided: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
-    settings: TrainSettings = container.settings()
-    hardware, size = container.trainable().hardware, container.process_group().size
+def _facts(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    settings = parts.settings
+    hardware, size = parts.model.trainable.hardware, parts.opened.process_group.size
     rows_a_step, length = settings.optimizer.num_rows, settings.data.row_length
-    yield "run", str(container.directory())
-    yield "model", f"{_kind(settings)}, {counted(hardware.num_parameters, 'parameter')}{_trained(container)}"
+    yield "run", str(parts.host.directory)
+    yield "model", f"{_kind(settings)}, {counted(hardware.num_parameters, 'parameter')}{_trained(parts)}"
     processes = "" if size == 1 else f", {size} processes"
     yield "device", f"{hardware.device}, {hardware.precision}{processes}"
     tokens = rows_a_step * length
-    rows = counted(container.micro_batch(), "row")
+    rows = counted(parts.micro_batch, "row")
     yield "step", f"{rows_a_step} x {length} = {tokens:,} tokens, micro-batches of {rows}"
-    yield from _data(container, tokens)
-    chosen = {name: entry["value"] for name, entry in decided.items()} | container.chosen()
+    yield from _data(parts, tokens)
+    chosen = {name: entry["value"] for name, entry in decided.items()} | dict(parts.model.hardware)
     plain = dump_settings(settings)
     if automatic := [
         f"{name}={value}" for name, value in chosen.items() if _at(plain, name) in ("auto", None, *_size(name, value))
@@ -49,13 +49,13 @@ def _facts(container: Container, decided: Mapping[str, Mapping[str, str]]) -> It
 
 
 def _size(name: str, value: str) -> list[int]:
-    """Return a size that was decided as the container's settings have it, in place of auto."""
+    """Return a size that was decided as the settings of the run have it, in place of auto."""
     return [int(value)] if name in (LENGTH, ROWS) else []
 
 
-def _data(container: Container, tokens_a_step: int) -> Iterator[tuple[str, str]]:
-    settings: TrainSettings = container.settings()
-    stream, budget = container.batch_stream(), settings.run.budget
+def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
+    settings = parts.settings
+    stream, budget = parts.data.batch_stream, settings.run.budget
     spent = [
         *([] if budget.steps is None else [budget.steps * tokens_a_step]),
         *([] if budget.tokens is None else [budget.tokens]),
@@ -81,13 +81,13 @@ def _kind(settings: TrainSettings) -> str:
     return str(kind or model.kind)
 
 
-def _trained(container: Container) -> str:
+def _trained(parts: RunParts) -> str:
     """Return how many of the parameters are trained, if not all of them are."""
-    network = getattr(container.model(), "network", None)
+    network = getattr(parts.model.model, "network", None)
     if network is None:
         return ""
     trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)
-    whole = container.trainable().hardware.num_parameters
+    whole = parts.model.trainable.hardware.num_parameters
     return f" ({trained:,} of them trained)" if 0 < trained < whole else ""
 
 

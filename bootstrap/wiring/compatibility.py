@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dependency_injector import providers
-
 from holdfast.application.data.tokenizer_difference import find_difference
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.sections.tokenizer import HuggingFaceTokenizerSettings, TrainTokenizerSettings
@@ -14,8 +12,8 @@ from holdfast.domain.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.model_factory import Model, ModelFactory
     from holdfast.ports.tokenizer import Tokenizer
 
 _REMEDY = (
@@ -24,29 +22,29 @@ _REMEDY = (
 )
 
 
-def take_former_tokenizer(container: Container, began: Mapping[str, Any] | None) -> TrainSettings:
-    """Give ``container`` the tokenizer that a run ``began`` with if nobody chose one then or now; return all settings.
+def with_former_tokenizer(settings: TrainSettings, began: Mapping[str, Any] | None) -> TrainSettings:
+    """Return ``settings`` with the tokenizer that a run ``began`` with, if none was chosen then or now.
 
-    Earlier versions trained one then, with which such a run continues.
+    Earlier versions trained one in that case, and such a run continues with it.
     """
-    settings: TrainSettings = container.settings()
     chosen = settings.tokenizer
     if began is not None and isinstance(chosen, HuggingFaceTokenizerSettings) and chosen.follows_model:
         former = TrainTokenizerSettings(backend=chosen.backend)
         if all(began.get(name) == getattr(former, name) for name in ("kind", "vocabulary_size", "max_bytes")):
-            settings = settings.model_copy(update={"tokenizer": former})
-            container.settings.override(providers.Object(settings))
+            return settings.model_copy(update={"tokenizer": former})
     return settings
 
 
-def check_description(container: Container, *, is_new: bool) -> None:
+def check_description(
+    factory: ModelFactory[Model], settings: Any, *, is_new: bool, replaces_tokenizer: bool = False
+) -> None:
     """Raise ``ConfigurationError`` for what is wrong with the model or its tokenizer before there is a tokenizer.
 
-    ``is_new`` tells a run that begins from one that continues, whose tokenizer was accepted when it began.
+    ``is_new`` is False for a run that continues: its tokenizer was accepted when it began. With
+    ``replaces_tokenizer`` the host program brings its own.
     """
-    container.model_factory().check()
-    settings: Any = container.settings()
-    is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings) and not container.tokenizer.overridden
+    factory.check()
+    is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings) and not replaces_tokenizer
     if not (is_new and is_trained and _is_bound(settings)):
         return
     of_model, largest = _tokenizer_of_model(settings), settings.tokenizer.vocabulary_size
@@ -59,12 +57,17 @@ def check_description(container: Container, *, is_new: bool) -> None:
         raise ConfigurationError(msg)
 
 
-def check_tokenizer(container: Container, *, is_new: bool) -> None:
+def check_tokenizer(
+    tokenizer: Tokenizer,
+    factory: ModelFactory[Model],
+    settings: Any,
+    *,
+    is_new: bool,
+    replaces_tokenizer: bool = False,
+) -> None:
     """Raise ``ConfigurationError`` if the tokenizer does not fit the model, or is not that of its weights."""
-    tokenizer: Tokenizer = container.tokenizer()
-    container.model_factory().check(vocabulary_size=tokenizer.vocabulary_size)
-    settings: Any = container.settings()
-    is_own = _is_of_the_same_place(settings) and not container.tokenizer.overridden
+    factory.check(vocabulary_size=tokenizer.vocabulary_size)
+    is_own = _is_of_the_same_place(settings) and not replaces_tokenizer
     if is_own or not (is_new and _is_bound(settings)):
         return
     of_model = _tokenizer_of_model(settings)

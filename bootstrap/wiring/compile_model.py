@@ -11,11 +11,10 @@ from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, Dee
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import ExitStack
 
     from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
 
 # floating-point operations: some twenty minutes of two cores, where a cold warm-up takes one, and five of a large GPU,
@@ -24,16 +23,24 @@ _WORTH = {"cpu": 3e14, "cuda": 1e17}
 _TRIED = frozenset({"holdfast_decoder", "llama", "mistral", "nemotron", "qwen2", "qwen3"})
 
 
-def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str], object]) -> CompiledLayers | None:
-    """Compile the layers of a run's model, if it is told to, before the optimizer wraps it.
+def compile_model(
+    model: object,
+    settings: TrainSettings,
+    hardware: Mapping[str, str],
+    stack: ExitStack,
+    *,
+    decide: Callable[[str, str, str], str],
+    say: Callable[[str], object],
+) -> CompiledLayers | None:
+    """Compile the layers of ``model`` if the settings ask for it; to be called before the optimizer wraps it.
 
-    What is compiled is counted until ``stack`` closes. A bound of what a resume then promises is said.
+    ``hardware`` is the choice of ``choose_hardware``. Compilations are counted until ``stack`` closes. A limit that
+    compiling puts on an exact resume is reported by ``say``.
     """
-    settings = container.settings()
     mode = getattr(settings.model, "compile", "none")
     if mode == "auto":
-        mode = container.decide()("model.compile", *_weigh(container))
-        if mode != "none" and (hindrance := _hindrance(container)):
+        mode = decide("model.compile", *_weigh(model, settings, hardware))
+        if mode != "none" and (hindrance := _hindrance(hardware)):
             say(f"not compiled here, although the run began so, and so not bit for bit what it would be: {hindrance}")
             mode = "none"
         if mode != "none":
@@ -43,14 +50,12 @@ def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str]
     if _gathers_in_layers(settings.optimizer):
         msg = "model.compile does not go with DeepSpeed's stage 3, which gathers parameters within a layer's code: "
         raise ConfigurationError(msg + "set model.compile=none, or use stage 2")
-    network = getattr(container.model(), "network", None)
+    network = getattr(model, "network", None)
     if network is None:
         msg = "model.compile needs a torch model, and this run's model factory builds another: set model.compile=none"
         raise ConfigurationError(msg)
-    device = container.chosen().get("optimizer.device", "cpu")
-    compiled: CompiledLayers = lazy("holdfast.adapters.shared.modeling.torch_compile:CompiledLayers")(
-        network, mode, device
-    )
+    new = lazy("holdfast.adapters.shared.modeling.torch_compile:CompiledLayers")
+    compiled: CompiledLayers = new(network, mode, hardware.get("optimizer.device", "cpu"))
     stack.callback(compiled.close)
     if not settings.run.deterministic:
         say("compiled without run.deterministic: another process may round otherwise, so a resume is not bit for bit")
@@ -59,21 +64,21 @@ def compile_model(container: Container, stack: ExitStack, *, say: Callable[[str]
     return compiled
 
 
-def _weigh(container: Container) -> tuple[str, str]:
+def _weigh(model: object, settings: TrainSettings, hardware: Mapping[str, str]) -> tuple[str, str]:
     """Return the mode that ``auto`` means for a run that begins, and why."""
-    if untried := _untried(container):
+    if untried := _untried(model, settings, hardware):
         return "none", untried
-    if hindrance := _hindrance(container):
+    if hindrance := _hindrance(hardware):
         return "none", hindrance
-    work = 6.0 * _parameters(container.model()) * _tokens(container.settings())
-    if work < _WORTH[container.chosen()["optimizer.device"]]:
+    work = 6.0 * _parameters(model) * _tokens(settings)
+    if work < _WORTH[hardware["optimizer.device"]]:
         return "none", f"about {work:.0e} floating-point operations do not repay the warm-up"
     return "default", f"about {work:.0e} floating-point operations repay the warm-up"
 
 
-def _hindrance(container: Container) -> str:
+def _hindrance(hardware: Mapping[str, str]) -> str:
     """Return why this machine does not compile unasked, whatever another one did, or nothing."""
-    device = container.chosen()["optimizer.device"]
+    device = hardware["optimizer.device"]
     if device not in _WORTH or (device == "cuda" and is_launched()):
         return "only on CPUs and on one NVIDIA GPU was it measured what compiling brings"
     try:
@@ -83,16 +88,15 @@ def _hindrance(container: Container) -> str:
     return ""
 
 
-def _untried(container: Container) -> str:
+def _untried(model: object, settings: TrainSettings, hardware: Mapping[str, str]) -> str:
     """Return why nobody knows what compiling brings to this run, or nothing."""
-    settings = container.settings()
     if not isinstance(settings.optimizer, AccelerateOptimizerSettings):
         return "only runs by Accelerate are compiled unasked"
-    if not settings.run.deterministic and container.chosen()["optimizer.device"] == "cpu":
+    if not settings.run.deterministic and hardware["optimizer.device"] == "cpu":
         return "on a CPU only deterministic runs are compiled unasked"
     if getattr(settings.model, "lora", None) is not None:
         return "adapters are not compiled unasked"
-    network = getattr(container.model(), "network", None)
+    network = getattr(model, "network", None)
     if getattr(getattr(network, "config", None), "model_type", None) not in _TRIED:
         return f"only models of {', '.join(sorted(_TRIED))} are compiled unasked"
     return ""

@@ -13,16 +13,16 @@ from holdfast.domain.resources.spin_policy import SPIN_COUNT, Spinning
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.ports.state_store import StateStore
 
 
 @contextmanager
-def threads_of_processor(container: Container) -> Iterator[None]:
+def threads_of_processor(device: str | None, store: StateStore) -> Iterator[None]:
     """Within the block a run on a processor has the threads that it may use, and they get out of others' way."""
     with ExitStack() as stack:
-        if container.chosen().get("optimizer.device") == "cpu":
+        if device == "cpu":
             recorded = ""
-            if usable_cpus() < allowed_cpus() and (stored := container.state_store().list()):
+            if usable_cpus() < allowed_cpus() and (stored := store.list()):
                 recorded = stored[-1].conditions.get("threads", "")
             stack.enter_context(lazy("holdfast.adapters.shared.device.openmp:threads_of_run")(recorded))
             if os.environ.get("GOMP_SPINCOUNT", SPIN_COUNT) == SPIN_COUNT and "OMP_WAIT_POLICY" not in os.environ:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dependency_injector import containers, providers
 
@@ -30,9 +30,20 @@ from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of
 from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
 from holdfast.bootstrap.wiring.eviction_policy import first_uses, load_eviction
+from holdfast.bootstrap.wiring.late_value import LateValue
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import open_group
 from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure
+from holdfast.bootstrap.wiring.run_parts import (
+    BatchParts,
+    DataParts,
+    EvaluationParts,
+    HostParts,
+    ModelParts,
+    OpeningParts,
+    RunData,
+    RunParts,
+)
 from holdfast.bootstrap.wiring.state_stores import build_disk_store
 from holdfast.bootstrap.wiring.text_transforms import load_transforms
 from holdfast.bootstrap.wiring.torch_providers import model_factories, optimizers
@@ -44,6 +55,29 @@ from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.micro_batch import max_micro_batch
 from holdfast.domain.training.train_plan import TrainPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.ports.resource_probe import ResourceProbe
+    from holdfast.ports.tokenizer import Tokenizer
+
+
+def _or_whole(late: LateValue[RunData | None], whole: RunData) -> RunData:
+    return late.get() or whole
+
+
+def _or_configured(late: LateValue[Tokenizer | None], configured: Callable[[], Tokenizer]) -> Tokenizer:
+    kept = late.get()
+    return configured() if kept is None else kept
+
+
+def _or_largest(late: LateValue[int | None], rows: int, fixed: int | None, num_ranks: int) -> int:
+    return late.get() or max_micro_batch(rows, fixed, num_ranks)
+
+
+def _probe_of(probe: Callable[[], ResourceProbe], rank: int, *, is_wanted: bool) -> ResourceProbe | None:
+    return probe() if is_wanted and rank == 0 else None
 
 
 class Container(containers.DeclarativeContainer):
@@ -59,7 +93,7 @@ class Container(containers.DeclarativeContainer):
     decide: providers.Dependency[Any] = providers.Dependency()
     show: providers.Dependency[Any] = providers.Dependency()
 
-    chosen = providers.Singleton(choose_hardware, settings, decide)
+    hardware = providers.Singleton(choose_hardware, settings, decide)
     event_bus = providers.Selector(
         settings.provided.event_bus.kind,
         blinker=providers.Singleton(lazy("holdfast.adapters.event_bus.blinker:BlinkerEventBus")),
@@ -75,8 +109,6 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     places = providers.Object[Any]({})  # of the data, when the order of their files was chosen
-    added: providers.Object[Any] = providers.Object(())  # sources of what was added to the data since the run began
-    growth = providers.Object(data.UNGROWN)
     data_source = providers.Selector(
         settings.provided.data.kind,
         python_library=providers.Singleton(
@@ -87,14 +119,17 @@ class Container(containers.DeclarativeContainer):
         mixture=providers.Singleton(sources.mix, settings.provided.data, places),
         tokens=providers.Singleton(sources.NoText),
     )
-    holdout = providers.Singleton(data.hold_out, data_source, settings.provided.data, settings.provided.run.seed, say)
+    late_data: providers.Singleton[LateValue[RunData | None]] = providers.Singleton(LateValue, None)
+    run_data = providers.Callable(_or_whole, late_data, providers.Singleton(RunData, data_source))
+    run_source = run_data.provided.source
+    holdout = providers.Singleton(data.hold_out, run_source, settings.provided.data, settings.provided.run.seed, say)
     transforms = providers.Singleton(load_transforms, settings.provided.data)
     rejections = providers.Singleton(RejectedRecords, settings.provided.data.on_error)
     tokenizer = providers.Selector(
         settings.provided.tokenizer.kind,
         train=providers.Singleton(
             lazy("holdfast.adapters.tokenizer.train:train_tokenizer"),
-            data_source,
+            run_source,
             vocabulary_size=settings.provided.tokenizer.vocabulary_size,
             max_bytes=settings.provided.tokenizer.max_bytes,
             usable=providers.Callable(data.usable_text, holdout, transforms),
@@ -113,13 +148,15 @@ class Container(containers.DeclarativeContainer):
             follows_model=settings.provided.tokenizer.follows_model,
         ),
     )
+    late_tokenizer: providers.Singleton[LateValue[Tokenizer | None]] = providers.Singleton(LateValue, None)
+    run_tokenizer = providers.Callable(_or_configured, late_tokenizer, tokenizer.provider)
     resource_probe = providers.Singleton(
         lazy("holdfast.adapters.resource_probe.host:HostResourceProbe"),
         directory,
-        gpu=providers.Callable(gpu_of, chosen),
+        gpu=providers.Callable(gpu_of, hardware),
     )
-    model_factory = model_factories(settings, chosen)
-    optimizer = optimizers(settings, chosen, say)
+    model_factory = model_factories(settings, hardware)
+    optimizer = optimizers(settings, hardware, say)
     inbox = providers.Singleton(Inbox)
     record = providers.List()
     _length = settings.provided.run.budget
@@ -155,8 +192,10 @@ class Container(containers.DeclarativeContainer):
     )
 
     mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
-    readers = providers.Singleton(data.read_parts, data_source, mixture, tokenizer, rejections, transforms)
-    all_readers = providers.Singleton(data.with_added, readers, added, tokenizer, rejections, transforms)
+    readers = providers.Singleton(data.read_parts, run_source, mixture, run_tokenizer, rejections, transforms)
+    all_readers = providers.Singleton(
+        data.with_added, readers, run_data.provided.added, run_tokenizer, rejections, transforms
+    )
     packing = providers.Singleton(data.choose_packing, settings.provided.data)
     share = providers.Singleton(
         RankShard, settings.provided.optimizer.batch_size, process_group.provided.rank, process_group.provided.size
@@ -177,8 +216,8 @@ class Container(containers.DeclarativeContainer):
         lazy("holdfast.adapters.token_source.files:FilesTokenSource"),
         providers.Callable(sources.placed, settings.provided.data.path, places),
         folder=cache_folder,
-        end_of_text=tokenizer.provided.end_of_text,
-        vocabulary_size=tokenizer.provided.vocabulary_size,
+        end_of_text=run_tokenizer.provided.end_of_text,
+        vocabulary_size=run_tokenizer.provided.vocabulary_size,
         dtype=settings.provided.data.dtype,
         column=settings.provided.data.column,
     )
@@ -201,19 +240,28 @@ class Container(containers.DeclarativeContainer):
     batch_stream = providers.Selector(
         mode,
         cache=providers.Singleton(
-            data.cached_batches, tokens, mixture, packing, holdout, share, settings.provided.data.epochs, growth
+            data.cached_batches,
+            tokens,
+            mixture,
+            packing,
+            holdout,
+            share,
+            settings.provided.data.epochs,
+            run_data.provided.growth,
         ),
         stream=providers.Singleton(
             data.streamed_batches, readers, mixture, packing, holdout, share, data=settings.provided.data
         ),
     )
-    identified = providers.Selector(form, text=data_source, tokens=token_files)
-    data_fingerprint = providers.Callable(lambda data: data.fingerprint(), identified)
-    data_changes: providers.Object[int] = providers.Object(0)
+    late_data_changes = providers.Singleton(LateValue, 0)
     feed = providers.Singleton(
-        Feed, batch_stream, prefetch=settings.provided.data.prefetch, source=data_source, rejections=rejections
+        Feed,
+        batch_stream,
+        prefetch=settings.provided.data.prefetch,
+        source=run_source,
+        rejections=rejections,
     )
-    model = providers.Singleton(training.build_model, model_factory, tokenizer, settings, packing, say=say)
+    model = providers.Singleton(training.build_model, model_factory, run_tokenizer, settings, packing, say=say)
     held_out = providers.Singleton(
         HoldoutBatches,
         providers.Selector(
@@ -228,10 +276,12 @@ class Container(containers.DeclarativeContainer):
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(
-        Evaluator, trainable, held_out, tokenizer.provided.token_bytes, process_group, show=show
+        Evaluator, trainable, held_out, run_tokenizer.provided.token_bytes, process_group, show=show
     )
+    late_micro_batch: providers.Singleton[LateValue[int | None]] = providers.Singleton(LateValue, None)
     micro_batch = providers.Singleton(
-        max_micro_batch,
+        _or_largest,
+        late_micro_batch,
         settings.provided.optimizer.num_rows,
         settings.provided.optimizer.fixed_micro_batch,
         process_group.provided.size,
@@ -245,11 +295,18 @@ class Container(containers.DeclarativeContainer):
         event_bus,
         process_group,
         inbox,
-        parts=providers.Callable(operator.add, record, providers.Callable(captured, tokenizer.provided.write)),
+        parts=providers.Callable(operator.add, record, providers.Callable(captured, run_tokenizer.provided.write)),
         memory=providers.Singleton(
             build_memory_tier, settings.provided.state_store, process_group.provided.size, memory_pressure
         ),
-        conditions=providers.Callable(conditions, settings, chosen, share.provided.ranks, micro_batch, data_changes),
+        conditions=providers.Callable(
+            conditions,
+            settings,
+            hardware,
+            share.provided.ranks,
+            micro_batch,
+            late_data_changes.provided.get.call(),
+        ),
     )
     grace = providers.Factory(GracePeriod, settings.provided.recovery.grace_seconds)
     plan = providers.Singleton(TrainPlan, budget, schedule, grace)
@@ -264,3 +321,70 @@ class Container(containers.DeclarativeContainer):
         inbox=inbox,
         group=process_group,
     )
+
+    opening_parts = providers.Singleton(
+        OpeningParts,
+        process_group=process_group,
+        inbox=inbox,
+        state_store=state_store,
+        audit=audit,
+        guard=guard,
+        budget=budget,
+        schedule=schedule,
+    )
+    found_data = providers.Singleton(
+        RunData, data_source, providers.Selector(form, text=providers.Object(None), tokens=token_files)
+    )
+    data_parts = providers.Singleton(
+        DataParts,
+        settings=settings,
+        found=found_data,
+        mode=mode,
+        transforms=transforms,
+        mixture=mixture,
+        factory=model_factory,
+        say=say,
+        show=show,
+    )
+    model_parts = providers.Singleton(
+        ModelParts,
+        settings=settings,
+        hardware=hardware,
+        process_group=process_group,
+        model=model,
+        trainable=trainable,
+    )
+    evaluation_parts = providers.Singleton(EvaluationParts, held_out=held_out, evaluator=evaluator)
+    batch_parts = providers.Singleton(
+        BatchParts, tokenizer=run_tokenizer, holdout=holdout, batch_stream=batch_stream, feed=feed
+    )
+    host_parts = providers.Singleton(
+        HostParts,
+        directory=directory,
+        show=show,
+        memory_pressure=memory_pressure,
+        resource_probe=providers.Callable(
+            _probe_of,
+            resource_probe.provider,
+            process_group.provided.rank,
+            is_wanted=settings.provided.resources.auto_tune,
+        ),
+    )
+    run_parts = providers.Singleton(
+        RunParts,
+        settings=settings,
+        opened=opening_parts,
+        data=batch_parts,
+        model=model_parts,
+        micro_batch=micro_batch,
+        event_bus=event_bus,
+        checkpoints=checkpoints,
+        host=host_parts,
+    )
+
+
+def open_evaluation(container: Container, as_begun: Callable[[RunData], RunData]) -> EvaluationParts:
+    """Return the parts that measure the model of ``container`` on documents held out of the data ``as_begun``."""
+    container.late_data().set(as_begun(container.found_data()))
+    parts: EvaluationParts = container.evaluation_parts()
+    return parts

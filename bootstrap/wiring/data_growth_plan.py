@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dependency_injector import providers
-
 from holdfast.adapters.state_store.tiered import TieredStateStore
+from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.bootstrap.run_folder.layout import RECORD
 from holdfast.domain.counting import counted
 from holdfast.domain.data.data_files import DataFiles, difference
@@ -17,19 +17,24 @@ from holdfast.domain.data.sample_order import SampleOrder
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from holdfast.application.data.feed import BatchStream
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.run_parts import DataParts, RunData
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.mixture import Mixture
+    from holdfast.ports.data_source import DataSource
+    from holdfast.ports.state_store import StateStore
 
 _FACT = "growth"
 
 
-def may_grow(container: Container) -> bool:
+def may_grow(settings: TrainSettings, mode: str) -> bool:
     """Return whether the settings let the run take up files; raises ``ConfigurationError`` where it cannot."""
-    if not getattr(container.settings().data, "grow", False):
+    if not getattr(settings.data, "grow", False):
         return False
-    if container.mode() != "cache":
+    if mode != "cache":
         msg = (
             "data.grow is true, but this run streams its data (data.mode), and only one whose tokens are cached can "
             "take files up exactly: leave data.grow out"
@@ -38,76 +43,89 @@ def may_grow(container: Container) -> bool:
     return True
 
 
-def divide_data(folder: SharedRunFolder, known: DataFiles | None, container: Container) -> None:
-    """Have the data source hold the files that the run began with, and what was added since stand beside it.
+def divide_data(folder: SharedRunFolder, known: DataFiles | None, data: DataParts, store: StateStore) -> RunData:
+    """Return the data that the run began with, ``known`` from its record, and the parts that were added since.
 
-    Raises ``StateError`` for files that nobody has said to take up.
+    Raises ``StateError`` for new files unless the settings let the run take them up.
     """
-    grows, record, plan = may_grow(container), folder.record, {}
+    grows, record, plan = may_grow(data.settings, data.mode), folder.record, {}
     if record is not None and known is not None:
-        plan = _plan(record, known, container, grows=grows)
+        plan = _plan(record, known, data.found.source, grows=grows)
         if len(plan.get("files", ())) > len(_known(record)) + 1:
-            plan["samples"] = _samples_so_far(container)
+            plan["samples"] = _samples_so_far(store)
     plan = json.loads(folder.gather(json.dumps(plan))[0])
-    if plan:
-        _divide(plan["files"], container)
-        container.growth.override(providers.Object(Growth(tuple(plan["epochs"]), plan["samples"])))
+    return _divided(data.found, plan)
 
 
-def divide_ahead(record: Mapping[str, Any], known: DataFiles, container: Container) -> None:
-    """Divide the data as the run of this ``run.json`` will, for what is done ahead of it; raises as ``divide_data``."""
-    if plan := _plan(record, known, container, grows=may_grow(container)):
-        _divide(plan["files"], container)
+def divide_ahead(record: Mapping[str, Any], known: DataFiles, found: RunData, *, grows: bool) -> RunData:
+    """Return the data as the run of this ``run.json`` will divide them; raises as ``divide_data``."""
+    return _divided(found, _plan(record, known, found.source, grows=grows))
 
 
-def _divide(files: Sequence[Sequence[str]], container: Container) -> None:
-    source = container.data_source()
-    container.data_source.override(providers.Object(source.only(files[0])))
-    container.added.override(providers.Object([source.only(names) for names in files[1:]]))
+def _divided(found: RunData, plan: Mapping[str, Any]) -> RunData:
+    if not plan:
+        return found
+    begun, *added = (found.source.only(names) for names in plan["files"])
+    assert begun is not None
+    growth = Growth(tuple(plan["epochs"]), plan["samples"])
+    return replace(found, source=begun, added=[part for part in added if part is not None], growth=growth)
 
 
-def leave_added_out(record: Mapping[str, Any], known: DataFiles, container: Container) -> None:
-    """Have the data source hold only the files that the run of this ``run.json`` began with, if it may take up others.
+def leave_added_out(record: Mapping[str, Any], known: DataFiles, found: RunData, settings: TrainSettings) -> RunData:
+    """Return only the data that the run of this ``run.json`` began with, if it may take up other files.
 
     Held-out documents come from these alone, so that evaluations compare.
     """
-    if record.get(_FACT) or getattr(container.settings().data, "grow", False):
-        begun = container.data_source().only([file.name for file in known.files])
-        if begun is not None:
-            container.data_source.override(providers.Object(begun))
+    if record.get(_FACT) or getattr(settings.data, "grow", False):
+        begun = found.source.only([file.name for file in known.files])
+        return found if begun is None else replace(found, source=begun)
+    return found
 
 
-def changed_growth(record: Mapping[str, Any], container: Container) -> str | None:
+def changed_growth(record: Mapping[str, Any], added: Sequence[DataSource]) -> str | None:
     """Return how files that the run has taken up differ from what they were then, as a clause."""
-    for (_, known), part in zip(_known(record), container.added(), strict=False):
-        if (clause := difference(known, part.identify(known))) is not None:
+    for (_, known), part in zip(_known(record), added, strict=False):
+        now = part.identify(known)
+        if now is not None and (clause := difference(known, now)) is not None:
             return clause
     return None
 
 
-def keep_growth(record: dict[str, Any], container: Container) -> None:
+def keep_growth(
+    record: dict[str, Any],
+    added: Sequence[DataSource],
+    stream: BatchStream,
+    mixture: Mixture,
+    say: Callable[[str], object],
+) -> None:
     """Record which files the run has taken up, and from which epoch on."""
-    if not (added := container.added()):
+    if not added:
         return
-    stream, num_known = container.batch_stream(), len(_known(record))
-    order = SampleOrder((stream.num_rows,), container.mixture(), stream.grown)
-    parts = [{"epoch": past.until, **part.identify().to_json()} for past, part in zip(stream.grown, added, strict=True)]
+    assert isinstance(stream, CachedBatches)
+    num_known = len(_known(record))
+    order = SampleOrder((stream.num_rows,), mixture, stream.grown)
+    files = [part.identify() for part in added]
+    parts = [
+        {"epoch": past.until, **each.to_json()}
+        for past, each in zip(stream.grown, files, strict=True)
+        if each is not None
+    ]
     for part in parts[num_known:]:
         sample, names = order.start_of(part["epoch"]), [line.split(" ", 4)[4] for line in part["files"]]
         time = datetime.now(UTC).isoformat(timespec="seconds")
         record["history"].append({"time": time, "grown": names, "epoch": part["epoch"], "sample": sample})
-        container.say()(
+        say(
             f"the data have grown by {counted(len(names), 'file')}, read from epoch {part['epoch'] + 1} on, which "
             f"begins after {counted(sample, 'row')}"
         )
     record[_FACT] = parts
 
 
-def _plan(record: Mapping[str, Any], known: DataFiles, container: Container, *, grows: bool) -> dict[str, Any]:
+def _plan(record: Mapping[str, Any], known: DataFiles, source: DataSource, *, grows: bool) -> dict[str, Any]:
     growth = _known(record)
     if not growth and not grows:
         return {}
-    now = container.data_source().files()
+    now = source.files()
     if now is None:
         msg = "data.grow is true, but this run was given a data source that has no files: leave data.grow out"
         raise ConfigurationError(msg)
@@ -136,9 +154,8 @@ def _refuse_missing(groups: Sequence[Sequence[str]], there: Collection[str]) -> 
             raise StateError(msg)
 
 
-def _samples_so_far(container: Container) -> int:
+def _samples_so_far(store: StateStore) -> int:
     """Return how many samples the newest checkpoint tells of, wherever it lies."""
-    store = container.state_store()
     if isinstance(store, TieredStateStore):
         store.recall(RECORD)  # what is newer in the archive comes to the disk
     return max((info.progress.cursor.samples for info in store.list()), default=0)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dependency_injector import providers
-
-from holdfast.bootstrap.run_folder.shared import in_turns
 from holdfast.bootstrap.wiring.compatibility import check_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_data, keep_growth, may_grow
 from holdfast.bootstrap.wiring.dataset_registry import hashing_phase
@@ -21,12 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from holdfast.application.data.feed import BatchStream
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
-    from holdfast.bootstrap.wiring.container import Container
-    from holdfast.ports.state_store import OpenFile
+    from holdfast.bootstrap.wiring.run_parts import DataParts, Identified, RunData
+    from holdfast.ports.state_store import OpenFile, StateStore
+    from holdfast.ports.tokenizer import Tokenizer
 
 _AT_ONCE_BYTES = 1 << 28  # of a stream that are hashed before it begins, in a tenth of a second; more as it is read
 _FACT = "data"
+_REMEDY = "put it back, or start another run with --fresh or another run.name"
 
 
 def known_data(record: Mapping[str, Any]) -> DataFiles | None:
@@ -37,34 +37,29 @@ def known_data(record: Mapping[str, Any]) -> DataFiles | None:
         return None
 
 
-def changed_data(record: Mapping[str, Any], container: Container) -> str | None:
+def changed_data(record: Mapping[str, Any], data: RunData) -> str | None:
     """Return how the data differ from those that the run of this ``run.json`` began with, as a clause."""
     fact = record["facts"].get(_FACT)
     if fact is None:
         return None
-    if fact == container.data_fingerprint():
-        return changed_growth(record, container)
+    if fact == data.identified.fingerprint():
+        return changed_growth(record, data.added)
     known = known_data(record)
-    now = None if known is None else container.identified().identify(known)
+    now = None if known is None else data.identified.identify(known)
     if known is None or now is None:
         return "a file has another name, size or time than then, and the run has not kept what each contained"
-    return difference(known, now) or changed_growth(record, container)
+    return difference(known, now) or changed_growth(record, data.added)
 
 
-def order_as_before(places: Mapping[str, Any], container: Container) -> None:
-    """Let files of several places come in the order that they had where they lay when the run began."""
-    container.places.override(providers.Object(places))
+def check_data(folder: SharedRunFolder, parts: DataParts, store: StateStore, *, accepts_changes: bool) -> RunData:
+    """Return the data of the run, the same on all ranks, checked to be those that it began with.
 
-
-def check_data(folder: SharedRunFolder, container: Container, *, accepts_changes: bool) -> None:
-    """Hold the run, and all its ranks, to the data that it began with, or record that they are others on purpose.
-
-    Raises ``StateError`` naming the first file that differs.
+    Others are recorded if that is on purpose, or else raise ``StateError``, which names the first file that differs.
     """
-    divide_data(folder, None if folder.record is None else known_data(folder.record), container)
-    if (record := folder.record) is not None and (clause := changed_data(record, container)) is not None:
+    data = divide_data(folder, None if folder.record is None else known_data(folder.record), parts, store)
+    if (record := folder.record) is not None and (clause := changed_data(record, data)) is not None:
         if not accepts_changes:
-            or_grow = _or_grow(record, container)
+            or_grow = _or_grow(record, data.identified, parts)
             msg = (
                 f"the data are not those that the run in {folder.path} began with: {clause}; put them back, {or_grow}"
                 "give train the option --accept-changed-data to continue with them as they are, or start another run "
@@ -72,67 +67,45 @@ def check_data(folder: SharedRunFolder, container: Container, *, accepts_changes
             )
             raise StateError(msg)
         folder.note_changed_data(clause)
-        container.say()(f"the data are not those that the run began with, and it continues with them: {clause}")
-    _check_ranks(folder, container)
-    container.data_changes.override(providers.Object(folder.num_data_changes))
+        parts.say(f"the data are not those that the run began with, and it continues with them: {clause}")
+    _check_ranks(folder, data)
+    return data
 
 
-def _or_grow(record: Mapping[str, Any], container: Container) -> str:
-    known, now = known_data(record), container.identified().files()
-    can_grow = hasattr(container.settings().data, "grow") and container.mode() == "cache"
-    if not can_grow or may_grow(container) or known is None or now is None or not only_new(known, now):
+def _or_grow(record: Mapping[str, Any], identified: Identified, parts: DataParts) -> str:
+    known, now = known_data(record), identified.files()
+    can_grow = hasattr(parts.settings.data, "grow") and parts.mode == "cache"
+    if not can_grow or may_grow(parts.settings, parts.mode) or known is None or now is None or not only_new(known, now):
         return ""
     return "set data.grow=true to take the new files up from the next epoch on, "
 
 
-def keep_tokenizer(folder: SharedRunFolder, container: Container) -> None:
-    """Let a run that was given other data continue with the tokenizer that it has: its data would train another.
+def former_tokenizer(folder: SharedRunFolder, parts: DataParts, store: StateStore) -> Tokenizer | None:
+    """Return the tokenizer that a run with changed data continues with: the new data would train another one.
 
-    A run without a checkpoint has learned nothing yet, and gets the tokenizer of the data as they are.
+    None if the settings' own is right: no data changed, it is not trained on data, or there is no checkpoint, so that
+    nothing has been learned with the former tokenizer.
     """
-    settings = container.settings()
-    if not container.data_changes() or not isinstance(settings.tokenizer, TrainTokenizerSettings):
-        return
+    settings = parts.settings
+    if not folder.num_data_changes or not isinstance(settings.tokenizer, TrainTokenizerSettings):
+        return None
     copies: list[VerifiedCopy] = []
 
     def take(checkpoint: Path, open_file: OpenFile) -> None:
         copies[:] = [VerifiedCopy(checkpoint, open_file, scratch_of(settings))]
 
-    if container.state_store().restore(take).info is None:
+    if store.restore(take).info is None:
         if (record := folder.record) is not None:
             record["facts"].pop("tokenizer", None)
-        return
+        return None
     made = lazy("holdfast.adapters.tokenizer.huggingface:HuggingfaceTokenizer.load")
-    backend, report = settings.tokenizer.backend, container.say()
-    tokenizer = made(str(copies[0].folder / "tokenizer.json"), backend=backend, report=report)
-    container.tokenizer.override(providers.Object(tokenizer))
+    path, backend = copies[0].folder / "tokenizer.json", settings.tokenizer.backend
+    tokenizer: Tokenizer = made(str(path), backend=backend, report=parts.say)
+    return tokenizer
 
 
-def keep_data(folder: SharedRunFolder, container: Container) -> None:
-    """Record what the data are, as far as that is known now that they are prepared."""
-    if (record := folder.record) is None:
-        return
-    source, known = container.identified(), known_data(record)
-    files = source.files() if known is None else source.identify(known)
-    if files is not None and (container.mode() == "cache" or files.num_unknown_bytes <= _AT_ONCE_BYTES):
-        if files.num_unknown_bytes:
-            container.show()(hashing_phase(files.num_unknown_bytes))
-        files = source.identify()
-    keep_growth(record, container)
-    record["facts"][_FACT] = container.data_fingerprint()
-    if files is None:
-        return
-    record[_FACT] = files.to_json()
-    if files.num_unknown_bytes:
-
-        def refresh() -> None:
-            record[_FACT] = source.files().to_json()
-
-        folder.refresh_at_saves(refresh)
-
-
-def _check_ranks(folder: SharedRunFolder, container: Container) -> None:
-    sources = [container.identified(), *container.added()]
+def _check_ranks(folder: SharedRunFolder, data: RunData) -> None:
+    sources: list[Identified] = [data.identified, *data.added]
     fingerprints = json.dumps([source.fingerprint() for source in sources])
     if len(set(folder.gather(fingerprints))) == 1:
         return
@@ -145,29 +118,47 @@ def _check_ranks(folder: SharedRunFolder, container: Container) -> None:
         raise StateError(msg)
 
 
-def give_record(folder: SharedRunFolder, container: Container) -> None:
-    """Have checkpoints hold ``run.json``, and files of several places come in the order that the run began with."""
-    container.record.override(providers.List(providers.Object(folder.part)))
+def places_before(folder: SharedRunFolder) -> Mapping[str, Any]:
+    """Return where the files of several places lay when the run began: they are read in the order of these names."""
     known = None if folder.record is None else known_data(folder.record)
-    order_as_before(json.loads(folder.gather(json.dumps(known.first_places if known else {}))[0]), container)
+    places: Mapping[str, Any] = json.loads(folder.gather(json.dumps(known.first_places if known else {}))[0])
+    return places
 
 
-def check_identity(folder: SharedRunFolder, container: Container, *, accepts_changes: bool = False) -> None:
-    """Hold a run to the data, transforms and tokenizer that it began with; raises ``StateError`` if one is another."""
-    remedy = "put it back, or start another run with --fresh or another run.name"
-    show = container.show()
-    show("looking at the data")
-    check_data(folder, container, accepts_changes=accepts_changes)
-    transforms = json.dumps([transform.fingerprint() for transform in container.transforms()])
-    folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {remedy}")
-    show("preparing the tokenizer")
-    keep_tokenizer(folder, container)
-    tokenizer = in_turns(container.process_group(), container.tokenizer)
-    check_tokenizer(container, is_new=not folder.knows("tokenizer"))
-    folder.hold_to("tokenizer", tokenizer.fingerprint(), remedy)
+def hold_to_transforms(folder: SharedRunFolder, parts: DataParts) -> None:
+    """Raise ``StateError`` if the run began with other transforms."""
+    transforms = json.dumps([transform.fingerprint() for transform in parts.transforms])
+    folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {_REMEDY}")
 
 
-def prepare_data(folder: SharedRunFolder, container: Container) -> None:
-    """Make what the batches come from, and record what the data are."""
-    in_turns(container.process_group(), container.batch_stream)
-    keep_data(folder, container)
+def hold_to_tokenizer(
+    folder: SharedRunFolder, tokenizer: Tokenizer, parts: DataParts, *, replaces_tokenizer: bool
+) -> None:
+    """Raise ``StateError`` if the run began with another tokenizer, ``ConfigurationError`` if it is not the model's."""
+    is_new = not folder.knows("tokenizer")
+    check_tokenizer(tokenizer, parts.factory, parts.settings, is_new=is_new, replaces_tokenizer=replaces_tokenizer)
+    folder.hold_to("tokenizer", tokenizer.fingerprint(), _REMEDY)
+
+
+def record_data(folder: SharedRunFolder, data: RunData, parts: DataParts, stream: BatchStream) -> None:
+    """Record the identity of the data and their growth, as far as both are known now that ``stream`` is there."""
+    if (record := folder.record) is None:
+        return
+    source, known = data.identified, known_data(record)
+    files = source.files() if known is None else source.identify(known)
+    if files is not None and (parts.mode == "cache" or files.num_unknown_bytes <= _AT_ONCE_BYTES):
+        if files.num_unknown_bytes:
+            parts.show(hashing_phase(files.num_unknown_bytes))
+        files = source.identify()
+    keep_growth(record, data.added, stream, parts.mixture, parts.say)
+    record["facts"][_FACT] = source.fingerprint()
+    if files is None:
+        return
+    record[_FACT] = files.to_json()
+    if files.num_unknown_bytes:
+
+        def refresh() -> None:
+            if (read := source.files()) is not None:
+                record[_FACT] = read.to_json()
+
+        folder.refresh_at_saves(refresh)

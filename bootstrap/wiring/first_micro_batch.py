@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dependency_injector import providers
-
 from holdfast.adapters.shared.files.micro_batch_record import MicroBatchRecord
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -22,8 +20,10 @@ from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchSta
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.application.inbox import Inbox
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.run_parts import ModelParts
+    from holdfast.domain.phase import ShowPhase
     from holdfast.ports.process_group import ProcessGroup
 
 _SETTING = "optimizer.micro_batch"
@@ -31,16 +31,21 @@ _OF_NO_WEIGHT = ("data", "deterministic", _SETTING, "processor", "threads", "tor
 
 
 def begin_micro_batch(
-    container: Container, folder: SharedRunFolder, say: Callable[[str], object], *, is_compiled: bool
-) -> AdaptMicroBatch:
-    """Choose how many rows the run takes at once, the same on all ranks; return who changes that from then on.
+    parts: ModelParts,
+    folder: SharedRunFolder,
+    inbox: Inbox,
+    *,
+    is_compiled: bool,
+    say: Callable[[str], object],
+    show: ShowPhase,
+) -> tuple[int, AdaptMicroBatch]:
+    """Return the rows of a micro-batch, the same on all ranks, and the handler that changes it from then on.
 
-    A run that fell short of memory goes on with what it had come to. A new one whose ``optimizer.micro_batch`` is no
-    number begins with what earlier runs of the same model, length, precision and device came to; if there is nothing,
-    ``auto`` finds it out.
+    A run that once ran out of memory keeps the size that fitted. A new one whose ``optimizer.micro_batch`` is no number
+    takes that of earlier runs of the same model, length, precision and device; without one, ``auto`` searches for it.
     """
-    settings, group = container.settings(), container.process_group()
-    key = _key(container)
+    settings, group = parts.settings, parts.process_group
+    key = _key(parts)
     of_run = MicroBatchRecord(RunLayout(folder.path).micro_batch, key, say)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
     of_machine = MicroBatchRecord(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
@@ -53,19 +58,18 @@ def begin_micro_batch(
     )
     reason = "more did not fit into memory before"
     if known is None and settings.optimizer.fixed_micro_batch is None:
-        find = partial(_found, container, policy, of_machine, is_compiled=is_compiled)
+        find = partial(_found, parts, policy, of_machine, is_compiled=is_compiled, show=show)
         known, reason = _decided(folder, find)
     rows = most if known is None else min(known.rows, most)
     if rows < most:
         say(f"micro-batches of {rows}, not {most}: {reason}")
-    container.micro_batch.override(providers.Object(rows))
 
     def keep(known: MicroBatchState) -> None:
         of_run.write(known)
         of_machine.write(known)
 
-    trainable, begun = container.trainable(), MicroBatchState(rows, {} if known is None else known.shortages)
-    return AdaptMicroBatch(policy, begun, container.inbox(), keep, memory_retries=lambda: trainable.memory_retries)
+    begun = MicroBatchState(rows, {} if known is None else known.shortages)
+    return rows, AdaptMicroBatch(policy, begun, inbox, keep, memory_retries=lambda: parts.trainable.memory_retries)
 
 
 def _decided(folder: SharedRunFolder, find: Callable[[], tuple[MicroBatchState, str]]) -> tuple[MicroBatchState, str]:
@@ -78,15 +82,15 @@ def _decided(folder: SharedRunFolder, find: Callable[[], tuple[MicroBatchState, 
 
 
 def _found(
-    container: Container, policy: MicroBatchPolicy, of_machine: MicroBatchRecord, *, is_compiled: bool
+    parts: ModelParts, policy: MicroBatchPolicy, of_machine: MicroBatchRecord, *, is_compiled: bool, show: ShowPhase
 ) -> tuple[MicroBatchState, str]:
-    group = container.process_group()
+    group = parts.process_group
     if (known := _agreed(of_machine, group)) is not None:
         return replace(known, rows=min(known.rows, policy.max_rows)), "more did not fit before"
-    if container.settings().optimizer.micro_batch is None:
+    if parts.settings.optimizer.micro_batch is None:
         return MicroBatchState(policy.max_rows), "all rows"
-    container.show()("looking for the largest micro-batch")
-    choice = choose_size(container, policy.sizes, is_compiled=is_compiled)
+    show("looking for the largest micro-batch")
+    choice = choose_size(parts, policy.sizes, is_compiled=is_compiled)
     return MicroBatchState(min(map(int, group.gather(str(choice.rows))))), choice.reason
 
 
@@ -100,12 +104,12 @@ def _agreed(file: MicroBatchRecord, group: ProcessGroup) -> MicroBatchState | No
     return MicroBatchState(rows, dict(shortages))
 
 
-def _key(container: Container) -> str:
+def _key(parts: ModelParts) -> str:
     """Return what a size is of, as far as memory depends on it."""
-    settings, ranks = container.settings(), container.process_group().size
-    plain, hardware = dump_settings(settings), container.trainable().hardware
+    settings, ranks = parts.settings, parts.process_group.size
+    plain, hardware = dump_settings(settings), parts.trainable.hardware
     model = hashlib.sha256(json.dumps(plain["model"], sort_keys=True).encode()).hexdigest()[:8]
-    found = conditions(settings, container.chosen(), ranks, 0)
+    found = conditions(settings, parts.hardware, ranks, 0)
     memory = f"{total_bytes() >> 30} GiB" if hardware.device == "cpu" else ""
     return ", ".join(
         [

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.adapters.shared.device.memory_gauge import GpuGauge, HostGauge
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.run_parts import ModelParts
 
 _SMALL = 0.1  # of what is free: nothing to find out
 
@@ -28,27 +28,27 @@ class SizeChoice:
     reason: str
 
 
-def choose_size(container: Container, sizes: Sequence[int], *, is_compiled: bool) -> SizeChoice:
+def choose_size(parts: ModelParts, sizes: Sequence[int], *, is_compiled: bool) -> SizeChoice:
     """Return the largest of ``sizes`` (rising) that this process has memory for.
 
     All rows where the formula takes a tenth of what is free for them; else by trial, or by the formula alone where a
     trial would leave traces (DeepSpeed), compile for sizes that are not kept, or make other ranks wait.
     """
-    settings, device = container.settings(), container.chosen().get("optimizer.device")
-    if device != "cuda" and container.trainable().hardware.device != "cpu":
+    settings, device = parts.settings, parts.hardware.get("optimizer.device")
+    if device != "cuda" and parts.trainable.hardware.device != "cpu":
         return SizeChoice(sizes[-1], "all rows: nothing tells what they take here")
     gauge: GpuGauge | HostGauge = lazy("holdfast.adapters.shared.device.memory_gauge:gauge_of")(
         device, settings.resources.gpu_memory_fraction
     )
     room = gauge.most() - gauge.held()
-    needs = _formula(container)
+    needs = _formula(parts)
     if needs is not None and needs(sizes[-1]) <= _SMALL * room:
         return SizeChoice(
             sizes[-1], f"all rows: the formula takes {shown_size(needs(sizes[-1]))} of {shown_size(room)}"
         )
-    if not container.trainable().is_retry_safe or container.process_group().size > 1 or is_compiled:
+    if not parts.trainable.is_retry_safe or parts.process_group.size > 1 or is_compiled:
         return _by_formula(sizes, needs, room)
-    peaks = try_sizes(container.trainable(), sizes, settings.data.row_length, gauge)
+    peaks = try_sizes(parts.trainable, sizes, settings.data.row_length, gauge)
     rows = max(peaks)
     return SizeChoice(rows, f"by trial: a peak of {shown_size(peaks[rows])} of {shown_size(gauge.most())}")
 
@@ -60,9 +60,9 @@ def _by_formula(sizes: Sequence[int], needs: Callable[[int], float] | None, room
     return SizeChoice(rows, f"by the formula of docs/memory.md: {shown_size(needs(rows))} of {shown_size(room)}")
 
 
-def _formula(container: Container) -> Callable[[int], float] | None:
+def _formula(parts: ModelParts) -> Callable[[int], float] | None:
     """Return what so many rows take beside weights and optimizer, in bytes; None if nobody knows."""
-    settings, ranks, model = container.settings(), container.process_group().size, container.model()
+    settings, ranks, model = parts.settings, parts.process_group.size, parts.model
     packing = settings.data.packing
     try:
         shape = lazy("holdfast.adapters.shared.modeling.activation_checkpointing:shape_of")(model.network)
@@ -74,7 +74,7 @@ def _formula(container: Container) -> Callable[[int], float] | None:
             rows=rows,
             length=settings.data.row_length,
             engine=_engine(settings.optimizer, ranks),
-            precision="fp32" if container.chosen()["optimizer.precision"] == "fp32" else "bf16",
+            precision="fp32" if parts.hardware["optimizer.precision"] == "fp32" else "bf16",
             is_loss_chunked=getattr(settings.model, "loss", "auto") != "plain",
             accumulates=True,
             is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,

@@ -12,18 +12,20 @@ from holdfast.configs.sections.tokenizer import HuggingFaceTokenizerSettings
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.process_group import ProcessGroup
 
 
 @contextmanager
-def one_hub(container: Container) -> Iterator[None]:
+def one_hub(settings: TrainSettings, group: ProcessGroup, replaced: Collection[str] = ()) -> Iterator[None]:
     """Have all ranks take the files of the hub that the first one finds: whether it answers, and at which commit.
 
-    Raises ``ConfigurationError`` on each rank if the first one cannot reach them.
+    ``replaced`` are the ports whose adapter the host program brings. Raises ``ConfigurationError`` on each rank if the
+    first one cannot reach them.
     """
-    sources, group = sorted(_sources(container), key=str), container.process_group()
+    sources = sorted(_sources(settings, replaced), key=str)
     if group.size == 1 or not sources:
         yield
         return
@@ -42,11 +44,10 @@ def _find(sources: list[tuple[str, str | None]]) -> dict[str, Any]:
         return {"refused": str(error)}
 
 
-def _sources(container: Container) -> set[tuple[str, str | None]]:
+def _sources(settings: TrainSettings, replaced: Collection[str]) -> set[tuple[str, str | None]]:
     """Return path and revision of the model and of the tokenizer that may be on the hub: the same on each rank."""
-    settings = container.settings()
-    parts = ((settings.model, container.model_factory), (settings.tokenizer, container.tokenizer))
-    chosen = [section for section, provider in parts if not provider.overridden]
+    sections = {"model_factory": settings.model, "tokenizer": settings.tokenizer}
+    chosen = [section for port, section in sections.items() if port not in replaced]
     named = [each for each in chosen if isinstance(each, HuggingFaceModelSettings | HuggingFaceTokenizerSettings)]
     places = {(each.path, each.revision) for each in named if each.path is not None}
     return {(path, revision) for path, revision in places if not path.startswith(("/", ".", "~"))}

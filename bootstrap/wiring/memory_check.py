@@ -20,9 +20,11 @@ from holdfast.domain.training.parameter_count import fewest_parameters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.training.memory_fit import MemoryCapacity
+    from holdfast.ports.model_factory import Model as AnyModel
+    from holdfast.ports.model_factory import ModelFactory
+    from holdfast.ports.tokenizer import Tokenizer
 
 _OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "lion": 4, "adamw_8bit": 2}
 _ACCELERATORS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
@@ -31,37 +33,41 @@ _ID_BYTES = 8  # of a token in a batch
 _SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decided
 
 
-def refuse_from_settings(container: Container) -> str | None:
+def refuse_from_settings(settings: TrainSettings, num_ranks: int, *, is_from_outside: bool = False) -> str | None:
     """Raise ``ConfigurationError`` if the settings alone tell that the model does not fit; nothing is imported for it.
 
     Return a clause that says so if what it takes leaves little. Building it takes host memory on any device. What
-    training takes besides is counted only if it will be on the CPU.
+    training takes besides is counted only if it will be on the CPU. With ``is_from_outside`` the host program brings
+    the model or its optimizer, whose memory cannot be counted here.
     """
-    settings = container.settings()
-    _refuse_batch(settings, container.process_group().size)
+    _refuse_batch(settings, num_ranks)
     model = _described(settings)
-    if model is None or _is_from_outside(container):
+    if model is None or is_from_outside:
         return None
     device = getattr(settings.optimizer, "device", None)
     is_on_host = device == "cpu" or (
         device == "auto" and not any(map(os.path.exists, _ACCELERATORS)) and sys.platform == "linux"
     )
-    return refuse(model, settings, container.process_group().size, "cpu" if is_on_host else None)
+    return refuse(model, settings, num_ranks, "cpu" if is_on_host else None)
 
 
-def refuse_counted(container: Container) -> str | None:
+def refuse_counted(
+    settings: TrainSettings,
+    factory: ModelFactory[AnyModel],
+    tokenizer: Tokenizer,
+    *,
+    num_ranks: int,
+    device: str | None,
+    is_from_outside: bool = False,
+) -> str | None:
     """Do what ``refuse_from_settings`` does for a model whose size the settings do not tell, before it is built."""
-    settings = container.settings()
     is_known_already = _described(settings) is not None or not isinstance(settings.optimizer, TorchOptimizerSettings)
-    if is_known_already or _is_from_outside(container):
+    if is_known_already or is_from_outside:
         return None
-    tokenizer = container.tokenizer()
-    number = container.model_factory().count_parameters(
-        vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text
-    )
+    number = factory.count_parameters(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text)
     if number is None:
         return None
-    return refuse(SizedModel(number), settings, container.process_group().size, container.chosen()["optimizer.device"])
+    return refuse(SizedModel(number), settings, num_ranks, device)
 
 
 def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: str | None) -> str | None:
@@ -108,11 +114,6 @@ def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
             "lower it"
         )
         raise ConfigurationError(msg)
-
-
-def _is_from_outside(container: Container) -> bool:
-    """Return whether the host program brings the model or its optimizer, whose memory cannot be counted here."""
-    return bool(container.model_factory.overridden or container.optimizer.overridden)
 
 
 def _gpu(device: str | None, plan: MemoryPlan) -> MemoryCapacity | None:

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.device.host_memory import give_back_freed
 from holdfast.application.handlers.balance_resources import BalanceResources
 from holdfast.application.resources.sampler import ResourceSampler
 from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
 from holdfast.domain.checkpoints.tiers import Hysteresis
-from holdfast.domain.events import (
-    BatchSplit,
-    CheckpointSaved,
-    ResourcesAdjusted,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    StepCompleted,
-)
 from holdfast.domain.resources.balance_policy import Balance
 from holdfast.domain.resources.balance_state import BalanceState
 from holdfast.domain.resources.knobs import Knob, KnobSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.run_parts import RunParts
     from holdfast.configs.sections.resources import ResourceSettings
     from holdfast.configs.sections.state_store import RetentionSettings
-    from holdfast.domain.events import Event
+    from holdfast.domain.events import ResourcesAdjusted
     from holdfast.domain.resources.balance_state import BalancePolicy, Knobs
 
 _SECONDS_BETWEEN_SAMPLES = 0.5
@@ -36,28 +25,19 @@ _LEAVE = 0.1  # below the share of memory that is too much: it is enough again
 _LONGEST = 4  # times the steps between two checkpoints that the settings ask for: what a failure may cost
 
 
-def resource_reactions(container: Container) -> list[tuple[type[Event], Callable[[Any], object]]]:
-    """Return what watches the machine and turns the knobs of the run of ``container``, if the settings want it."""
-    settings = container.settings().resources
-    if not settings.auto_tune:
-        return []
-    sampler = ResourceSampler(container.resource_probe(), seconds=_SECONDS_BETWEEN_SAMPLES)
-    balance = BalanceResources(
-        load_policy(settings), BalanceState(knobs_of(container)), container.inbox(), sampler.latest
-    )
-    return [
-        (RunStarted, lambda _: sampler.start()),
-        (StepCompleted, balance.on_step),
-        (CheckpointSaved, balance.on_save),
-        (BatchSplit, balance.on_split),
-        (ResourcesAdjusted, _give_back),
-        *((kind, lambda _: sampler.close()) for kind in (RunFinished, RunFailed)),
-    ]
+def build_balance(parts: RunParts) -> tuple[ResourceSampler, BalanceResources] | None:
+    """Return the sampler of the machine and the handler that turns the knobs; None if the settings want neither."""
+    if parts.host.resource_probe is None:
+        return None
+    sampler = ResourceSampler(parts.host.resource_probe, seconds=_SECONDS_BETWEEN_SAMPLES)
+    policy, state = load_policy(parts.settings.resources), BalanceState(knobs_of(parts))
+    return sampler, BalanceResources(policy, state, parts.opened.inbox, sampler.latest)
 
 
-def _give_back(event: ResourcesAdjusted) -> None:
+def free_unused_memory(event: ResourcesAdjusted) -> None:
+    """Return the memory of activations to the system once a smaller micro-batch no longer needs it."""
     if event.knob is Knob.MICRO_BATCH and event.after < event.before:
-        give_back_freed()  # else the process keeps what activations took for ones that do not come
+        give_back_freed()
 
 
 def load_policy(settings: ResourceSettings) -> BalancePolicy:
@@ -75,9 +55,9 @@ def load_policy(settings: ResourceSettings) -> BalancePolicy:
     return policy
 
 
-def knobs_of(container: Container) -> Knobs:
+def knobs_of(parts: RunParts) -> Knobs:
     """Return the knobs that there are, where they stand, and how far they may be turned."""
-    settings, feed = container.settings(), container.feed()
+    settings, feed = parts.settings, parts.data.feed
     knobs: dict[Knob, KnobSetting] = _saving(settings.state_store)
     if feed.prefetch:
         most = max(feed.prefetch, settings.resources.io_queue_size)
@@ -85,9 +65,9 @@ def knobs_of(container: Container) -> Knobs:
     if feed.threads:
         most = feed.threads if settings.data.workers else max(feed.threads, feed.max_threads)
         knobs[Knob.THREADS] = KnobSetting(feed.threads, feed.threads, 1, most)
-    if container.chosen().get("optimizer.device") == "cpu":  # where activations lie in the host's memory
-        whole = -(-settings.optimizer.num_rows // container.process_group().size)
-        rows = min(container.engine().micro_batch, whole)
+    if parts.model.hardware.get("optimizer.device") == "cpu":  # where activations lie in the host's memory
+        whole = -(-settings.optimizer.num_rows // parts.opened.process_group.size)
+        rows = min(parts.micro_batch, whole)
         knobs[Knob.MICRO_BATCH] = KnobSetting(rows, rows, 1, rows)
     return knobs
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dependency_injector import providers
-
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.domain.errors import ConfigurationError
@@ -17,7 +15,6 @@ from holdfast.ports.data_source import Document
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.data_source import DataSource
 
@@ -32,8 +29,8 @@ def with_sizes(
     settings: TrainSettings,
     overrides: Mapping[str, Any],
     decide: Decide,
-    known: Callable[[str], str | None],
-    ranks: int,
+    known: Callable[[str], str | None] = lambda _: None,
+    ranks: int = 1,
 ) -> TrainSettings:
     """Return ``settings`` with numbers for the length of a row and the rows of a step, ``decide``d once.
 
@@ -53,19 +50,6 @@ def with_sizes(
             msg = f"optimizer.batch_tokens is {optimizer.batch_tokens}, less than a row of {length} tokens: raise it"
             raise ConfigurationError(msg)
     return _sized(settings, length, rows)
-
-
-def give_sizes(
-    container: Container,
-    overrides: Mapping[str, Any],
-    decide: Decide,
-    known: Callable[[str], str | None] = lambda _: None,
-    ranks: int = 1,
-) -> TrainSettings:
-    """Have ``container`` build its parts of settings ``with_sizes``; return these."""
-    settings = with_sizes(container.settings(), overrides, decide, known, ranks)
-    container.settings.override(providers.Object(settings))
-    return settings
 
 
 def _sized(settings: TrainSettings, length: int, rows: int) -> TrainSettings:

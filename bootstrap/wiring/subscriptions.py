@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from holdfast.application.handlers.control_files import ControlFiles
 from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from holdfast.application.handlers.log_events import LogEvents
 from holdfast.application.handlers.profile_steps import ProfileSteps
+from holdfast.application.handlers.record_audit import RecordAudit
 from holdfast.application.handlers.record_events import RecordEvents
 from holdfast.application.handlers.roll_back import (
     ProtectRollBackTarget,
@@ -26,7 +28,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP, PostMortem, resources
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
-from holdfast.bootstrap.wiring.resource_balance import resource_reactions
+from holdfast.bootstrap.wiring.resource_balance import build_balance, free_unused_memory
 from holdfast.domain.events import (
     BatchSplit,
     CheckpointFailed,
@@ -49,62 +51,136 @@ from holdfast.domain.training.cadence import Cadence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import ExitStack
     from pathlib import Path
 
     from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
     from holdfast.application.handlers.record_metrics import RecordMetrics
+    from holdfast.application.handlers.track_goodput import TrackGoodput
     from holdfast.application.handlers.watch_compilation import Compilations
-    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.application.handlers.watchdog import Watchdog
+    from holdfast.bootstrap.wiring.run_parts import RunParts
     from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.event_bus import EventBus
     from holdfast.ports.process_group import ProcessGroup
 
-Reaction = tuple[type[Event], "Callable[[Any], object]"]
+Subscription = tuple[type[Event], "Callable[[Any], object]"]
 
 
-def reactions(
-    container: Container,
-    record: RecordMetrics,
-    adapt: AdaptMicroBatch,
-    *,
-    write: Callable[[Mapping[str, Any]], object],
-    say: Callable[[str], object],
-    compilations: Compilations | None = None,
-) -> list[Reaction]:
-    """Return each event with its handler, in the order of their subscription: an evaluation comes before a save."""
-    wanted, inbox, budget = container.settings().evaluation, container.inbox(), container.budget()
-    measure = EvaluateOnCadence(Cadence(wanted.every), budget, inbox, at_start=wanted.at_start)
-    measurements = [
+@final
+@dataclass(frozen=True, slots=True)
+class OpenHandlers:
+    """The handlers of a run that hold files or threads, which are closed with the run.
+
+    ``write_event`` appends a record to ``events.jsonl``, and ``say`` shows a line to a person.
+    """
+
+    post_mortem: WritePostMortem | None
+    account: TrackGoodput
+    watchdog: Watchdog | None
+    metrics: RecordMetrics
+    micro_batch: AdaptMicroBatch
+    compilations: Compilations | None
+    write_event: Callable[[Mapping[str, Any]], object]
+    say: Callable[[str], object]
+
+
+def subscribe_all(parts: RunParts, opened: OpenHandlers, own: Sequence[Subscription], stack: ExitStack) -> None:
+    """Subscribe all handlers of a run until ``stack`` ends, in this order: an event reaches the first of them first.
+
+    Handlers from other packages come after those of Holdfast, then the host program's ``own``.
+    """
+    is_first = parts.opened.process_group.rank == 0  # commands come from there alone, and most events concern all ranks
+    _connect(parts.event_bus, subscriptions(parts, opened) if is_first else subscriptions_of_rank(opened), stack)
+    if is_first:
+        subscribe_plugins(parts)
+    last = [] if opened.post_mortem is None else [(RunFailed, opened.post_mortem.on_failure)]
+    _connect(parts.event_bus, [*own, *last], stack)
+
+
+def _connect(bus: EventBus, chosen: Sequence[Subscription], stack: ExitStack) -> None:
+    for kind, handler in chosen:  # ended with the run: a bus of the host program may serve another one
+        stack.callback(bus.subscribe(kind, handler))
+
+
+def subscriptions_of_rank(opened: OpenHandlers) -> list[Subscription]:
+    """Return the subscriptions of any rank, for what happens to it alone, in their order."""
+    return _post_mortem(opened) + _of_rank(opened)
+
+
+def _post_mortem(opened: OpenHandlers) -> list[Subscription]:
+    return [] if opened.post_mortem is None else [(Event, opened.post_mortem.on_event)]
+
+
+def _of_rank(opened: OpenHandlers) -> list[Subscription]:
+    watchdog: list[Subscription] = [] if opened.watchdog is None else [(Event, opened.watchdog)]
+    return [(MemoryExhausted, opened.micro_batch.on_shortage), *watchdog]
+
+
+def subscriptions(parts: RunParts, opened: OpenHandlers) -> list[Subscription]:
+    """Return the subscriptions of the first rank, in their order: an evaluation comes before a save."""
+    metrics, adapt = opened.metrics, opened.micro_batch
+    compilations = opened.compilations
+    watch = [] if compilations is None else [(StepCompleted, WatchCompilation(compilations, opened.say))]
+    return [
+        *_post_mortem(opened),
+        (Event, RecordAudit(parts.opened.audit.record)),
+        *_of_rank(opened),
+        (Event, opened.account),
+        (Event, RecordEvents(opened.write_event)),
+        (Event, LogEvents(opened.say)),
+        *((kind, metrics.on_start) for kind in (RunStarted, RolledBack)),
+        (StepCompleted, metrics.on_step),
+        (EvaluationCompleted, metrics.on_evaluation),
+        *((kind, metrics.settle) for kind in (CheckpointStarted, RunFailed, RunFinished)),
+        *_evaluate(parts),
+        *_save(parts),
+        (BatchSplit, adapt.on_split),
+        (StepCompleted, adapt.on_step),
+        *_stop(parts, metrics),
+        *_drop_memory_copy(parts),
+        *_scrub(parts),
+        *_balance(parts),
+        *watch,
+        *_save_on_failure(parts),
+        *_profile(parts, opened.say),
+    ]
+
+
+def _evaluate(parts: RunParts) -> list[Subscription]:
+    if not parts.data.holdout.fraction:
+        return []
+    chosen, budget, inbox = parts.settings.evaluation, parts.opened.budget, parts.opened.inbox
+    measure = EvaluateOnCadence(Cadence(chosen.every), budget, inbox, at_start=chosen.at_start)
+    return [
         (RunStarted, measure.on_start),
         (StepCompleted, measure.on_step),
         (DataEnded, measure.on_data_end),
     ]
-    # one of several ranks cannot save by itself: the others may stand anywhere
-    is_alone = container.process_group().size == 1
-    failures = [(RunFailed, SaveOnFailure(container.checkpoints()))] if is_alone else []
-    watch = [] if compilations is None else [(StepCompleted, WatchCompilation(compilations, say))]
+
+
+def _save_on_failure(parts: RunParts) -> list[Subscription]:
+    if parts.opened.process_group.size > 1:  # one of several ranks cannot save alone: the others may be at any step
+        return []
+    return [(RunFailed, SaveOnFailure(parts.checkpoints))]
+
+
+def _balance(parts: RunParts) -> list[Subscription]:
+    if (built := build_balance(parts)) is None:
+        return []
+    sampler, balance = built
     return [
-        (Event, RecordEvents(write)),
-        (Event, LogEvents(say)),
-        *((kind, record.on_start) for kind in (RunStarted, RolledBack)),
-        (StepCompleted, record.on_step),
-        (EvaluationCompleted, record.on_evaluation),
-        *((kind, record.settle) for kind in (CheckpointStarted, RunFailed, RunFinished)),
-        *(measurements if container.holdout().fraction else ()),
-        *_save(container),
-        (BatchSplit, adapt.on_split),
-        (StepCompleted, adapt.on_step),
-        *_stops(container, record),
-        *_relieve(container),
-        *_scrub(container),
-        *resource_reactions(container),
-        *watch,
-        *failures,
-        *_profile(container, say),
+        (RunStarted, lambda _: sampler.start()),
+        (StepCompleted, balance.on_step),
+        (CheckpointSaved, balance.on_save),
+        (BatchSplit, balance.on_split),
+        (ResourcesAdjusted, free_unused_memory),
+        *((kind, lambda _: sampler.close()) for kind in (RunFinished, RunFailed)),
     ]
 
 
-def _go_back(container: Container) -> list[Reaction]:
-    settings, inbox = container.settings(), container.inbox()
+def _roll_back(parts: RunParts) -> list[Subscription]:
+    settings, inbox = parts.settings, parts.opened.inbox
     health = settings.recovery.health
     returns = RollBackPlanner(settings.state_store.every, health.max_rollbacks)
     handlers: list[Callable[[Any], object]] = [RollBackOnDrops(health.nonfinite_limit, returns, inbox)]
@@ -112,41 +188,36 @@ def _go_back(container: Container) -> list[Reaction]:
         policy = SpikePolicy(health.window, health.spike_zscore, health.spike_min_rise, health.spike_steps)
         handlers.append(RollBackOnSpike(policy, returns, inbox))
     most_bad = max(health.nonfinite_limit, health.spike_steps)
-    keep = ProtectRollBackTarget(most_bad, settings.state_store.every, container.state_store())
+    keep = ProtectRollBackTarget(most_bad, settings.state_store.every, parts.opened.state_store)
     return [(CheckpointStarted, keep), *((kind, answer) for kind in (RunStarted, StepCompleted) for answer in handlers)]
 
 
-def _save(container: Container) -> list[Reaction]:
-    inbox = container.inbox()
-    save = SaveOnCadence(Cadence(container.settings().state_store.every), container.budget(), inbox)
-    show = _shown_saves(container)
+def _save(parts: RunParts) -> list[Subscription]:
+    inbox = parts.opened.inbox
+    save = SaveOnCadence(Cadence(parts.settings.state_store.every), parts.opened.budget, inbox)
+    show = _show_saves(parts)
     shown = [(kind, show) for kind in ShowSaves.EVENTS]
-    return [*shown, *_go_back(container), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
+    return [*shown, *_roll_back(parts), (StepCompleted, save), (ResourcesAdjusted, save.on_adjusted)]
 
 
-def _shown_saves(container: Container) -> ShowSaves:
-    has_archive = getattr(container.settings().state_store, "archive", None) is not None
-    return ShowSaves(container.show(), "waiting for the archive" if has_archive else "")
+def _show_saves(parts: RunParts) -> ShowSaves:
+    has_archive = getattr(parts.settings.state_store, "archive", None) is not None
+    return ShowSaves(parts.host.show, "waiting for the archive" if has_archive else "")
 
 
-def _relieve(container: Container) -> list[Reaction]:
-    if container.settings().state_store.memory_tier != "auto" or container.process_group().size > 1:
+def _drop_memory_copy(parts: RunParts) -> list[Subscription]:
+    if parts.settings.state_store.memory_tier != "auto" or parts.opened.process_group.size > 1:
         return []
-    return [(StepCompleted, DropMemoryCopy(container.memory_pressure(), container.inbox()))]
+    return [(StepCompleted, DropMemoryCopy(parts.host.memory_pressure, parts.opened.inbox))]
 
 
-def reactions_of_each_rank(adapt: AdaptMicroBatch) -> list[Reaction]:
-    """Return what other ranks than the first answer too: what one of them alone is met by."""
-    return [(MemoryExhausted, adapt.on_shortage)]
-
-
-def _stops(container: Container, record: RecordMetrics) -> list[Reaction]:
-    folder = container.directory()
+def _stop(parts: RunParts, record: RecordMetrics) -> list[Subscription]:
+    folder = parts.host.directory
     obey = ControlFiles(
-        lambda name: (folder / name).exists(), lambda name: (folder / name).unlink(missing_ok=True), container.inbox()
+        lambda name: (folder / name).exists(), lambda name: (folder / name).unlink(missing_ok=True), parts.opened.inbox
     )
     return [
-        (StopRequested, SaveOnStop(container.inbox())),
+        (StopRequested, SaveOnStop(parts.opened.inbox)),
         (StopRequested, record.on_stop),
         (RunStarted, obey.on_start),
         (StepCompleted, obey.on_step),
@@ -156,44 +227,41 @@ def _stops(container: Container, record: RecordMetrics) -> list[Reaction]:
     ]
 
 
-def _scrub(container: Container) -> list[Reaction]:
-    every = container.settings().state_store.scrub_every
+def _scrub(parts: RunParts) -> list[Subscription]:
+    every = parts.settings.state_store.scrub_every
     if not every:
         return []
-    scrub = ScrubCheckpoints(container.state_store(), container.inbox(), every=every)
+    scrub = ScrubCheckpoints(parts.opened.state_store, parts.opened.inbox, every=every)
     return [(CheckpointSaved, scrub), *((kind, scrub.on_end) for kind in (RunFinished, RunFailed))]
 
 
-def _profile(container: Container, say: Callable[[str], object]) -> list[Reaction]:
-    settings = container.settings().profile
+def _profile(parts: RunParts, say: Callable[[str], object]) -> list[Subscription]:
+    settings = parts.settings.profile
     if settings.bounds is None:
         return []
-    folder = RunLayout(container.directory()).profile if settings.dir is None else settings.dir.expanduser()
+    folder = RunLayout(parts.host.directory).profile if settings.dir is None else settings.dir.expanduser()
     profiler = lazy("holdfast.adapters.shared.device.torch_profiler:TorchProfiler")(folder)
     profile = ProfileSteps(profiler, *settings.bounds, say)
     ends = [(kind, profile.on_end) for kind in (RunFinished, RunFailed)]
     return [(RunStarted, profile.on_start), (StepCompleted, profile.on_step), *ends]
 
 
-def subscribe_outside_handlers(container: Container) -> None:
+def subscribe_plugins(parts: RunParts) -> None:
     """Let each handler that ``handlers`` names, an entry point of ``holdfast.handler``, subscribe itself.
 
     It is called once with the bus and the inbox, and its options by name.
     """
-    for section in container.settings().handlers:
+    for section in parts.settings.handlers:
         plugin = load_plugin("handler", section.kind)
-        check_options("handler", section.kind, plugin, container.event_bus(), container.inbox(), **section.options)
-        build_plugin("handler", section.kind, plugin, container.event_bus(), container.inbox(), **section.options)
+        check_options("handler", section.kind, plugin, parts.event_bus, parts.opened.inbox, **section.options)
+        build_plugin("handler", section.kind, plugin, parts.event_bus, parts.opened.inbox, **section.options)
 
 
-def post_mortem_reactions(
-    settings: TrainSettings, run: Path, group: ProcessGroup
-) -> tuple[Sequence[Reaction], Sequence[Reaction]]:
-    """Return who remembers events, to come before all others, and who writes, to come behind all; collective."""
+def build_post_mortem(settings: TrainSettings, run: Path, group: ProcessGroup) -> WritePostMortem | None:
+    """Return the handler that writes a post-mortem of a failed run, None if the settings want none; collective."""
     attempt, *_ = group.gather(datetime.now(UTC).strftime(STAMP))
     keep = settings.recovery.post_mortems
     if not keep:
-        return [], []
+        return None
     folder = PostMortem(run, attempt, group.rank, group.size, settings, keep)
-    handler = WritePostMortem(lambda: resources(run), folder.write)
-    return [(Event, handler.on_event)], [(RunFailed, handler.on_failure)]
+    return WritePostMortem(lambda: resources(run), folder.write)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from holdfast.application.inbox import Inbox
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.commands import ReportStall
+    from holdfast.ports.process_group import ProcessGroup
 
 # By the module of the innermost frame that has one of these, and the function where that matters.
 _DOING = {
@@ -39,16 +39,17 @@ _DOING = {
 def build_watchdog(
     settings: TrainSettings,
     folder: Path,
-    container: Container,
+    group: ProcessGroup,
+    inbox: Inbox,
     *,
     say: Callable[[str], object],
     leave: Callable[[], object] | None,
 ) -> Watchdog:
-    """Return the watchdog of this rank of the run in ``folder``; it calls ``leave`` to end a process that hangs."""
-    limits, group = settings.recovery.watchdog, container.process_group()
+    """Return what watches this rank of the run in ``folder``; it calls ``leave`` to end a process that hangs."""
+    limits = settings.recovery.watchdog
     patience = Timeouts(limits.min_seconds, limits.factor, limits.slow_seconds)
     heartbeats = HeartbeatFiles(RunLayout(folder).heartbeats, group.rank, group.size)
-    alarm = RunAlarm(folder, group.rank, container.inbox(), say=say, leave=leave)
+    alarm = RunAlarm(folder, group.rank, inbox, say=say, leave=leave)
     return Watchdog(patience, group.rank, heartbeats, alarm, doing=doing_of)
 
 

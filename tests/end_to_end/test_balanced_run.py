@@ -12,7 +12,7 @@ import pytest
 from holdfast.adapters.resource_probe.memory import QUIET, MemoryResourceProbe
 from holdfast.bootstrap import build
 from holdfast.bootstrap.wiring.device_settings import gpu_of
-from holdfast.bootstrap.wiring.resource_balance import knobs_of, load_policy, resource_reactions
+from holdfast.bootstrap.wiring.resource_balance import free_unused_memory, knobs_of, load_policy
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.errors import ConfigurationError
@@ -92,7 +92,7 @@ def test_a_run_is_left_alone(home, monkeypatch, memory, manage):
     monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance._SECONDS_BETWEEN_SAMPLES", 0.001)
     run, probe = run_of(home, f"resources.auto_tune={manage}", memory=memory)
     for kind in (RunStarted, StepCompleted):  # a run that waits for data is not left alone
-        run.subscribe(kind, once(lambda: run._container.feed().supply.batches_ready))
+        run.subscribe(kind, once(lambda: run._parts.data.feed.supply.batches_ready))
     run.subscribe(StepCompleted, once(lambda: probe.count > 1 or manage == "false"))
     assert run.run().step == 12
     assert adjustments(home) == []
@@ -115,7 +115,7 @@ def test_the_settings_bound_the_knobs(home, settings, expected):
     """A knob is there where it can be turned, and never goes beyond what the settings give as a bound."""
     run, _ = run_of(home, "run.budget.steps=1", *settings)
     run.run()
-    knobs = knobs_of(run._container)
+    knobs = knobs_of(run._parts)
     assert {knob: knobs.get(knob) for knob in expected} == expected
 
 
@@ -123,14 +123,11 @@ def test_the_settings_bound_the_knobs(home, settings, expected):
     ("knob", "before", "after", "times"),
     [(Knob.MICRO_BATCH, 4, 2, 1), (Knob.MICRO_BATCH, 2, 4, 0), (Knob.THREADS, 4, 2, 0)],
 )
-def test_a_smaller_micro_batch_frees_memory(home, monkeypatch, knob, before, after, times):
+def test_a_smaller_micro_batch_frees_memory(monkeypatch, knob, before, after, times):
     """What activations took goes back to the machine once they are fewer: it is short of it now."""
     given = []
     monkeypatch.setattr("holdfast.bootstrap.wiring.resource_balance.give_back_freed", lambda: given.append(knob))
-    run, _ = run_of(home, "run.budget.steps=1")
-    run.run()
-    [answer] = [react for kind, react in resource_reactions(run._container) if kind is ResourcesAdjusted]
-    answer(ResourcesAdjusted(Progress(), knob, before, after, "memory"))
+    free_unused_memory(ResourcesAdjusted(Progress(), knob, before, after, "memory"))
     assert len(given) == times
 
 

@@ -8,7 +8,6 @@ from huggingface_hub import constants
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.network import hub
-from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.hub_choice import one_hub
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
@@ -77,8 +76,7 @@ class Rank(SingleProcessGroup):
 def on(group, tmp_path, path="some/model"):
     """Return how a run of two ranks is parted from the hub on this one."""
     settings = TrainSettings(model={"kind": "huggingface", "path": path}, run={"dir": str(tmp_path / "run")})
-    parts = {"process_group": group}
-    return one_hub(assemble(settings, tmp_path, parts, say=print, decide=lambda _name, value, _reason: value))
+    return one_hub(settings, group)
 
 
 @pytest.mark.usefixtures("kept")

@@ -191,7 +191,7 @@ def test_a_source_that_never_gives_is_not_read(tmp_path, mode):
     assert [batch.input_ids.tolist() for batch in container.held_out().batches] == [
         batch.input_ids.tolist() for batch in held_out
     ]
-    assert container.data_fingerprint() == without.data_fingerprint()
+    assert container.data_source().fingerprint() == without.data_source().fingerprint()
 
 
 def test_a_source_that_never_gives_is_not_prepared(tmp_path):

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from holdfast.bootstrap.run_folder.folder import RunFolder
-from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compile_model import compile_model
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 
 PARAMETERS = 1000
+ON_CPU = {"optimizer.device": "cpu"}
 
 
 class LanguageModel:
@@ -23,19 +23,13 @@ class LanguageModel:
         self.network.config = self
 
 
-def compiled(folder, *, decide=lambda _, value, __: value, overrides=None, say=lambda _: None, **sections):
-    container = assemble(
-        TrainSettings(data={"kind": "python_library"}, **sections),
-        folder,
-        overrides or {},
-        say=lambda _: None,
-        decide=decide,
-    )
+def compiled(*, decide=lambda _, value, __: value, hardware=ON_CPU, say=lambda _: None, **sections):
+    settings = TrainSettings(data={"kind": "python_library"}, **sections)
     with ExitStack() as stack:
-        return compile_model(container, stack, say=say)
+        return compile_model(LanguageModel(PARAMETERS), settings, hardware, stack, decide=decide, say=say)
 
 
-def reason(folder, *, overrides=None, **sections):
+def reason(*, hardware=ON_CPU, **sections):
     """Return what ``auto`` is decided to be and why, or None where it is not asked; nothing is compiled."""
     asked = []
 
@@ -46,44 +40,43 @@ def reason(folder, *, overrides=None, **sections):
         return value
 
     sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}} | sections
-    overrides = {"model": LanguageModel(PARAMETERS)} | (overrides or {})
-    compiled(folder, decide=decide, overrides=overrides, **sections)
+    compiled(decide=decide, hardware=hardware, **sections)
     return asked[0]
 
 
-def test_a_run_that_is_not_told_to_compiles_nothing(tmp_path):
-    """Without model.compile nothing is compiled, and nothing is imported for it."""
-    assert compiled(tmp_path) is None
+def test_a_run_that_is_not_told_to_compiles_nothing():
+    """With auto a short run is not compiled."""
+    assert compiled() is None
 
 
-def test_a_long_run_on_a_cpu_is_compiled_unasked(tmp_path):
+def test_a_long_run_on_a_cpu_is_compiled_unasked():
     """With auto a run is compiled from 3e14 operations on, counted as 6 x parameters x tokens."""
     tokens = 3 * 10**14 // (6 * PARAMETERS)
     for budget, mode in (({"tokens": tokens + 1}, "default"), ({"tokens": tokens - 1}, "none"), ({"steps": 1}, "none")):
-        assert reason(tmp_path, run={"budget": budget})[0] == mode
+        assert reason(run={"budget": budget})[0] == mode
 
 
 def on_a_gpu(monkeypatch):
     """Have runs choose a GPU that there is not; nothing is computed on it."""
     monkeypatch.setattr("holdfast.adapters.shared.modeling.torch_compile.has_triton", lambda: True)
-    return {"chosen": {"optimizer.device": "cuda"}}
+    return {"optimizer.device": "cuda"}
 
 
-def test_a_long_run_on_a_gpu_is_compiled_unasked(tmp_path, monkeypatch):
+def test_a_long_run_on_a_gpu_is_compiled_unasked(monkeypatch):
     """On a GPU it takes 1e17 operations, and equal bits need not be promised."""
     gpu = on_a_gpu(monkeypatch)
     tokens = 10**17 // (6 * PARAMETERS)
     for budget, mode in (({"tokens": tokens + 1}, "default"), ({"tokens": tokens - 1}, "none")):
         for deterministic in (True, False):
             run = {"budget": budget, "deterministic": deterministic}
-            assert reason(tmp_path, overrides=gpu, run=run)[0] == mode
+            assert reason(hardware=gpu, run=run)[0] == mode
 
 
-def test_ranks_on_gpus_are_not_compiled_unasked(tmp_path, monkeypatch):
+def test_ranks_on_gpus_are_not_compiled_unasked(monkeypatch):
     """What compiling brings to several GPUs was never measured."""
     gpu = on_a_gpu(monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    mode, because = reason(tmp_path, overrides=gpu)
+    mode, because = reason(hardware=gpu)
     assert mode == "none"
     assert "one NVIDIA GPU" in because
 
@@ -96,17 +89,17 @@ def test_ranks_on_gpus_are_not_compiled_unasked(tmp_path, monkeypatch):
         ({"model": {"kind": "decoder", "lora": {"rank": 2}}}, "adapters"),
     ],
 )
-def test_what_was_never_tried_is_not_compiled_unasked(tmp_path, sections, why):
+def test_what_was_never_tried_is_not_compiled_unasked(sections, why):
     """Runs that promise no equal bits, other engines and adapters are left as they are."""
-    mode, because = reason(tmp_path, **sections)
+    mode, because = reason(**sections)
     assert mode == "none"
     assert why in because
 
 
-def test_a_kind_of_model_that_was_never_tried_is_not_compiled_unasked(tmp_path, monkeypatch):
+def test_a_kind_of_model_that_was_never_tried_is_not_compiled_unasked(monkeypatch):
     """A model of another type is left as it is."""
     monkeypatch.setattr(LanguageModel, "model_type", "mamba")
-    mode, because = reason(tmp_path)
+    mode, because = reason()
     assert mode == "none"
     assert "models of" in because
 
@@ -114,25 +107,23 @@ def test_a_kind_of_model_that_was_never_tried_is_not_compiled_unasked(tmp_path, 
 def test_a_machine_without_a_compiler_compiles_nothing_unasked(tmp_path, monkeypatch):
     """Where torch would find no C++ compiler, auto means none, with the reason."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    mode, because = reason(tmp_path)
+    mode, because = reason()
     assert mode == "none"
     assert "needs a C++ compiler" in because
 
 
-def test_what_was_decided_once_stays(tmp_path):
+def test_what_was_decided_once_stays():
     """A run keeps to what auto meant when it began."""
     sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}}
-    model = {"model": LanguageModel(PARAMETERS)}
-    assert compiled(tmp_path, decide=lambda *_: "none", overrides=model, **sections) is None
+    assert compiled(decide=lambda *_: "none", **sections) is None
 
 
 def test_a_machine_that_cannot_compile_goes_on_without(tmp_path, monkeypatch):
     """A run that was compiled elsewhere goes on where there is no compiler, and says that its bits may differ."""
     monkeypatch.setenv("PATH", str(tmp_path))
     said = []
-    overrides = {"model": LanguageModel(PARAMETERS)}
     decide = lambda name, value, _: "default" if name == "model.compile" else value  # noqa: E731
-    assert compiled(tmp_path, decide=decide, overrides=overrides, say=said.append, optimizer={"device": "cpu"}) is None
+    assert compiled(decide=decide, say=said.append, optimizer={"device": "cpu"}) is None
     assert "not bit for bit" in said[0]
     assert "needs a C++ compiler" in said[0]
 
@@ -143,7 +134,7 @@ def test_parameters_gathered_within_a_layer_are_refused(tmp_path):
     file.write_text(json.dumps({"zero_optimization": {"stage": 3}}))
     for optimizer in ({"stage": 3}, {"config": str(file)}):
         with pytest.raises(ConfigurationError, match="stage 3"):
-            compiled(tmp_path, model={"compile": "default"}, optimizer={"kind": "deepspeed", **optimizer})
+            compiled(model={"compile": "default"}, optimizer={"kind": "deepspeed", **optimizer})
 
 
 def test_a_run_may_be_resumed_with_another_mode(tmp_path):

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.shared.device.memory_limits import host_room
-from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.memory_check import refuse_from_settings
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
@@ -141,25 +139,19 @@ def test_a_group_without_a_limit_leaves_the_machine_s(tmp_path):
     assert "for 2 processes" in half.words
 
 
-def container_of(settings, **overrides):
-    """Return the container of a run of one process with ``settings``."""
-    parts = {"process_group": SingleProcessGroup(), **overrides}
-    return assemble(settings, settings.run.directory, parts, say=print, decide=lambda _name, value, _: value)
-
-
 @pytest.mark.parametrize("kind", ["huggingface", "decoder"])
 def test_settings_of_a_giant_are_refused_by_both_kinds_of_model(kind):
     """170 billion parameters are refused from the settings alone, whichever kind of model has them."""
     fields = {"hidden_size": 16384, "num_hidden_layers": 40, "intermediate_size": 65536, "num_attention_heads": 128}
     model = {"config": fields} if kind == "huggingface" else {**fields, "num_key_value_heads": None}
     settings = TrainSettings(model={"kind": kind, **model}, optimizer={"kind": "accelerate", "device": "cpu"})
-    refuse_from_settings(container_of(settings, model_factory=object()))  # a host's own model is not judged by them
+    refuse_from_settings(settings, 1, is_from_outside=True)  # a host's own model is not judged by them
     with pytest.raises(ConfigurationError, match="billion parameters, and training takes"):
-        refuse_from_settings(container_of(settings))
+        refuse_from_settings(settings, 1)
 
 
 def test_the_default_model_is_not_refused():
     """What this program trains without any setting fits wherever it starts."""
     model = fewest_parameters(TrainSettings().model.config)
-    refuse_from_settings(container_of(TrainSettings()))
+    refuse_from_settings(TrainSettings(), 1)
     assert model.num_parameters < 10**7
