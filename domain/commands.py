@@ -57,19 +57,19 @@ class SaveCheckpoint(Command):
 
 @dataclass(frozen=True, slots=True)
 class Evaluate(Command):
-    """Measure the loss on the held-out documents."""
+    """Evaluate the model on the held-out documents."""
 
     is_stale_after_rollback: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class RollBack(Command):
-    """Go back to the newest checkpoint of ``step`` or an earlier one, for ``reason``; later ones are superseded.
+    """Roll back to the newest checkpoint of ``step`` or before, for ``reason``; later checkpoints are superseded.
 
-    ``skip`` None takes the same batches again, as a restart would. A number goes on behind the batches that were
-    consumed, and so many more; the return is counted then, and a run with ``limit`` returns ends with an error.
-    Without such a checkpoint the run ends too, unless the return is ``optional``. One of step ``rather`` or before, if
-    that is given and there is one, is taken in place of a later one.
+    With ``skip`` None the same batches follow again, as after a restart. With a number, training continues after the
+    batches already consumed and skips that many more; the roll-back is then counted, and ends the run with an error
+    once ``limit`` roll-backs have been made. Without a checkpoint that old the run ends with an error, unless the
+    roll-back is ``optional``. If ``rather`` is given, a checkpoint of that step or before is preferred.
     """
 
     is_stale_after_rollback: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class StopRun(Command):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeSave(Command):
-    """Tell what became of the run's save of that ``number``, of ``step``: where it lies, or why it does not."""
+    """Report the outcome of save ``number``, of ``step``: its location, or the ``problem`` that prevented it."""
 
     number: int
     step: int
@@ -103,7 +103,7 @@ class AcknowledgeSave(Command):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeArchive(Command):
-    """Tell what became of the copy of ``step`` in the archive: where it lies, or with ``problem`` why it does not."""
+    """Report the outcome of copying ``step`` to the archive: its location, or the ``problem`` that prevented it."""
 
     step: int
     location: str
@@ -113,7 +113,7 @@ class AcknowledgeArchive(Command):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgeMove(Command):
-    """Tell that the copy of ``step`` in the tier ``source`` gave way to that in ``target``, or was brought there."""
+    """Report that the copy of ``step`` was moved from the tier ``source`` to ``target``, or fetched from there."""
 
     step: int
     source: Tier
@@ -123,12 +123,12 @@ class AcknowledgeMove(Command):
 
 @dataclass(frozen=True, slots=True)
 class DropCopy(Command):
-    """Give up the copy of the last captured state in memory, if it is durable and memory is nearly full."""
+    """Free the copy of the last captured state in host memory, if it is durable and memory is nearly full."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportDamage(Command):
-    """Tell that an older checkpoint was found damaged and set aside."""
+    """Report that an older checkpoint was found damaged and moved to quarantine."""
 
     name: str
     reason: str
@@ -137,7 +137,7 @@ class ReportDamage(Command):
 
 @dataclass(frozen=True, slots=True)
 class ReportStall(Command):
-    """Tell that training had shown no sign of life for so many ``seconds``, and why as far as is known."""
+    """Report that training made no progress for ``seconds``, with the reason as far as it is known."""
 
     seconds: float
     reason: str
@@ -161,7 +161,7 @@ _KINDS = {kind.__name__: kind for kind in _ALL}
 
 
 def to_json(command: Command) -> dict[str, Any]:
-    """Return ``command`` as JSON, to tell it to another rank."""
+    """Return ``command`` as JSON, for another rank."""
     return {"kind": type(command).__name__, **asdict(command)}
 
 

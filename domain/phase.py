@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class ShowPhase(Protocol):
-    """Shows a person what goes on from now; an empty name ends it."""
+    """Shows a person the current phase; an empty name ends it."""
 
     def __call__(self, phase: str, share: float | None = None, /) -> object:
-        """Show ``phase``, and the share of it that is done if that is known."""
+        """Show ``phase``, and the fraction of it that is done if that is known."""
         ...
 
 

@@ -14,9 +14,9 @@ AS_BEGUN: Mapping[str, str] = {"data": "as the run began"}
 
 
 class Reproducibility(StrEnum):
-    """How close a run is to the one that nothing had interrupted.
+    """The degree to which a run equals the one that was never interrupted.
 
-    ``BITWISE``: equal to the bit. ``NUMERICAL``: the same samples in the same order, equal but for rounding.
+    ``BITWISE``: equal to the bit. ``NUMERICAL``: the same samples in the same order, equal up to rounding.
     """
 
     BITWISE = "bitwise"
@@ -31,5 +31,5 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> Sequence[str]:
 
 
 def reproducibility_of(conditions: Mapping[str, str]) -> Reproducibility:
-    """Return what a run that begins under ``conditions`` can promise."""
+    """Return the reproducibility that a run which begins under ``conditions`` can promise."""
     return Reproducibility.NUMERICAL if conditions.get("deterministic") == "False" else Reproducibility.BITWISE

@@ -16,10 +16,10 @@ _SECONDS_AN_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class StoredCheckpoint:
-    """What retention asks of a stored checkpoint.
+    """The facts about a stored checkpoint that retention depends on.
 
-    ``evaluation_loss`` is None where none was measured, ``saved_at`` the seconds since 1970 when it was captured;
-    whatever ``is_pinned`` stays.
+    ``evaluation_loss`` is None if none was measured; ``saved_at`` is the time of capture in seconds since 1970; a
+    pinned checkpoint is never deleted.
     """
 
     evaluation_loss: float | None = None
@@ -29,16 +29,16 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RollBackFloor:
-    """What a run may have to go back to: the newest checkpoint up to ``step``, a multiple of ``every``, and later ones.
+    """The checkpoints that a roll-back may need: the newest one up to ``step``, and later ones.
 
-    With ``every`` 0 any step counts.
+    Only steps that are a multiple of ``every`` count; with ``every`` 0 any step does.
     """
 
     step: int
     every: int
 
     def among(self, stored: Iterable[int]) -> Collection[int]:
-        """Return the steps of ``stored`` that it needs."""
+        """Return those of the ``stored`` steps that a roll-back may need."""
         able = [step for step in stored if not self.every or step % self.every == 0]
         first = max((step for step in able if step <= self.step), default=self.step)
         return [step for step in able if step >= first]
@@ -46,11 +46,11 @@ class RollBackFloor:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Keeps the ``newest`` checkpoints, milestones, the ``best`` by evaluation loss, and the ``floor``.
+    """Retains the ``newest`` checkpoints, milestones, the ``best`` by evaluation loss, and those above the ``floor``.
 
-    Milestones are those at multiples of ``every`` steps and, of each ``hours`` hours of the clock, the first one. All
-    but ``newest`` keep none more if they are 0. Raises ``ConfigurationError`` if the newest checkpoint would not be
-    among those kept, or a number is negative.
+    Milestones are the checkpoints at multiples of ``every`` steps, and the first one in each window of ``hours`` hours.
+    A value of 0 disables the rule, except for ``newest``. Raises ``ConfigurationError`` if the newest checkpoint would
+    not be retained, or a number is negative.
     """
 
     newest: int
@@ -68,19 +68,19 @@ class Retention:
             raise ConfigurationError(msg)
 
     def protecting(self, floor: RollBackFloor) -> Self:
-        """Return the same rules with this way back."""
+        """Return the same rules with this floor."""
         return replace(self, floor=floor)
 
     def expired(self, stored: Mapping[int, StoredCheckpoint], *, saved: int) -> Sequence[int]:
-        """Return the steps to delete, lowest first, never ``saved``, the one that was just made durable.
+        """Return the steps to delete, lowest first; never ``saved``, which has just been made durable.
 
-        ``stored`` is by step; of equal losses the later one is better.
+        ``stored`` is by step; of equal losses the later step is better.
         """
         kept = {saved, *sorted(stored)[-self.newest :], *self.retained_forever(stored)}
         return [step for step in sorted(stored) if step not in kept]
 
     def retained_forever(self, stored: Mapping[int, StoredCheckpoint]) -> Collection[int]:
-        """Return the steps that are kept for more than being new: milestones, the best, way back, what is pinned."""
+        """Return the steps retained for another reason than their age: milestones, best, floor and pinned."""
         losses = {step: found.evaluation_loss for step, found in stored.items()}
         measured = [(loss, -step) for step, loss in losses.items() if loss is not None]
         best = [-step for _, step in sorted(measured)[: self.best]]

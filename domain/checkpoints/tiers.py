@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tier(StrEnum):
-    """A place for copies; each outlives more than the one before: the step, the process, the machine."""
+    """A storage tier for copies; each outlives more than the one before: the step, the process, the machine."""
 
     MEMORY = "memory"
     DISK = "disk"
@@ -23,7 +23,7 @@ class Tier(StrEnum):
 
 
 class CopyState(StrEnum):
-    """What a copy is; only a ready one counts, as it is complete and was verified."""
+    """The state of a copy; only a ready one counts, as it is complete and was verified."""
 
     PENDING = "pending"
     IN_PROGRESS = "in-progress"
@@ -46,7 +46,7 @@ _NEXT: Mapping[CopyState, frozenset[CopyState]] = MappingProxyType(
 
 
 def advanced(state: CopyState, to: CopyState) -> CopyState:
-    """Return ``to``, into which a copy may go from ``state``; raises ``ValueError`` if it may not."""
+    """Return ``to``, the next state of a copy in ``state``; raises ``ValueError`` for an illegal transition."""
     if to not in _NEXT[state]:
         msg = f"a copy that is {state} cannot become {to}"
         raise ValueError(msg)
@@ -54,7 +54,7 @@ def advanced(state: CopyState, to: CopyState) -> CopyState:
 
 
 class Phase(StrEnum):
-    """What a run is at, as far as copies are concerned."""
+    """The phase of a run, as far as copies are concerned."""
 
     STEADY = "steady"
     ANNEAL = "anneal"
@@ -62,17 +62,17 @@ class Phase(StrEnum):
 
 
 def phase_at(progress: Progress, schedule: Schedule) -> Phase:
-    """Return the phase of a run that goes on: the last stretch of a schedule that names one is the anneal."""
+    """Return the phase of a running run: the anneal is the last stretch of a schedule that has one."""
     is_annealing = getattr(schedule, "is_decaying_at", None)
     return Phase.ANNEAL if is_annealing is not None and is_annealing(progress) else Phase.STEADY
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopies:
-    """A checkpoint and its copies; one that is protected keeps a ready copy, whatever moves.
+    """A checkpoint and its copies; a protected one always keeps a ready copy, whatever moves.
 
-    ``num_bytes`` is what a copy takes. ``is_held`` tells that its copy on disk is in use, or that somebody wants it
-    there, ``is_verified`` that this process has seen each byte of that copy.
+    ``num_bytes`` is the size of a copy. ``is_held`` says that its copy on disk is in use or wanted there,
+    ``is_verified`` that this process has verified each byte of that copy.
     """
 
     step: int
@@ -83,16 +83,16 @@ class CheckpointCopies:
     is_verified: bool = False
 
     def is_ready_in(self, tier: Tier) -> bool:
-        """Return whether a copy there counts."""
+        """Return whether the copy in ``tier`` is ready."""
         return self.copies.get(tier) is CopyState.READY
 
     def may_leave(self, tier: Tier) -> bool:
-        """Return whether the copy in ``tier`` may be deleted: another one is ready, or nobody needs any."""
+        """Return whether the copy in ``tier`` may be deleted: another one is ready, or none is needed."""
         is_elsewhere = any(self.is_ready_in(other) for other in self.copies if other is not tier)
         return is_elsewhere or not self.is_protected or not self.is_ready_in(tier)
 
     def with_copy(self, tier: Tier, state: CopyState) -> CheckpointCopies:
-        """Return it with the copy in ``tier`` become ``state``; raises ``ValueError`` for what must not happen."""
+        """Return the checkpoint with its copy in ``tier`` in ``state``; raises ``ValueError`` if that is illegal."""
         if state is CopyState.DELETING and not self.may_leave(tier):
             msg = f"the copy of step {self.step} in {tier} is the last one that is ready"
             raise ValueError(msg)
@@ -102,13 +102,13 @@ class CheckpointCopies:
 
 @dataclass(frozen=True, slots=True)
 class Hysteresis:
-    """Two shares, so that what begins at ``enter`` goes on until ``leave``, and does not flutter around one of them."""
+    """Two thresholds: a state that begins at ``enter`` lasts until below ``leave``, so that it does not flutter."""
 
     enter: float = 0.85
     leave: float = 0.75
 
     def holds(self, share: float, *, held: bool) -> bool:
-        """Return whether a thing that was ``held`` so far is so at ``share``."""
+        """Return whether the state is on at ``share``, given whether it was on (``held``) before."""
         return share >= (self.leave if held else self.enter)
 
 
@@ -124,12 +124,12 @@ class DiskBudget:
     min_verified: int = 2
 
     def is_tight(self, placed: Sequence[CheckpointCopies], *, was_tight: bool) -> bool:
-        """Return whether the disk is to be emptied, given whether it was to be so far."""
+        """Return whether the disk has to be emptied, given whether it had to be before."""
         used = sum(one.num_bytes for one in placed if one.is_ready_in(Tier.DISK))
         return self.band.holds(used / self.max_bytes, held=was_tight)
 
     def next_to_leave(self, placed: Sequence[CheckpointCopies], phase: Phase) -> CheckpointCopies | None:
-        """Return the checkpoint whose copy on disk is to go from a tight one, None if none may."""
+        """Return the checkpoint whose copy on disk is deleted next, None if none may be."""
         local = sorted((one for one in placed if one.is_ready_in(Tier.DISK)), key=lambda one: one.step)
         staying = [one.step for one in local if one.is_verified][-self.min_verified :]
         if phase is Phase.RECOVERY or len(staying) < self.min_verified:

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class LanePosition(NamedTuple):
-    """Where one reader of a streamed source stands: at the first document of its window of packed rows.
+    """The position of one reader of a streamed source: the first document of its window of packed rows.
 
-    ``unit`` counts the lane's own in the epoch's shuffled order; ``position`` is the data source's own, 0 being the
-    unit's start; ``taken`` counts the window's rows that batches carried. The window's rows follow from reading on from
-    there, so no buffer is ever saved.
+    ``unit`` counts the lane's units in the shuffled order of the epoch; ``position`` is the data source's own, 0 being
+    the start of the unit; ``taken`` counts the rows of the window that batches have carried. The rows of the window
+    follow from reading on from there, so no buffer is ever saved.
     """
 
     epoch: int = 0
@@ -25,9 +25,10 @@ class LanePosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How many samples (rows) batches have carried since the run began, whatever the number of ranks.
+    """The number of samples (rows) that batches have carried since the run began, over all ranks.
 
-    That says all where rows are read at random; where documents are streamed, ``lanes`` tell where each reader stands.
+    That is the whole position where rows are read at random; where documents are streamed, ``lanes`` hold the position
+    of each reader.
     """
 
     samples: int = 0
@@ -35,7 +36,7 @@ class Cursor:
 
     @classmethod
     def join(cls, cursors: Sequence[Self]) -> Self:
-        """Return the cursor of all ranks at the same sample: each lane stands where the rank that reads it has come."""
+        """Return the cursor of all ranks at the same sample: each lane is taken from the rank that reads it."""
         return cls(cursors[0].samples, tuple(map(max, zip(*(cursor.lanes for cursor in cursors), strict=True))))
 
     def to_json(self) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Holdout:
         return self.end - self.begin
 
     def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Return for each document, by its hash, whether it is for evaluation, never for training."""
+        """Return bool (documents,): whether each document, by its uint64 hash, is held out from training."""
         places = self.place_of(hashes)
         return (self.begin <= places) & (places < self.end)
 

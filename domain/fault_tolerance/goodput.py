@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TimeCategory(StrEnum):
-    """What a second of a run went into."""
+    """The categories of a run's time."""
 
     COMPUTE = "compute"
     START_UP = "start_up"
@@ -25,9 +25,10 @@ class TimeCategory(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeSample:
-    """What a start had spent by ``time`` (Unix seconds), when ``step`` was its last step; ``began`` names the start.
+    """The seconds by category that a start had spent by ``time`` (Unix seconds), with ``step`` as its last step.
 
-    ``is_planned_end`` says that the start ended then as somebody wanted: the time up to the next one is no loss.
+    ``began`` identifies the start. ``is_planned_end`` says that the start ended as intended, so that the time until the
+    next start is no loss.
     """
 
     began: float
@@ -37,14 +38,14 @@ class TimeSample:
     is_planned_end: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return the mark as JSON."""
+        """Return the sample as JSON."""
         seconds = {str(kind): round(value, 3) for kind, value in self.seconds.items()}
         end = {"planned_end": True} if self.is_planned_end else {}
         return {"began": self.began, "time": self.time, "step": self.step, "seconds": seconds, **end}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return the mark that ``to_json`` described."""
+        """Return the sample that ``to_json`` described."""
         seconds = {TimeCategory(kind): float(value) for kind, value in record["seconds"].items()}
         is_planned_end = record.get("planned_end") is True
         return cls(float(record["began"]), float(record["time"]), int(record["step"]), seconds, is_planned_end)
@@ -52,9 +53,9 @@ class TimeSample:
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """The seconds of a run since its first start, by what they went into; ``COMPUTE`` is that of steps that count.
+    """The seconds of a run since its first start, by category; ``COMPUTE`` holds only steps that count.
 
-    The time between a planned end and the next start is not among them.
+    The time between a planned end and the next start is excluded.
     """
 
     seconds: Mapping[TimeCategory, float]
@@ -62,12 +63,12 @@ class Goodput:
 
     @property
     def wall_seconds(self) -> float:
-        """Return the seconds since the first start, without those between a planned end and the next start."""
+        """Return the seconds since the first start, less those between a planned end and the next start."""
         return sum(self.seconds.values())
 
     @property
     def share(self) -> float:
-        """Return the compute of steps that count, as a share of the time since the first start."""
+        """Return the compute of steps that count, as a fraction of the time since the first start."""
         return self.seconds[TimeCategory.COMPUTE] / self.wall_seconds if self.wall_seconds > 0 else 0.0
 
 
@@ -107,7 +108,7 @@ class Ledger:
 
     @property
     def goodput(self) -> Goodput:
-        """Return the sums up to the latest mark."""
+        """Return the totals up to the latest sample."""
         return Goodput(dict(self._seconds), self._starts)
 
     def _lose_behind(self, step: int) -> None:

@@ -19,10 +19,10 @@ IN_VAIN = 4
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What has gone wrong so far, and the losses by which to tell: all that a decision to go back depends on.
+    """The losses, dropped updates and roll-backs so far: everything that the decision to roll back depends on.
 
-    ``losses`` are those of the last steps, None where the update was dropped; ``dropped`` counts these since the run's
-    start, and ``returns`` are the steps to which the run was rolled back, in order.
+    ``losses`` are those of the last steps, None where the update was dropped. ``dropped`` counts dropped updates since
+    the run began. ``returns`` are the steps to which the run was rolled back, in order.
     """
 
     losses: tuple[float | None, ...] = ()
@@ -30,23 +30,23 @@ class Health:
     returns: tuple[int, ...] = ()
 
     def after(self, loss: float | None) -> Health:
-        """Return the health behind a step of this mean ``loss``, None if its update was dropped."""
+        """Return the health after a step of this mean ``loss``, None if its update was dropped."""
         kept = loss if loss is not None and math.isfinite(loss) else None
         losses = (*self.losses[1 - REMEMBERED :], kept)
         return replace(self, losses=losses, dropped=self.dropped + (loss is None))
 
     @property
     def dropped_in_row(self) -> int:
-        """Return how many of the last steps, one after another, had no loss or no update."""
+        """Return the number of steps at the end of the history without a finite loss or without an update."""
         return sum(1 for _ in takewhile(lambda loss: loss is None, reversed(self.losses)))
 
     def last_good(self, first_bad: int, every: int) -> int:
-        """Return the last step to go back to if ``first_bad`` is the first one that went wrong.
+        """Return the last step that is safe to roll back to if ``first_bad`` is the first bad step.
 
-        The loss of a step is that of the parameters before it, so the step before the last good one is vouched for; and
-        so is one that was gone back to, while no later return led behind it. Of others only multiples of ``every``
-        count, at which checkpoints are made in any case, so that a run that was interrupted and saved elsewhere goes
-        back to where it would have without.
+        The loss of a step is computed before its update, so the last safe step is two before the first bad one. A step
+        that the run has rolled back to stays safe until a later roll-back goes further back. Other candidates are
+        rounded down to a multiple of ``every``, where a checkpoint always exists, so that an interrupted run, which
+        saved at other steps, rolls back to the same step as an undisturbed one.
         """
         good = max(0, first_bad - 2)
         good = good // every * every if every else good
@@ -54,24 +54,25 @@ class Health:
         return max([good, *(step for step in standing if step < first_bad)])
 
     def before_good(self, good: int, every: int) -> int | None:
-        """Return the step to go back to rather than to ``good``, None while that may be right.
+        """Return an older step to roll back to instead of ``good``, None while ``good`` may still be right.
 
-        Whatever is read behind it, the loss went astray again: ``good`` may have been spoilt unnoticed.
+        If the loss diverges after repeated roll-backs to ``good``, whichever batches follow, that checkpoint itself is
+        suspect.
         """
         in_vain = takewhile(lambda step: step == good, reversed(self.returns))
         older = (good - 1) // every * every if every else good - 1
         return older if older > 0 and sum(1 for _ in in_vain) >= IN_VAIN else None
 
     def batches_to_skip(self, step: int, consumed: int) -> int:
-        """Return how many batches to pass over beside the ``consumed`` ones: more with each return to ``step``.
+        """Return how many batches to skip in addition to the ``consumed`` ones; doubled by each roll-back to ``step``.
 
-        Returns to a later one count too if they led back here.
+        Roll-backs to later steps count too if they led back here.
         """
         in_row = takewhile(lambda back: back >= step, reversed(self.returns))
         return consumed * ((1 << sum(1 for _ in in_row)) - 1)
 
     def has_kept(self, step: int, then: Health) -> bool:
-        """Return whether a run of this health still stands on what it was at ``step``, in the health of ``then``."""
+        """Return whether no roll-back since ``step``, when the health was ``then``, went to an earlier step."""
         since = self.returns[len(then.returns) :]
         return self.returns[: len(then.returns)] == then.returns and all(step <= back for back in since)
 
@@ -81,7 +82,7 @@ class Health:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return the health that ``to_json`` described; raises ``ValueError`` if it is none."""
+        """Return the health that ``to_json`` described; raises ``ValueError`` if ``record`` is not valid."""
         losses, dropped, returns = record["losses"], record["dropped"], record["returns"]
         if not all(loss is None or (type(loss) is float and math.isfinite(loss)) for loss in losses):
             msg = "losses holds values other than numbers"

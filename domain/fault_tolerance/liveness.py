@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Activity(StrEnum):
-    """What the training thread is at."""
+    """The current activity of the training thread."""
 
     STEP = "taking a step"
     DATA = "waiting for data"
@@ -24,9 +24,10 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """What a rank tells of itself, under a growing ``number``: its last step, what it does, and its recent steps.
+    """A sign of life of a rank, with a growing ``number``: its last step, its activity and its recent step times.
 
-    ``step_seconds`` and ``data_seconds`` are medians of the engine's time and the wait for the batch.
+    ``step_seconds`` and ``data_seconds`` are medians, in seconds, of the time in the engine and of the wait for the
+    batch.
     """
 
     rank: int
@@ -39,21 +40,21 @@ class Heartbeat:
     data_seconds: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the beat as JSON."""
+        """Return the heartbeat as JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return the beat that ``to_json`` described."""
+        """Return the heartbeat that ``to_json`` described."""
         return cls(**{**record, "doing": Activity(record["doing"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long the training thread may show no sign of life, in seconds.
+    """The seconds for which the training thread may make no progress.
 
-    A step may take ``factor`` times the median of the latest ones, and ``min_seconds`` at least; whatever else it does,
-    and the first step of a start, ``slow_seconds``. The archive is waited for as long as it takes.
+    A step may take ``factor`` times the median of the latest steps, and at least ``min_seconds``; any other activity,
+    and the first step of a start, may take ``slow_seconds``. Waiting for the archive has no timeout.
     """
 
     min_seconds: float = 60.0
@@ -61,7 +62,7 @@ class Timeouts:
     slow_seconds: float = 1800.0
 
     def limit(self, doing: Activity, steps: Sequence[float]) -> float:
-        """Return it for a thread at ``doing`` whose latest steps took so many seconds."""
+        """Return the timeout in seconds for a thread at ``doing``, given the seconds of its latest steps."""
         if doing is Activity.ARCHIVE:
             return float("inf")
         if doing is not Activity.STEP or not steps:
@@ -77,10 +78,10 @@ class Timeouts:
         silent: Sequence[Heartbeat],
         others: Sequence[Heartbeat],
     ) -> str | None:
-        """Return in words why the run hangs if ``own`` rank has shown no sign of life for too long, else None.
+        """Return a sentence on why the run hangs if ``own`` rank made no progress for too long, else None.
 
-        ``silent`` are ranks that tell nothing any more, ``others`` those that do: while one of these does something
-        slow, the rest may well wait for it.
+        ``silent`` are the ranks that send no heartbeats any more, ``others`` those that do: while one of these does
+        something slow, the rest may well be waiting for it.
         """
         limit = self.min_seconds if silent else max(self.limit(beat.doing, steps) for beat in (own, *others))
         if waited <= limit:

@@ -83,6 +83,6 @@ _UNEXPECTED = (
 
 
 def remedies_for(error: BaseException) -> Sequence[str]:
-    """Return what is worth trying after ``error``, the likeliest first."""
+    """Return advice on what to try after ``error``, the likeliest remedy first."""
     assert not isinstance(error, LeaveAtOnce), "who leaves at once wants no advice"
     return next((words for kind, words in _ADVICE if isinstance(error, kind)), _UNEXPECTED)

@@ -13,10 +13,10 @@ _MOST_DOUBLINGS = 64  # beyond it a float could overflow, and every limit is lon
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Pauses between attempts, and when to give up; all in seconds.
+    """The pauses between attempts, and the deadline; all in seconds.
 
-    The pause before retry ``n``, from 0, is drawn evenly from 0 to ``first_delay * factor ** n``, at most to
-    ``max_delay``: readers that failed together do not come back together ("full jitter"). No attempt starts
+    The pause before retry ``n``, from 0, is drawn uniformly from 0 to ``first_delay * factor ** n``, capped at
+    ``max_delay``, so that readers which failed together do not retry together ("full jitter"). No attempt starts
     ``deadline`` or more after the first one. Raises ``ValueError`` for a policy that would never give up.
     """
 

@@ -28,23 +28,26 @@ _ROOM = 0.01  # of the memory: a smaller micro-batch that frees less is not wort
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Turns knobs by halves and doubles, so that a load that stays the same leads to a few changes and then to none.
+    """Doubles and halves knobs, so that a steady load leads to a few changes and then to none.
 
-    - Memory that is full to the upper end of ``memory`` counts as short until it falls below the lower one. Meanwhile
-      less is prepared ahead, by fewer threads, unless training waits for data already. Where it is about to run out,
-      micro-batches are smaller, if that frees any: from 95 % on if the kernel has begun to look for it, or does not
-      tell, and from 99 % on in any case. Smaller ones cost time, and what others hold and leave alone does no harm.
-    - What was taken away comes back once memory was free for a while; if that was too early, for twice as long.
-    - Training that waits for data more than a tenth of its time gets more threads, and then more batches ahead, which
-      helps where they come in bursts. What does not make steps faster is taken back, and what had been taken away is
-      given back if training waits for want of it; neither is tried again for a while, twice as long each time.
-    - Saves for which training waits more than a tenth of its time become rarer, and as they were once they are quick.
+    - Memory counts as short from the upper end of ``memory`` until it falls below the lower one. Meanwhile fewer
+      batches are prefetched, by fewer threads, unless training already waits for data. Close to running out,
+      micro-batches become smaller if that frees memory: from 95 % if the kernel has begun to reclaim memory or does not
+      report it, and from 99 % in any case. Smaller micro-batches cost time, and memory that other programs hold without
+      using it does no harm.
+    - Reductions are undone once memory has been free for a while; if that was too early, the next wait is twice as
+      long.
+    - If training waits for data more than a tenth of its time, it gets more threads, then more prefetched batches. A
+      change that does not make steps faster is undone, as is a reduction that makes training wait for data; neither is
+      retried for a while, which doubles each time.
+    - Saves for which training waits more than a tenth of its time become rarer, and as frequent as before once they are
+      quick.
     """
 
     memory: Hysteresis = Hysteresis()  # noqa: RUF009  frozen
 
     def after_steps(self, state: BalanceState, reading: ResourceReading) -> tuple[BalanceState, KnobChange | None]:
-        """Return what to remember, and the change that it is time for, if it is."""
+        """Return the next state, and the change that is due, if one is."""
         state = self._seen(state, reading)
         if state.rest:
             return replace(state, rest=state.rest - 1), None
@@ -58,7 +61,7 @@ class Balance:
         return state, None
 
     def after_save(self, state: BalanceState, saved: SaveTiming) -> tuple[BalanceState, KnobChange | None]:
-        """Return the same once a checkpoint is durable."""
+        """Return the next state and the due change once a checkpoint is durable."""
         setting = state.knobs.get(Knob.SAVE_EVERY)
         period = state.pace * setting.value if setting else 0.0
         if setting is None or not period:
@@ -88,7 +91,7 @@ class Balance:
         return replace(seen, is_starved=is_enough and _WAITING.holds(seen.waited, held=state.is_starved))
 
     def _relief(self, state: BalanceState) -> KnobChange | None:
-        """Return what to take away while memory is short."""
+        """Return the reduction to make while memory is short."""
         if not state.memory.is_short:
             return None
         is_critical = _is_critical(state.readings[-1])
@@ -99,7 +102,7 @@ class Balance:
         return _halved(state, knobs, f"{state.readings[-1].memory:.0%} of the memory is in use")
 
     def _supply(self, state: BalanceState) -> KnobChange | None:
-        """Return what may end a want of data."""
+        """Return the change that may end a shortage of data."""
         if state.memory.is_short or not state.is_starved:
             return None
         is_busy = state.readings[-1].processors >= _BUSY
@@ -109,7 +112,7 @@ class Balance:
         return _doubled(state, free, lambda setting: setting.maximum, reason)
 
     def _return(self, state: BalanceState) -> KnobChange | None:
-        """Return what may be given back after memory was short."""
+        """Return the reduction to undo now that memory is free again."""
         if state.memory.is_short or state.memory.calm < state.memory.patience:
             return None
         knobs = (Knob.MICRO_BATCH, Knob.THREADS, Knob.PREFETCH)
@@ -118,7 +121,7 @@ class Balance:
 
 
 def _is_in_vain(state: BalanceState, trial: KnobTrial) -> bool:
-    """Return whether a change brought nothing, or made training wait for data."""
+    """Return whether a change had no effect, or made training wait for data."""
     change, now = trial.change, state.readings[-1]
     if change.knob is Knob.MICRO_BATCH:
         return now.memory > trial.memory - _ROOM

@@ -22,10 +22,10 @@ _PATIENCE, _BAR = 4, 64  # readings; doubled each time that trying again was in 
 
 @dataclass(frozen=True, slots=True)
 class ResourceReading:
-    """Some ``steps`` as the balance sees them, with their seconds; ``memory`` and ``processors`` are shares in use.
+    """One reading over some ``steps``, with their seconds; ``memory`` and ``processors`` are fractions in use.
 
-    ``batches_ready`` are the most that any of them found ready behind its own; ``stalled`` is the share of the time in
-    which something stood still for want of memory, None where the system does not tell.
+    ``batches_ready`` is the largest number of further batches found ready at one of the steps; ``stalled`` is the
+    fraction of the time in which some task stalled for lack of memory, None if the system does not report it.
     """
 
     step_seconds: float
@@ -39,7 +39,7 @@ class ResourceReading:
 
 @dataclass(frozen=True, slots=True)
 class KnobChange:
-    """A knob that is turned, and why."""
+    """A change of a knob, and its reason."""
 
     knob: Knob
     before: int
@@ -49,7 +49,7 @@ class KnobChange:
 
 @dataclass(frozen=True, slots=True)
 class KnobTrial:
-    """A change that is still to be judged, what a step took before it, and what share of memory was in use."""
+    """A change whose effect is still to be judged, with the seconds a step took and the memory in use before it."""
 
     change: KnobChange
     pace: float
@@ -58,7 +58,7 @@ class KnobTrial:
 
 @dataclass(frozen=True, slots=True)
 class SaveTiming:
-    """A checkpoint as the balance sees it: how long it took, and how long training waited for it."""
+    """The duration of a save, and how long training waited for it, in seconds."""
 
     seconds: float
     stall_seconds: float
@@ -66,23 +66,23 @@ class SaveTiming:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrend:
-    """Whether memory is short, how long it has not been, and after how long what was taken away comes back."""
+    """Whether memory is short, for how many readings it has not been, and how many undo a reduction."""
 
     is_short: bool = False
     calm: int = 0
     patience: int = _PATIENCE
 
     def seen(self, *, is_short: bool) -> MemoryTrend:
-        """Return the memory after another reading; each time it becomes short the patience doubles."""
+        """Return the trend after another reading; the patience doubles each time that memory becomes short."""
         begins = is_short and not self.is_short
         return MemoryTrend(is_short, 0 if is_short else self.calm + 1, self.patience * 2 if begins else self.patience)
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceState:
-    """What a policy remembers; all that is counted is counted in readings.
+    """The memory of a policy; everything in it is counted in readings.
 
-    ``barred`` tells for how long a knob is not tried again, ``bar`` for how long the next one will be.
+    ``barred`` maps a knob to the readings left before it may be retried; ``bar`` is the length of the next ban.
     """
 
     knobs: Knobs
@@ -101,12 +101,12 @@ class BalanceState:
 
     @property
     def pace(self) -> float:
-        """Return how many seconds a step takes, waiting included."""
+        """Return the seconds a step takes, waiting included."""
         return self._seconds / max(1, sum(each.steps for each in self.readings))
 
     @property
     def waited(self) -> float:
-        """Return the share of the time in which training waited for data."""
+        """Return the fraction of the time in which training waited for data."""
         return sum(each.wait_seconds for each in self.readings) / max(1e-9, self._seconds)
 
     @property
@@ -115,12 +115,12 @@ class BalanceState:
 
 
 class BalancePolicy(Protocol):
-    """Decides which knob is turned: pure functions of what they are given."""
+    """Decides which knob to turn; its methods are pure functions."""
 
     def after_steps(self, state: BalanceState, reading: ResourceReading) -> tuple[BalanceState, KnobChange | None]:
-        """Return what to remember, and the change that it is time for, if it is."""
+        """Return the next state, and the change that is due, if one is."""
         ...
 
     def after_save(self, state: BalanceState, saved: SaveTiming) -> tuple[BalanceState, KnobChange | None]:
-        """Return the same once a checkpoint is durable."""
+        """Return the next state and the due change once a checkpoint is durable."""
         ...

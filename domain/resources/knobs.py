@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Knob(StrEnum):
-    """What can be changed while a run goes on, without another result but for the rounding of ``MICRO_BATCH``."""
+    """A quantity that can change during a run without changing the result, except for rounding by ``MICRO_BATCH``."""
 
     PREFETCH = "prefetch"
     THREADS = "threads"
@@ -17,7 +17,7 @@ class Knob(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KnobSetting:
-    """Where a knob stands, where it was set at the start of the run, and between which values it may be turned."""
+    """The value of a knob, its value at the start of the run, and the range in which it may be turned."""
 
     value: int
     usual: int
@@ -27,7 +27,7 @@ class KnobSetting:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """The share of the last ten seconds in which something stood still for want of each; None is what nobody tells."""
+    """The fraction of the last ten seconds in which tasks stalled for lack of each resource; None if not reported."""
 
     memory: float | None = None
     disk: float | None = None
@@ -36,10 +36,11 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class ResourceSample:
-    """What was in use at one moment; shares are of what there is, from 0 to 1, and None is what cannot be told.
+    """The use of the machine at one moment, as fractions from 0 to 1; None is a figure that is not available.
 
-    ``memory`` is the machine's or the control group's, whichever is fuller; ``processors`` are busy, and
-    ``disk_bytes`` and ``network_bytes`` moved a second, since the sample before. ``pressure`` is Linux's own figure.
+    ``memory`` is that of the machine or the control group, whichever is fuller. ``processors`` is the fraction that was
+    busy, and ``disk_bytes`` and ``network_bytes`` are bytes per second, since the sample before. ``pressure`` is
+    Linux's own figure.
     """
 
     memory: float

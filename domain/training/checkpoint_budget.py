@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBudget:
-    """``max_bytes`` for the activations of what goes through the model at once in ``training``, on each rank."""
+    """The bytes per rank that activations of one micro-batch may take, and the ``training`` that they belong to."""
 
     max_bytes: int
     training: Training
@@ -23,7 +23,7 @@ class CheckpointBudget:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointChoice:
-    """The N of every:N, 0 for none, and the bytes of activations that are predicted with it, and if all are kept."""
+    """The N of every:N, 0 for none, with the predicted bytes of activations with it and without recomputation."""
 
     every: int
     activations: float
@@ -31,14 +31,14 @@ class CheckpointChoice:
 
     @property
     def policy(self) -> str:
-        """Return the choice as ``model.gradient_checkpointing`` would name it."""
+        """Return the choice in the notation of ``model.gradient_checkpointing``."""
         return {0: "none", 1: "full"}.get(self.every, f"every:{self.every}")
 
 
 def choose_checkpointing(shape: ModelShape, budget: CheckpointBudget) -> CheckpointChoice:
-    """Return the policy that computes the fewest layers again and stays within the budget.
+    """Return the policy that recomputes the fewest layers within the budget.
 
-    Raises ``ConfigurationError`` with the smallest budget that would do if none does.
+    Raises ``ConfigurationError`` with the smallest sufficient budget if no policy fits.
     """
     layers = shape.num_layers
     spread = {-(-layers // every): every for every in range(layers, 0, -1)}  # of those alike the closest

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchState:
-    """The ``rows`` that are in use; ``shortages`` counts by rows how often so many did not fit.
+    """The micro-batch of ``rows`` in use; ``shortages`` maps sizes to how often they did not fit.
 
-    ``quiet_steps`` have passed without a shortage since ``rows`` were taken.
+    ``quiet_steps`` have passed without an out-of-memory error since the size was adopted.
     """
 
     rows: int
@@ -23,11 +23,11 @@ class MicroBatchState:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchPolicy:
-    """Fewer rows after a shortage, and more again after quiet steps, up to ``max_rows`` of a batch of ``batch_rows``.
+    """Smaller micro-batches after an out-of-memory error, larger ones after quiet steps, up to ``max_rows``.
 
-    Sizes divide the batch, so that all parts of it have one shape. More rows are tried after ``grow_after`` quiet steps
-    (0 means never), and after twice as many each time that those did not fit; rows that ``max_shortages`` times did not
-    fit are not tried again, nor are more. So the shortages of a run end, whatever memory does.
+    Sizes divide ``batch_rows``, so that all micro-batches have one shape. A larger size is tried after ``grow_after``
+    quiet steps (0 means never), doubled each time that it did not fit; a size that did not fit ``max_shortages`` times
+    is not tried again, nor is a larger one. So the out-of-memory errors of a run end, whatever memory does.
     """
 
     max_rows: int
@@ -37,18 +37,18 @@ class MicroBatchPolicy:
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Return the rows that may be taken at once, rising."""
+        """Return the possible sizes in rows, rising."""
         dividing = {rows for rows in range(1, self.max_rows + 1) if self.batch_rows % rows == 0}
         return sorted({*dividing, self.max_rows})
 
     def after_shortage(self, known: MicroBatchState, rows: int) -> MicroBatchState:
-        """Return what is known once ``rows`` did not fit: at least halved, and at one row there is nothing smaller."""
+        """Return the state after ``rows`` did not fit: at least halved, down to one row."""
         shortages = {**known.shortages, rows: known.shortages.get(rows, 0) + 1}
         fewer = [size for size in self.sizes if size < rows and size <= (rows + 1) // 2]
         return MicroBatchState(max(fewer, default=1), shortages)
 
     def after_step(self, known: MicroBatchState, *, is_quiet: bool) -> MicroBatchState:
-        """Return what is known after a step; one that is not ``is_quiet`` came close to a shortage."""
+        """Return the state after a step; a step that is not ``is_quiet`` came close to an out-of-memory error."""
         if not is_quiet:
             return replace(known, quiet_steps=0)
         known = replace(known, quiet_steps=known.quiet_steps + 1)
@@ -61,7 +61,7 @@ class MicroBatchPolicy:
 
 
 def max_micro_batch(batch_size: int, fixed: int | None, ranks: int) -> int:
-    """Return how many rows each of ``ranks`` takes at once at most: ``fixed``, or its whole share of the batch."""
+    """Return the largest micro-batch of each of ``ranks``: ``fixed``, or the rank's whole share of the batch."""
     whole = max(1, batch_size // ranks)
     return min(fixed or whole, whole)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Complete optimizer steps, the tokens in them, where the next batch starts, and how the run has fared."""
+    """The complete optimizer steps of a run, their tokens, the position of the next batch, and the run's health."""
 
     step: int = 0
     tokens: int = 0
@@ -24,7 +24,7 @@ class Progress:
     health: Health = field(default_factory=Health)
 
     def after(self, batch: Batch, num_tokens: int | None = None, loss: float | None = None) -> Progress:
-        """Return the progress once ``batch``, of ``num_tokens`` on all ranks, has been trained on with this mean loss.
+        """Return the progress after training on ``batch``, of ``num_tokens`` on all ranks, with this mean loss.
 
         A ``loss`` of None says that the update was dropped.
         """
@@ -32,7 +32,7 @@ class Progress:
         return replace(self, step=self.step + 1, tokens=tokens, cursor=batch.cursor, health=self.health.after(loss))
 
     def rolled_back_to(self, restored: Progress) -> Progress:
-        """Return the progress of a run that has come this far and goes on from ``restored``, on the batches ahead."""
+        """Return the progress of this run after a roll-back to ``restored``, continuing with the batches ahead."""
         returns = (*self.health.returns, restored.step)
         health = replace(restored.health, dropped=self.health.dropped, returns=returns)
         return replace(restored, cursor=self.cursor, health=health)
@@ -48,6 +48,6 @@ class Progress:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return the progress that ``to_json`` described; earlier versions told no health."""
+        """Return the progress that ``to_json`` described; earlier versions recorded no health."""
         health = Health.from_json(record["health"]) if "health" in record else Health()
         return cls(int(record["step"]), int(record["tokens"]), Cursor.from_json(record["cursor"]), health)

@@ -12,10 +12,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DataSupply:
-    """How long the loop waited for a batch, in seconds, how many more were ready then, and what was read by then.
+    """The wait for a batch in seconds, the further batches that were ready then, and the data read by then.
 
-    Bytes and repeated reads are those of this process; ``rejected`` are the records that were
-    left out since the run began.
+    Bytes and repeated reads are those of this process; ``rejected`` are the records skipped since the run began.
     """
 
     wait_seconds: float = 0.0
@@ -27,10 +26,10 @@ class DataSupply:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The figures of one optimizer step; nothing is read from the device before somebody asks for ``loss``.
+    """The figures of one optimizer step; nothing is read from the device until ``loss`` is.
 
-    ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds``
-    is the time inside the engine, ``supply`` how the batch came to it.
+    ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds`` is
+    the time inside the engine, ``supply`` the figures of the batch's way to it.
     """
 
     losses: Sequence[SupportsFloat]
@@ -50,7 +49,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """How well the model predicts the held-out documents: ``nats`` over ``num_targets`` tokens of ``num_bytes``."""
+    """The loss on the held-out documents: ``nats`` over ``num_targets`` tokens of ``num_bytes`` bytes of text."""
 
     nats: float
     num_targets: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen: ``temperature`` 0 takes the likeliest, ``top_k`` 0 and ``top_p`` 1 keep all."""
+    """Sampling of the next token: ``temperature`` 0 is greedy; ``top_k`` 0 and ``top_p`` 1 exclude no token."""
 
     max_new_tokens: int = 128
     temperature: float = 0.8

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrainPlan:
-    """How long to train, with which learning rates, and how long a signal leaves for the last save."""
+    """The budget, the learning-rate schedule, and the grace period between a signal and the end."""
 
     budget: Budget
     schedule: Schedule
