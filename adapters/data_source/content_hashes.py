@@ -41,11 +41,11 @@ class ContentHashes:
         self._known: dict[tuple[str, str], str] = {}
 
     def of(self, file: ListedFile) -> str | None:
-        """Return what identifies the bytes of ``file``, None while not all of them were read."""
+        """Return the content hash of ``file``, or None while not all of its bytes were read."""
         return self._known.get(_key(file)) if file.is_local else file.unit.etag.replace(" ", "_")
 
     def learn(self, file: ListedFile, content: str) -> None:
-        """Take what is known of ``file`` from elsewhere."""
+        """Record a content hash of ``file`` that is known from elsewhere."""
         with self._lock:
             self._known[_key(file)] = content
             self._blocks.pop(_key(file), None)
@@ -82,7 +82,7 @@ class ContentHashes:
         self.read([stored for _, stored in files])
 
     def read(self, files: Sequence[ListedFile]) -> None:
-        """Hash what is not known of ``files``, many at a time; raises ``DataError`` if one cannot be read."""
+        """Hash those of ``files`` that have no hash yet, in parallel; raises ``DataError`` if one cannot be read."""
         blocks = blocks_of([file for file in files if self.of(file) is None])
         with ThreadPoolExecutor(_THREADS, "holdfast-hash") as pool:
             for _ in pool.map(lambda block: self.read_block(*block), blocks):
@@ -111,7 +111,7 @@ class ContentHashes:
 
 @final
 class HashingTap:
-    """Hashes the blocks of ``file`` between two positions out of what is read of it, by one thread at a time.
+    """Hashes the blocks of ``file`` between two positions from the bytes read of it, by one thread at a time.
 
     A block counts once it was read from front to back; where reading jumps, it is left out.
     """
@@ -122,7 +122,7 @@ class HashingTap:
         self._start = start
         self._until = file.unit.size if until is None else min(until, file.unit.size)
         self._hasher = xxh3_128()
-        self._next = -1  # the position that the block under way goes on at
+        self._next = -1  # the position at which the current block continues
         if file.unit.size == 0:
             contents.add(file, 0, xxh3_128().digest())
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 1 << 18  # small, as many files may be open at once
 _RANDOM_BYTES = 4 << 20
-_MOST_EXPECTED = 32  # each of them holds a range, and what may lie beyond its part
+_MOST_EXPECTED = 32  # each holds a range, and the bytes beyond its part
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FileAccess:
-    """How files are reached: how long a place on the network may fail, or be silent, and who counts what is read."""
+    """Access to files: the retry policy and stall limit of remote ones, and the counter of bytes read."""
 
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     stall_seconds: float = STALL_SECONDS
@@ -59,7 +59,7 @@ class FileAccess:
                 self._expected.pop(next(iter(self._expected))).close()
 
     def release(self) -> None:
-        """Let go of what was expected and never opened."""
+        """Close the streams that were prefetched and never opened."""
         with self._lock:
             while self._expected:
                 self._expected.popitem()[1].close()
@@ -68,7 +68,7 @@ class FileAccess:
     def opened(
         self, file: ListedFile, *, is_random: bool, start: int = 0, until: int | None = None
     ) -> Iterator[io.BufferedReader[Any]]:
-        """Give the bytes of ``file`` as stored, to be read from ``start``, with little read ahead behind ``until``.
+        """Give the bytes of ``file`` as stored, to be read from ``start``, with little read-ahead after ``until``.
 
         Where access is random little is read ahead.
         """
@@ -98,7 +98,7 @@ class FileAccess:
             tap = None if is_random else HashingTap(self.contents, file, start, until)
             return io.BufferedReader(_LocalFile(file.path, self.counter, tap), _BUFFER_BYTES)
         if isinstance(file.file_system, MemoryFileSystem):
-            # all who open a file in memory share one handle, and its place
+            # all openers of a file in memory share one handle and its position
             content = file.file_system.cat_file(file.path)
             self.counter.add(bytes_read=len(content))
             return io.BufferedReader(io.BytesIO(content))
@@ -117,7 +117,7 @@ class FileAccess:
 
 @final
 class _LocalFile(io.FileIO):
-    """Counts what is read, and hashes it while it is in memory."""
+    """Counts the bytes read, and hashes them while they are in memory."""
 
     def __init__(self, path: str, counter: ReadCounter, tap: HashingTap | None) -> None:
         super().__init__(path)

@@ -57,7 +57,7 @@ class SourceFile:
 
     @property
     def name(self) -> str:
-        """Return what a person calls the file."""
+        """Return the name of the file for messages."""
         return self.stored.unit.name
 
 
@@ -84,7 +84,7 @@ class FileReader:
         return [(start, min(step, size - start)) for start in range(0, size, step)]
 
     def read(self, file: SourceFile, part: Part, model_of: ModelOf) -> Iterator[Document | Rejected]:
-        """Yield the documents of ``part``; what ends the reading is rejected too.
+        """Yield the documents of ``part``; an error that ends the reading is reported as a rejected record.
 
         ``model_of`` returns the file whose columns a csv file must have.
         """
@@ -106,7 +106,7 @@ class FileReader:
         """Begin to fetch ``part``, which is read soon, if it is far away and read from front to back."""
         if self.is_expected(file):
             is_entered = file.compression == "none" and file.format not in _DELIMITERS
-            begin = max(0, part.start - 1) if is_entered else 0  # a part begins behind the line end before it
+            begin = max(0, part.start - 1) if is_entered else 0  # a part begins after the preceding line end
             self.access.expect(file.stored, part.start, part.stop, begin=begin)
 
     def is_expected(self, file: SourceFile) -> bool:
@@ -123,7 +123,7 @@ class FileReader:
                 return None
 
     def line_of(self, file: SourceFile, position: int) -> int | None:
-        """Return the number of the line that begins at byte ``position``, None where nobody would wait for it."""
+        """Return the number of the line that begins at byte ``position``, or None where counting takes too long."""
         if not file.stored.is_local or file.format in _TABLES:
             return None
         try:
@@ -198,5 +198,5 @@ def _is_damage(error: Exception, file: SourceFile) -> bool:
 
 
 def _is_of_the_place(error: Exception) -> bool:
-    """Tell what the file system says from what pyarrow says of the bytes, with an ``OSError`` too at times."""
+    """Return whether the file system raised ``error``; pyarrow raises ``OSError`` for damaged bytes too."""
     return isinstance(error, OSError) and error.errno is not None

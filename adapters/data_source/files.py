@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.data_source.listed_file import ListedFile
 
 _THREADS = 16
-_PLACE = re.compile(r"(line|row) at byte \d+")  # what those who read lines and rows call the place of a record
+_PLACE = re.compile(r"(line|row) at byte \d+")  # the position of a record as the readers of lines and rows write it
 
 
 @final

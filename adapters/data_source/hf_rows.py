@@ -56,7 +56,7 @@ class DatasetRows(ABC):
 
 
 def open_rows(path: str, name: str | None, split: str, revision: str | None, contents: ContentHashes) -> DatasetRows:
-    """Return the split, of which ``contents`` learns what is read; raises what the library raises."""
+    """Return the split; ``contents`` receives the hashes of the blocks read. Raises the library's errors."""
     folder = Path(path)
     if (folder / "dataset_dict.json").is_file():
         folder /= split
@@ -111,7 +111,7 @@ class _SavedRows(DatasetRows):
         table = self._dataset.select_columns(columns) if columns else self._dataset
         for position in range(start, stop, rows):
             yield position, table[position : min(position + rows, stop)]
-        # who maps files into memory is not told which bytes are read: each unit has its share of them, at hand just now
+        # a memory map does not report the bytes read, so each unit hashes its share of the blocks, which are cached now
         first = len(self._blocks) * unit.start // max(num_rows, 1)
         end = len(self._blocks) if unit.stop is None else len(self._blocks) * unit.stop // num_rows
         for file, number in self._blocks[first:end]:

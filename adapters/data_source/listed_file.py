@@ -32,7 +32,7 @@ class ListedFile:
 
     @property
     def below(self) -> str:
-        """Return the path below ``place``, with its slash; nothing for the file itself."""
+        """Return the path below ``place``, with its slash; empty for the file itself."""
         return self.unit.name.removeprefix(self.place)
 
     @property
@@ -41,11 +41,11 @@ class ListedFile:
         return isinstance(self.file_system, LocalFileSystem)
 
     def is_unchanged(self) -> bool:
-        """Return whether a local file still is what was listed."""
+        """Return whether a local file is unchanged since it was listed."""
         return self.unit.etag == local_etag(self.path)
 
 
 def local_etag(path: str) -> str:
-    """Return the time and size of the file at ``path``, which another content changes."""
+    """Return the modification time and size of the file at ``path``."""
     status = Path(path).stat()
     return f"{status.st_mtime_ns}-{status.st_size}"

@@ -33,7 +33,7 @@ _PACKAGES = {
     **dict.fromkeys(("http", "https"), "aiohttp requests"),
     **dict.fromkeys(("sftp", "ssh"), "paramiko"),
 }
-# what file systems call the mark of a version of a file, the surest first
+# the names of file systems for the version of a file, the most reliable first
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "LastModified", "last_modified", "created")
 
 
@@ -48,7 +48,7 @@ def list_files(url: str, exclude: Sequence[str], access: FileAccess) -> Iterator
     file_system, root = _open(url)
     place = RemoteFileSystem(file_system, access)
     try:
-        file_system.invalidate_cache()  # some remember what they listed, however long ago
+        file_system.invalidate_cache()  # some cache listings without a time limit
         info = place.info(root)
         if not info and not _MAGIC.search(root):
             _raise_missing(url)
@@ -147,7 +147,7 @@ def _stored(place: RemoteFileSystem, path: str, info: dict[str, Any], *, base: s
         return ListedFile(unit, path, file_system, None, is_chosen, base)
     name, base = (without_secrets(file_system.unstrip_protocol(each)) for each in (path, base))
     if info.get("size") is None:
-        info = place.info(path)  # a page of links, which is what HTTP lists, tells no sizes
+        info = place.info(path)  # HTTP lists a page of links, which has no sizes
     if info.get("size") is None:
         msg = f"{name} cannot be read in ranges, as its server reports no size: copy it elsewhere"
         raise DataError(msg)

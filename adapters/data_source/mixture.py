@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @final
 class MixtureDataSource(BasicDataSource):
-    """Serves the units of all its ``parts``, each named ``part: unit``; what is read from which part is not its matter.
+    """Serves the units of all its ``parts``, each named ``part: unit``; the order among the parts is decided elsewhere.
 
     So a tokenizer is trained on all of them, and what identifies the data of a run covers all. Raises ``DataError``
     where a part does, naming the part.

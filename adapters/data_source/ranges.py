@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BEYOND_BYTES = 1 << 18  # enough for the rest of most lines
-_FURTHER_BYTES = 1 << 20  # and of nearly all others, so that their reader waits once
-_SMALL_REST = 32  # what is left of a part and is so many times smaller than a range needs no request of its own
+_FURTHER_BYTES = 1 << 20  # enough for nearly all the other lines, so that their reader waits once
+_SMALL_REST = 32  # a rest of a part that is this many times smaller than a range gets no request of its own
 
 RANGE_BYTES = 8 << 20
 AHEAD = 4
@@ -263,7 +263,7 @@ class RangeSteps:
     beyond: int = BEYOND_BYTES
 
     def following(self, begin: int, pending: int) -> int | None:
-        """Return where the range that begins at ``begin`` ends, None if it is not to be fetched behind ``pending``."""
+        """Return the end of the range that begins at ``begin``, or None if ``pending`` ranges are enough."""
         if begin >= self.size or pending > self.ahead:
             return None
         if begin >= self.until:

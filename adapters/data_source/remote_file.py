@@ -35,7 +35,7 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Return what a person calls the file."""
+        """Return the name of the file for messages."""
         return without_secrets(self.file_system.unstrip_protocol(self.path))
 
     def fetch(self, begin: int, end: int) -> Future[bytes | memoryview]:
@@ -58,7 +58,7 @@ class RemoteFile:
             return read_object(self.file_system, self.path, self.etag, begin, end)
         options: dict[str, Any] = {}
         if "http" in protocols:
-            # a body that is compressed on the way has another length
+            # a body compressed in transit has another length
             headers = {"Accept-Encoding": "identity"} | self.file_system.kwargs.get("headers", {})
             is_exact = self.etag is not None and not self.etag.startswith("W/")
             options["headers"] = headers | ({"If-Match": self.etag} if is_exact else {})

@@ -27,7 +27,7 @@ _GONE = (404, 410)
 @final
 @dataclass(frozen=True, slots=True)
 class RemoteFileSystem:
-    """Says what there is on ``file_system``; raises its errors when they last, or go on for too long."""
+    """Lists ``file_system`` with retries; raises its errors if they are permanent or last too long."""
 
     file_system: AbstractFileSystem
     access: FileAccess
@@ -38,7 +38,7 @@ class RemoteFileSystem:
         return isinstance(self.file_system, LocalFileSystem)
 
     def info(self, path: str) -> dict[str, Any]:
-        """Return what is known of ``path``, nothing if it is not there."""
+        """Return the file system's information about ``path``, empty if it does not exist."""
         call = partial(self.file_system.info, path)
         try:
             if self.is_local:
@@ -50,7 +50,7 @@ class RemoteFileSystem:
             return {}
 
     def files(self, folder: str, depth: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the files below ``folder``, so many levels deep, each with what is known of it; not for a local one.
+        """Yield the files down to ``depth`` levels below a remote ``folder``, each with its information.
 
         ``walk`` of fsspec would pass over a folder that cannot be listed, and the files in it would be missing.
         """
@@ -92,7 +92,7 @@ class RemoteFileSystem:
 
 
 def _hidden_by(error: FileNotFoundError) -> BaseException | None:
-    """Return what went wrong on HTTP, where fsspec makes a file not found of each failure; None if none is there."""
+    """Return the cause of an HTTP failure, which fsspec reports as a missing file; None if the file is missing."""
     cause = error.__cause__
     if cause is None or isinstance(cause, FileNotFoundError):
         return None

@@ -38,7 +38,7 @@ class _Part:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether obstore does not take the key for another one, or for none."""
+        """Return whether obstore uses the key unchanged."""
         return self.key.isprintable() and {"", ".", ".."}.isdisjoint(self.key.split("/"))
 
 
@@ -131,7 +131,7 @@ def _part_in_time(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _leave(loop: asyncio.AbstractEventLoop) -> None:
-    """Drop what is on its way: a thread of obstore that comes back when the interpreter ends aborts the process."""
+    """Cancel pending requests: an obstore thread that returns while the interpreter ends aborts the process."""
     _leaving.set()
     with suppress(RuntimeError):  # a loop that is closed
         loop.call_soon_threadsafe(_drop)

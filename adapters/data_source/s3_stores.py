@@ -42,7 +42,7 @@ class _Held:
     store: S3Store | None
 
 
-# a client of s3fs is made anew when its session is, and knows all that the environment and files say of the place
+# s3fs builds a new client with each session; it holds all options of the environment and configuration files
 _held: WeakKeyDictionary[Any, dict[str, _Held]] = WeakKeyDictionary()
 
 
@@ -65,7 +65,7 @@ async def store_of(files: AbstractFileSystem, bucket: str) -> S3Store | None:
     elif (source := _source_of_credentials(client)) is None:
         return None
     else:
-        credentials = await source.get_frozen_credentials()  # asks anew for those that expire soon
+        credentials = await source.get_frozen_credentials()  # refreshes those that expire soon
     if held is None or held.credentials != credentials:
         held = _held[client][bucket] = _Held(credentials, _store(files, client, bucket, credentials))
     return held.store
@@ -128,7 +128,7 @@ def _given(options: Mapping[str, Any]) -> set[str]:
 
 def _verify(files: AbstractFileSystem) -> bool | None:
     verify = files.client_kwargs.get("verify")
-    if verify is None:  # obstore would trust such certificates beside those of the system, not in their place
+    if verify is None:  # obstore would trust such certificates in addition to the system's, not instead of them
         own = files.session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
         return None if own else True
     return verify if isinstance(verify, bool) else None
@@ -140,7 +140,7 @@ def _proxy(url: str) -> str | None:
 
 
 def _config(url: str, meta: Any, bucket: str, *, is_anonymous: bool) -> S3Config:
-    """Return all that obstore would otherwise look for in the environment under names of its own."""
+    """Return all options that obstore would otherwise read from the environment under its own names."""
     parts = urlsplit(url)
     style = (meta.config.s3 or {}).get("addressing_style") or "auto"
     is_hosted = style == "virtual" or (style == "auto" and "." not in bucket and bool(_AMAZON.fullmatch(parts.netloc)))
@@ -162,7 +162,7 @@ def _client_options(config: Any, *, verify: bool) -> ClientConfig:
     options: ClientConfig = {
         "allow_http": True,  # whether to is in the URL
         "allow_invalid_certificates": not verify,
-        "timeout": timedelta(days=1),  # whoever reads knows how long a range may take
+        "timeout": timedelta(days=1),  # the reader limits the time of each range
     }
     if config.connect_timeout:
         options["connect_timeout"] = timedelta(seconds=config.connect_timeout)

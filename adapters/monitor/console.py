@@ -229,7 +229,7 @@ def _live_line(file: TextIO, render: Callable[[], RenderableType]) -> Live | Non
     console = Console(file=file, force_terminal=True)
     if console.is_dumb_terminal:
         return None
-    standard = file in (sys.stdout, sys.stderr)  # what others print there goes above the line
+    standard = file in (sys.stdout, sys.stderr)  # other output to the same stream appears above the line
     return Live(
         console=console,
         get_renderable=render,

@@ -25,7 +25,7 @@ class Smoothed:
     weight: float = 0.0
 
     def add(self, value: float) -> None:
-        """Take ``value`` in, unless it is no number."""
+        """Include ``value`` in the average, unless it is NaN or infinite."""
         if math.isfinite(value):
             self.total = _KEPT * self.total + value
             self.weight = _KEPT * self.weight + 1.0
@@ -74,7 +74,7 @@ class Figures:
 
     @property
     def share(self) -> float | None:
-        """Return the share of the budget that is spent, from 0 to 1, None if there is no budget."""
+        """Return the fraction of the budget that is spent, from 0 to 1, or None without a budget."""
         spent = [
             done / total
             for done, total in ((self.step, self._total_steps), (self.latest.get("tokens", 0), self._total_tokens))
@@ -93,7 +93,7 @@ class Figures:
         return _SEPARATOR.join(part for part, _ in parts)
 
     def _parts(self) -> Sequence[tuple[str, int]]:
-        """Return what there is to tell, each with its rank: what has the highest number is left out first."""
+        """Return the figures, each with its rank: the one with the highest rank is dropped first."""
         latest = self.latest  # the writing thread reads while ``update`` replaces it
         parts = (
             (self._position(), 0),

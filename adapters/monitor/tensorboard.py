@@ -23,7 +23,7 @@ _UNBOUNDED = 0
 
 @final
 class TensorboardMonitor(Monitor):
-    """Writes scalars into event files in ``folder``, which TensorBoard shows while they grow; it keeps them in float32.
+    """Writes scalars into event files in ``folder``, which TensorBoard shows while they grow, as float32.
 
     A thread of the library writes them: ``record`` only queues, and a disk that hangs makes the queue grow, nothing
     else. The file is up to date after every ten seconds and after ``close``, which waits for the disk.

@@ -81,7 +81,7 @@ class MemoryProcessGroup(ProcessGroup):
 
 @final
 class _Table:
-    """Where the ranks of a group lay down what they bring, round by round."""
+    """The contributions of a group's ranks, round by round."""
 
     def __init__(self, size: int, *, timeout_seconds: float) -> None:
         self.size = size

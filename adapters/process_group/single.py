@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @final
 class SingleProcessGroup(BasicProcessGroup):
-    """The group of a process that trains alone: it agrees with itself and waits for nobody."""
+    """The group of a process that trains alone: it never waits."""
 
     @property
     @override

@@ -61,7 +61,7 @@ class TorchProcessGroup(ProcessGroup):
             msg = f"rank {self._rank} of {self._size} did not reach the others at {where}{bound}; check that they start"
             raise TrainingError(msg) from error
         atexit.register(self.close)  # a group that is still there when the interpreter ends aborts the process
-        self.barrier()  # rank 0 serves the meeting point: nobody may leave before all have met
+        self.barrier()  # rank 0 serves the rendezvous: no rank may leave before all have joined
 
     @property
     @override
@@ -127,7 +127,7 @@ class TorchProcessGroup(ProcessGroup):
 
 
 def _waited(since: float, most: float) -> str:
-    """Return how long was waited, if that was the ``most``; what fails earlier has another reason."""
+    """Return the time limit in words if the wait reached ``most`` seconds; an earlier failure has another cause."""
     return f" within {most:.0f} s, its time limit" if time.monotonic() - since >= most else ""
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @final
 class MemoryTransform(Transform):
-    """Calls ``function``, which keeps the port's promises; ``fingerprint`` must change with what it does."""
+    """Calls ``function``, which must fulfil the port's contract; ``fingerprint`` must change with its behaviour."""
 
     def __init__(self, function: Callable[[str], str | None], fingerprint: str) -> None:
         self._function = function

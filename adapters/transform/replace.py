@@ -23,7 +23,7 @@ _SHOWN_CHARACTERS = 80
 
 @final
 class ReplaceTransform(Transform):
-    r"""Puts ``replacement`` in the place of all that ``pattern`` finds, as the package ``regex`` does in its version 0.
+    r"""Replaces all matches of ``pattern`` by ``replacement``, as the package ``regex`` does in its version 0.
 
     That is what Python's ``re.sub`` does, and some more. Both are compiled here, and ``ConfigurationError`` is raised
     if one cannot be. A text that takes more than ``seconds`` of a processor core raises ``TimeoutError``, on a busy

@@ -12,7 +12,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def fingerprint_of(kind: str, version: int, **options: object) -> str:
-    """Return what identifies a transform; ``version`` is raised when the same options give other texts."""
+    """Return the identity of a transform; ``version`` is raised when the same options give other texts."""
     return f"{kind} {version} {json.dumps(options, sort_keys=True)}"
 
 

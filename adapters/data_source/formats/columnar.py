@@ -50,7 +50,7 @@ def documents(
 
 
 def _texts(column: Any) -> list[str | bytes | None]:
-    # Arrow trusts whoever wrote a file that texts are UTF-8; one that is not comes as bytes
+    # Arrow does not check that texts are UTF-8; an invalid one arrives as bytes
     if pa.types.is_dictionary(column.type):
         return _values(column)
     raw = column.cast(pa.binary_view() if pa.types.is_string_view(column.type) else pa.large_binary())

@@ -21,7 +21,7 @@ _MOST_NAMES_SHOWN = 10
 
 
 def fingerprint_of(*how: object) -> str:
-    """Return a short text that identifies what is read and how, given as JSON values."""
+    """Return a short fingerprint of ``how`` the data are read, given as JSON values."""
     return blake2b(json.dumps([_READING, *how]).encode(), digest_size=16).hexdigest()
 
 
@@ -134,7 +134,7 @@ def not_utf8(file: str, position: int, start: int, end: int) -> Rejected:
 
 
 def kind_of(value: object) -> str:
-    """Return what JSON calls the type of ``value``, with an article."""
+    """Return JSON's name for the type of ``value``, with an article."""
     names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")
 

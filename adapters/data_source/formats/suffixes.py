@@ -32,11 +32,11 @@ _COMPRESSIONS: Mapping[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd":
 
 
 def format_of(path: str) -> Format | None:
-    """Return the format that the suffix of ``path`` tells, one of a compression left aside."""
+    """Return the format by the suffix of ``path``, ignoring one of a compression."""
     name = PurePosixPath(path.lower())
     return _FORMATS.get(PurePosixPath(name.stem if name.suffix in _COMPRESSIONS else name.name).suffix)
 
 
 def compression_of(path: str) -> Compression:
-    """Return the compression that the suffix of ``path`` tells."""
+    """Return the compression by the suffix of ``path``."""
     return _COMPRESSIONS.get(PurePosixPath(path.lower()).suffix, "none")

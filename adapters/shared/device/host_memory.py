@@ -20,12 +20,12 @@ _COUNTS = {  # by the name of the limit: what is in use, and what of that the ke
 
 
 def free_share(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
-    """Return which share of memory can still be had: the machine's, or a control group's where that is less."""
+    """Return the fraction of memory that is left: of the machine, or of a control group if that is less."""
     return min(free / total for free, total in _rooms(cgroup, membership))
 
 
 def free_bytes(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
-    """Return how much memory can still be had: what is left of the machine's, or of a control group's if less."""
+    """Return the bytes of memory that are left: of the machine, or of a control group if that is less."""
     return int(min(free for free, _ in _rooms(cgroup, membership)))
 
 
@@ -71,7 +71,7 @@ def _rooms(cgroup: Path, membership: Path) -> Iterator[tuple[int, int]]:
 
 
 def give_back_freed() -> None:
-    """Give what this process has freed back to the system where its C library, glibc, would keep it for later."""
+    """Return freed memory to the system where the C library, glibc, would cache it."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -23,7 +23,7 @@ class GpuGauge:
         self._share = share
 
     def reset(self) -> None:
-        """Begin to look for the peak anew, with nothing kept for later."""
+        """Reset the peak, and release cached memory."""
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
 
@@ -50,7 +50,7 @@ class HostGauge:
         self._share = share
 
     def reset(self) -> None:
-        """Begin to look for the peak anew, where the operating system allows it; else it only rises."""
+        """Reset the peak where the operating system allows it; elsewhere it only rises."""
         if _PEAK_OF_PROCESS.exists():
             _PEAK_OF_PROCESS.write_text("5")
 
@@ -86,5 +86,5 @@ def memory_bytes(device: str) -> int:
 
 
 def memory_retries(device: str) -> int:
-    """Return how often torch's allocator had to give memory back to the GPU before it got what it asked for."""
+    """Return the number of allocations for which torch had to release cached GPU memory first."""
     return int(torch.cuda.memory_stats_as_nested_dict()["num_alloc_retries"]) if device == "cuda" else 0

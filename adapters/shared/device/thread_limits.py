@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _ROOT = Path("/")
-_MOST = 0.5  # of a limit: other programs start threads too
+_MOST = 0.5  # fraction of a limit: other programs start threads too
 _NEVER_OVERCOMMIT = "2"
 
 

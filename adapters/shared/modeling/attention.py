@@ -82,7 +82,7 @@ def offer_varlen() -> None:
 
 
 def packed_arguments(network: nn.Module, position_ids: Tensor) -> dict[str, Any]:
-    """Return what ``network`` must be called with so that documents stay apart; ``position_ids`` are (rows, length).
+    """Return arguments of ``network`` that keep documents apart; ``position_ids`` are int64 (rows, length).
 
     By positions alone transformers' flash attention finds documents only in batches of one row, and lets the rows of
     larger ones see across documents in silence; given the lengths it finds them in all (transformers 5.23).
@@ -143,7 +143,7 @@ def _by_kernel(
     flat: tuple[Tensor, ...], ends: Tensor, longest: int, scaling: float | None, sliding_window: int | None
 ) -> Tensor:
     query, key, value = flat
-    # up to torch 2.11 the kernel took shared heads without being told
+    # up to torch 2.11 the kernel accepted shared heads without an option
     sharing: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if _TELLS_SHARING else {}
     packed: Any = varlen_attn(
         query,

@@ -45,19 +45,19 @@ MODEL_FILE = "model.safetensors"
 
 
 class Adapters(Protocol):
-    """What trains and is saved in place of all weights."""
+    """Adapters that are trained and saved in place of all weights."""
 
     def tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return what trains in ``network``, by the names that it is saved under."""
+        """Return the trainable tensors of ``network`` by their saved names."""
 
     def files(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the files that hold the tensors, ``MODEL_FILE`` among them, each with what stands beside them."""
+        """Return the files that hold the tensors, ``MODEL_FILE`` among them, each with its further tensors."""
 
     def description(self) -> StatePart:
-        """Return the file that says what they are."""
+        """Return the file that describes the adapters."""
 
     def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return what stands in ``MODEL_FILE`` by the names of ``tensors``; ``StateError`` if of another base."""
+        """Return the ``tensors`` of ``MODEL_FILE`` by the network's names; ``StateError`` if of another base."""
 
 
 @final
@@ -97,7 +97,7 @@ class CausalLanguageModel(nn.Module):
 
     @property
     def num_positions(self) -> int | None:
-        """Return how many tokens of a text the network can see, None if it knows no such limit."""
+        """Return the context length in tokens, or None without a limit."""
         positions: int | None = getattr(self.network.config, "max_position_embeddings", None)
         return positions
 
@@ -140,7 +140,7 @@ class CausalLanguageModel(nn.Module):
         return (part, *joined, *self._descriptions())
 
     def loading(self, saved: SlicedTensors) -> Callable[[], None]:
-        """Return what loads the weights that ``saved`` gives, as ``capture`` wrote them, while that is open.
+        """Return a function that loads the weights of ``saved``, as ``capture`` wrote them, while that is open.
 
         Raises ``StateError`` if they do not fit. Weights that need no other form are read into their places.
         """
@@ -195,7 +195,7 @@ class CausalLanguageModel(nn.Module):
 
     @property
     def _convert(self) -> Convert:
-        """Return what gives the tensors their names and forms in ``MODEL_FILE``."""
+        """Return the function that converts tensors to their names and forms in ``MODEL_FILE``."""
         return dict if self.adapters is not None else getattr(self.network, "to_huggingface", dict)
 
     def _files(self) -> Mapping[str, Mapping[str, Tensor]]:

@@ -30,7 +30,7 @@ ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_DESCRIPTION = "adapter_config.json"
 
 _ADAPTER = "default"
-_PREFIX = "base_model.model."  # as PEFT names what it wraps
+_PREFIX = "base_model.model."  # PEFT's prefix for the wrapped model
 _BASE = "base_model.blake3"
 
 
@@ -75,14 +75,14 @@ class LoraAdapters:
         }
 
     def files(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the file of a checkpoint to go on from, which names the base, and the one that PEFT loads."""
+        """Return the file to resume from, which names the base, and the one that PEFT loads."""
         return {MODEL_FILE: {_BASE: self._base}, ADAPTER_FILE: {}}
 
     def description(self) -> StatePart:
-        """Return what PEFT loads beside the tensors."""
+        """Return the configuration that PEFT loads with the tensors."""
         fields: dict[str, Any] = self._config.to_dict()  # type: ignore[no-untyped-call]
         fields = {name: sorted(value) if isinstance(value, set) else value for name, value in fields.items()}
-        fields["inference_mode"] = True  # as PEFT saves it: whoever loads it means to use it
+        fields["inference_mode"] = True  # as PEFT saves it, for inference
         return TextPart(ADAPTER_DESCRIPTION, json.dumps(fields, indent=2, sort_keys=True) + "\n")
 
     def exported(self, tensors: Mapping[str, Tensor]) -> Sequence[StatePart]:

@@ -85,7 +85,7 @@ def liger_cross_entropy(hidden: Tensor, head_weight: Tensor, head_bias: Tensor |
 
 
 class _Gradients:
-    """Gradients of hidden, weight and bias that grow chunk by chunk; None for those that nobody asked for."""
+    """Gradients of hidden, weight and bias that grow chunk by chunk; None for those that are not needed."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, wanted: tuple[bool, ...]) -> None:
         self.hidden = torch.zeros_like(hidden) if wanted[0] else None
@@ -141,7 +141,7 @@ def _sum_losses(
 ) -> Tensor:
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-    # kept for all chunks: in host memory fresh blocks of this size would be mapped and cleared for each
+    # reused for all chunks: host memory of this size would be mapped and cleared anew for each
     scratch = hidden.new_empty(2, min(rows_at_once, len(labels)), len(weight), dtype=torch.float32)
     with torch.autocast(kind, enabled=False):
         weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)

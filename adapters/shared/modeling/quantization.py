@@ -14,14 +14,14 @@ from typing_extensions import override
 
 @final
 class FrozenLinear4bit(Linear4bit):
-    """A layer whose weights and bias stay what they are, bit for bit.
+    """A layer whose weights and bias never change, bit for bit.
 
     That of bitsandbytes rounds the bias to what it once computed in, and on some CPUs packs the weights anew.
     """
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Return what the layer makes of ``x``, in its dtype, computed in autocast's where that is on."""
+        """Return the layer's output for ``x``, in its dtype, computed in autocast's dtype where that is on."""
         weight: Any = self.weight
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -38,13 +38,13 @@ def quantized(layer: nn.Linear) -> FrozenLinear4bit:
     made.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=made)
     made.bias = layer.bias
     device = layer.weight.device
-    made.weight = made.weight.to(device)  # which is what quantizes
+    made.weight = made.weight.to(device)  # this move quantizes
     result: FrozenLinear4bit = made.train(layer.training)
     return result
 
 
 def dequantized(layer: FrozenLinear4bit) -> nn.Linear:
-    """Return the plain layer, fp32, that computes what ``layer`` does."""
+    """Return the plain fp32 layer that computes the same as ``layer``."""
     packed: Any = layer.weight
     weight = dequantize_4bit(packed.data, packed.quant_state).float()
     plain = nn.Linear(layer.in_features, layer.out_features, bias=layer.bias is not None, device="meta")

@@ -28,7 +28,7 @@ _MODES = ("default", "reduce-overhead", "max-autotune")
 
 @final
 class CompiledLayers:
-    """Compiles the layers of ``network`` in place, for training, and counts what that takes until ``close``.
+    """Compiles the layers of ``network`` in place, for training, and measures the compilations until ``close``.
 
     Each layer's forward is compiled by itself (regional compilation): layers of one kind share their code, so that
     warm-up does not grow with their number, and hooks, gradient checkpointing, the head and the loss stay outside.
@@ -98,7 +98,7 @@ def _compile(layer: nn.Module, mode: str) -> None:
 
 
 def _beneath_checkpointing(layer: nn.Module) -> Callable[..., Any] | None:
-    """Return the forward of ``layer`` without what runs it again in the backward, or None where nothing wraps it.
+    """Return the forward of ``layer`` beneath activation checkpointing, or None where nothing wraps it.
 
     transformers wraps the forward from 5.23 on; before, it did so around the call, which leaves the forward as it is.
     """
