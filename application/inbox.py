@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Inbox:
     """Takes commands from handlers, hosts and signals, in any thread; the loop drains it between steps.
 
-    ``SimpleQueue.put`` is reentrant, which is what makes ``post`` safe inside a signal handler.
+    ``SimpleQueue.put`` is reentrant, which makes ``post`` safe in a signal handler.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Inbox:
         self._signalled_at: float | None = None
 
     def post(self, command: Command) -> None:
-        """Leave ``command`` for the loop."""
+        """Queue ``command`` for the loop."""
         if isinstance(command, StopRun):
             self.stop_requested = True
             if command.signal is not None and self._signalled_at is None:
@@ -34,7 +34,7 @@ class Inbox:
 
     @property
     def seconds_since_signal(self) -> float | None:
-        """Return how long ago a signal first asked the run to stop, None if none did."""
+        """Return the seconds since a signal first asked the run to stop, None if none did."""
         return None if self._signalled_at is None else time.monotonic() - self._signalled_at
 
     def drain(self) -> list[Command]:
@@ -47,5 +47,5 @@ class Inbox:
             return commands
 
     def __bool__(self) -> bool:
-        """Return whether a command waits."""
+        """Return whether a command is waiting."""
         return not self._queue.empty()

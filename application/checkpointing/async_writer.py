@@ -23,9 +23,9 @@ _PARTING_SECONDS = 30.0  # for the others' shares once this rank has left the lo
 
 @final
 class AsyncCheckpointWriter:
-    """Writes snapshots into ``store`` in a thread, and leaves an ``AcknowledgeSave`` of each in ``inbox``.
+    """Writes snapshots to ``store`` in a thread, and posts an ``AcknowledgeSave`` for each to ``inbox``.
 
-    ``outcome`` is that of the last one. A share of another rank's save is written without: that rank tells.
+    ``outcome`` is that of the last one. For the shards of another rank's save nothing is posted: that rank reports.
     """
 
     def __init__(self, store: StateStore, inbox: Inbox) -> None:
@@ -37,37 +37,37 @@ class AsyncCheckpointWriter:
         self.outcome: AcknowledgeSave | None = None
 
     def check_supports(self, trainable: Trainable) -> None:
-        """Raise ``StateError`` if the store cannot put together what the ranks of ``trainable`` capture."""
+        """Raise ``StateError`` if the store cannot assemble what the ranks of ``trainable`` capture."""
         if trainable.is_sharded and not self._store.takes_shares:
             msg = "the state is sharded over ranks, which this state store does not support: set state_store.kind=disk"
             raise StateError(msg)
 
     def share(self, save_id: str, group: ProcessGroup) -> StateShare:
-        """Return what this rank has to do with the save of that id, once the one before has ended."""
+        """Return this rank's share of the save ``save_id``, once the save before has ended."""
         self._thread.settle(None)
         self._awaited = save_id
         patience = group.timeout_seconds / 2  # the others may wait in the group meanwhile
         return StateShare(save_id, group.rank, group.size, patience, lambda: self._is_over(save_id))
 
     def submit(self, snapshot: Snapshot, number: int, started: float) -> None:
-        """Have ``snapshot`` written as the save of that ``number``, begun at ``started``."""
+        """Have ``snapshot`` written as the save ``number``, which began at ``started`` (``perf_counter`` seconds)."""
         if snapshot.share is not None and snapshot.share.rank > 0:
             self._thread.submit(lambda: self._store.contribute(snapshot))
         else:
             self._thread.submit(lambda: self._write(snapshot, number, started))
 
     def settle(self) -> AcknowledgeSave:
-        """Wait for what was submitted; return what became of the last one."""
+        """Wait for all submitted saves; return the outcome of the last one."""
         self._thread.settle(None)
         assert self.outcome is not None
         return self.outcome
 
     def give_up(self) -> None:
-        """Have an unfinished share end at once: nobody waits for it any more."""
+        """Abandon an unfinished sharded save: its outcome is known already."""
         self._awaited = ""
 
     def close(self) -> None:
-        """Wait for what was submitted, and end the thread."""
+        """Wait for all submitted saves, and end the thread."""
         self._patient_until = time.monotonic() + _PARTING_SECONDS
         self._thread.close(None)
 

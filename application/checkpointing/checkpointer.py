@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A save that has been captured and is not known to be durable."""
+    """A save that has been captured and is not yet known to be durable."""
 
     number: int
     progress: Progress
@@ -49,15 +49,15 @@ class _Pending:
 
 @final
 class Checkpointer:
-    """Captures a trainable into a state store and back; ``parts`` go into each checkpoint beside it (the tokenizer).
+    """Saves a trainable to a state store and restores it; ``parts`` (the tokenizer) go into each checkpoint too.
 
-    All ranks of ``group`` call each method; the first one writes and sets aside, the others read what it left. Where
-    the state is sharded each rank writes its own share, and the first one makes a checkpoint of them.
-    A periodic save only captures while training waits; a thread makes it durable and leaves an ``AcknowledgeSave`` in
-    ``inbox``. Any other is waited for, so it copies nothing that lies on the host, and memory keeps nothing of it. One
-    save is under way at a time: the next waits for it. ``memory`` tells whether there is room to keep the copy beside
-    the next step, or training waits for the disk; what it holds is what this process goes back to.
-    ``conditions`` are what the bits of a step depend on: a resume under others is told, and marked in all that follows.
+    All ranks of ``group`` call each method. The first rank writes and quarantines, the others read the result; if the
+    state is sharded, each rank writes its own shards, and the first one assembles the checkpoint. A periodic save
+    blocks training only while it captures: a thread makes it durable and posts an ``AcknowledgeSave`` to ``inbox``.
+    Every other save blocks until durable, so tensors in host memory are written in place and no copy is kept. Only one
+    save is under way at a time. ``memory`` decides whether the copy fits beside the next step or training waits for the
+    disk, and holds the copy that this process may roll back to. ``conditions`` are what the bits of a step depend on: a
+    resume under other conditions is reported, and recorded in all later checkpoints.
     """
 
     def __init__(
@@ -87,12 +87,10 @@ class Checkpointer:
         self._number = 0
 
     def restore_latest(self) -> Progress:
-        """Restore the newest valid checkpoint; return its progress, that of a new run if there is none.
+        """Restore the newest valid checkpoint; return its progress, or that of a new run if there is none.
 
-        What earlier starts have left half-saved or half-deleted goes then.
-
-        Raises ``StateError`` if another rank finds a checkpoint of another step, and if the store does not take what is
-        to be saved later.
+        Incomplete saves and deletions of earlier starts are cleaned up. Raises ``StateError`` if another rank finds a
+        checkpoint of another step, and if the store does not support the saves to come.
         """
         self._writer.check_supports(self._trainable)
         info = self._restorer.from_store()
@@ -107,7 +105,7 @@ class Checkpointer:
         return info.progress
 
     def roll_back(self, step: int) -> Progress | None:
-        """Go back to the newest state of ``step`` or before, as ``Restorer.back_to`` does; return its progress."""
+        """Restore the newest state of ``step`` or before, as ``Restorer.roll_back_to`` does; return its progress."""
         self._settle()
         progress = self._restorer.roll_back_to(step)
         if progress is not None:
@@ -115,22 +113,23 @@ class Checkpointer:
         return progress
 
     def drop_memory_copy(self) -> None:
-        """Give up the copy in memory if that is nearly full, and tell so; one that is not durable yet stays."""
+        """Free the copy in memory if memory is nearly full, and report it; a copy that is not durable yet stays."""
         if (step := self._memory.drop_if_tight(self._durable_step)) is not None:
             self._bus.publish(CheckpointMoved(step, Tier.MEMORY, Tier.DISK, "memory is nearly full"))
 
     def weaken_reproducibility(self, progress: Progress, reasons: Sequence[str]) -> None:
-        """Have all later checkpoints say that the run equals the undisturbed one but for rounding, told once."""
+        """Record in all later checkpoints that the run is equal up to rounding only; reported once."""
         if self._contract is Reproducibility.NUMERICAL:
             return
         self._contract = Reproducibility.NUMERICAL
         self._bus.publish(ContractWeakened(progress, reasons))
 
     def save(self, progress: Progress, reason: SaveReason, *, evaluation_loss: float | None = None) -> None:
-        """Capture ``progress`` and make it durable, unless it is already or nothing was trained yet.
+        """Capture ``progress`` and make it durable, unless it is already durable or nothing was trained yet.
 
-        Returns once it is captured if ``reason`` is periodic, else once it is durable; then raises ``StateError`` if
-        that cannot be. ``evaluation_loss`` is what was measured at this step; one that is not finite counts as none.
+        Returns once it is captured if ``reason`` is periodic, otherwise once it is durable; then raises ``StateError``
+        if that fails. ``evaluation_loss`` is the loss in nats a token evaluated at this step; a loss that is not finite
+        counts as none.
         """
         started = time.perf_counter()
         self._settle()
@@ -157,7 +156,7 @@ class Checkpointer:
                 self._memory.clear()  # an older copy, whose own save failed, is not what to go back to any more
 
     def acknowledge(self, outcome: AcknowledgeSave) -> None:
-        """Publish what became of the save under way, unless ``outcome`` is of one that was settled already."""
+        """Publish the outcome of the save under way, unless ``outcome`` is of a save that was settled before."""
         pending = self._pending
         if pending is None or pending.number != outcome.number:
             return
@@ -172,7 +171,7 @@ class Checkpointer:
         self.drop_memory_copy()
 
     def flush(self) -> None:
-        """Wait until every save is durable, or is known not to be."""
+        """Wait until every save is durable, or is known to have failed."""
         self._settle()
         self._writer.close()
         if self._group.rank == 0:
@@ -180,9 +179,9 @@ class Checkpointer:
         self._group.barrier()
 
     def close(self) -> None:
-        """Wait for the save under way and tell what became of it, on this rank alone: the others may be gone.
+        """Wait for the save under way and publish its outcome, on this rank alone: the other ranks may be gone.
 
-        What is in memory is given up: nobody goes back any more.
+        The copy in memory is freed, as no roll-back can follow.
         """
         self._writer.close()
         if self._pending is not None and self._writer.outcome is not None:
@@ -201,14 +200,14 @@ class Checkpointer:
         return Snapshot(progress, reason, parts, loss, self._contract, self._conditions, share=share)
 
     def _begin(self, snapshot: Snapshot, reason: SaveReason, started: float) -> None:
-        """Have ``snapshot`` written by the thread of the first rank, or of each rank that has a share."""
+        """Have ``snapshot`` written by the thread of the first rank, or of each rank that holds shards."""
         self._number += 1
         self._pending = _Pending(self._number, snapshot.progress, reason, time.perf_counter() - started)
         if self._group.rank == 0 or snapshot.share is not None:
             self._writer.submit(snapshot, self._number, started)
 
     def _finish(self) -> str | None:
-        """Wait for the save that was just begun; return its problem."""
+        """Wait for the save that was just begun; return the problem if it failed."""
         assert self._pending is not None
         self._pending = replace(self._pending, stall_seconds=math.inf)
         return self._settle()
@@ -226,7 +225,7 @@ class Checkpointer:
         return "wait" in self._group.gather("wait" if holds_copy and not self._memory.may_overlap() else "")
 
     def _settle(self) -> str | None:
-        """Wait for the save under way, if there is one, and publish what became of it; return its problem."""
+        """Wait for the save under way, if there is one, and publish its outcome; return the problem if it failed."""
         if self._pending is None:
             return None
         text = ""

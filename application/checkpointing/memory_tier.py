@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @final
 class MemoryTier:
-    """What captured states may take of the host's memory: beside the next step, and behind their save.
+    """Limits the copies of the state in host memory: during the next step, and after their save.
 
-    ``may_overlap`` is asked after each capture whether there is room to keep the copy beside the next step. With
-    ``unpack``, which makes a folder of a snapshot's files for as long as its block lasts, the last one stays behind its
-    save too, until ``is_tight`` says that memory is nearly full.
+    ``may_overlap`` is asked after each capture whether there is room for the copy beside the next step. With
+    ``unpack``, a context manager that provides a folder of a snapshot's files, the last copy is kept after its save
+    too, until ``is_tight`` says that memory is nearly full.
     """
 
     def __init__(
@@ -35,31 +35,31 @@ class MemoryTier:
 
     @property
     def newest(self) -> Snapshot | None:
-        """Return the snapshot that is held, None if there is none."""
+        """Return the snapshot in memory, None if there is none."""
         return self._snapshot
 
     def hold(self, snapshot: Snapshot) -> None:
-        """Hold ``snapshot`` in place of the one before, if there is room."""
+        """Keep ``snapshot`` in place of the one before, if there is room."""
         self._snapshot = None if self._unpack is None or self._is_tight() else snapshot
 
     def drop_durable(self, durable_step: int) -> None:
-        """Give up a copy of ``durable_step`` before the next one is captured, so that no two lie beside each other."""
+        """Free a copy of ``durable_step`` before the next one is captured, so that there are never two copies."""
         if self._snapshot is not None and self._snapshot.progress.step == durable_step:
             self._snapshot = None
 
     def drop_if_tight(self, durable_step: int) -> int | None:
-        """Give up a copy of ``durable_step`` if memory is tight; return its step, None if nothing was given up."""
+        """Free a copy of ``durable_step`` if memory is tight; return its step, None if nothing was freed."""
         if self._snapshot is None or self._snapshot.progress.step != durable_step or not self._is_tight():
             return None
         self._snapshot = None
         return durable_step
 
     def clear(self) -> None:
-        """Give up whatever is held."""
+        """Free the copy, if there is one."""
         self._snapshot = None
 
     def unpacked(self) -> AbstractContextManager[Path]:
-        """Return a folder of the held snapshot's files, to enter; raises ``StateError`` if there is no room for it."""
+        """Return a context manager for a folder of the snapshot's files; raises ``StateError`` if there is no room."""
         assert self._snapshot is not None
         assert self._unpack is not None
         return self._unpack(self._snapshot)

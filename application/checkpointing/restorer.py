@@ -30,10 +30,9 @@ _log = logging.getLogger(__name__)
 class Restorer:
     """Restores ``trainable`` from ``store`` or ``memory``; all ranks of ``group`` call each method.
 
-    A checkpoint is verified while it is read. The first rank reads it before the others do, since it sets aside what is
-    damaged and brings what is kept elsewhere; what one of them rejects none of them goes on from.
-
-    ``is_unfinished`` tells that it is being done, or that an error cut it in two: the state is of no step then.
+    A checkpoint is verified while it is read. The first rank reads it before the others, since it quarantines damaged
+    checkpoints and fetches archived ones. A checkpoint that one rank rejects is used by none. ``is_unfinished`` says
+    that a restore is under way or was interrupted by an error: the state is inconsistent then.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Restorer:
         """Restore the newest valid checkpoint, of step ``at_most`` or before; return it, None if there is none.
 
         Raises ``StateError`` if another rank finds a checkpoint of another step or cannot restore it, and if all turn
-        out to be damaged once the state is no longer what it was.
+        out to be damaged after part of the state has been overwritten.
         """
         if self._group.size > 1:
             loaded = self._restore_together(at_most)
@@ -63,9 +62,9 @@ class Restorer:
         return loaded.info
 
     def from_memory(self, step: int) -> Progress | None:
-        """Restore the copy in memory, if it is of ``step`` or before; return its progress, None without such a copy.
+        """Restore the copy in memory if it is of ``step`` or before; return its progress, None without such a copy.
 
-        For a process that is alone: a copy is of one rank. The state is that of the checkpoint, bit for bit.
+        For a process that trains alone, as a copy is of one rank. The state is that of the checkpoint, bit for bit.
         """
         held = self._memory.newest
         if held is None or held.progress.step > step:
@@ -83,7 +82,7 @@ class Restorer:
     def roll_back_to(self, step: int) -> Progress | None:
         """Restore the newest state of ``step`` or before and supersede later checkpoints; return its progress.
 
-        None, with nothing changed, if there is none.
+        None, with nothing changed, if there is no such state.
         """
         progress = self.from_memory(step) if self._group.size == 1 else None
         if progress is None:
@@ -108,7 +107,7 @@ class Restorer:
         return loaded
 
     def _restore_together(self, at_most: int | None) -> Loaded:
-        """Restore the same checkpoint on each rank, an older one than what any of them rejects."""
+        """Restore the same checkpoint on each rank, an older one than any that a rank rejects."""
         rejected: list[str] = []
         while True:
             loaded, problem = self._restore_in_turn(at_most)
@@ -130,7 +129,7 @@ class Restorer:
             at_most = min(steps)
 
     def _restore_in_turn(self, at_most: int | None) -> tuple[Loaded, str]:
-        """Restore as ``_restore`` does, the first rank before the others; return it, and what went wrong."""
+        """Restore as ``_restore`` does, the first rank before the others; return the result and the problem, if any."""
         loaded, problem = Loaded(None, None), ""
         if self._group.rank > 0:
             self._group.barrier()
@@ -151,7 +150,7 @@ class Restorer:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a rank tells the others: the step of what it restored, 0 if nothing, what it rejected and what failed."""
+    """The report of a rank: the step it restored (0 if none), the checkpoints it rejected, and the problem, if any."""
 
     step: int
     rejected: Sequence[str]

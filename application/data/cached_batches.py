@@ -33,11 +33,11 @@ _MOST_TOKENS = 1 << 18
 
 @final
 class CachedBatches:
-    """Deals the rows of ``sources`` in the order of ``mixture``, each at the same cost wherever a run stands.
+    """Deals the rows of ``sources`` in the order of ``mixture``, at the same cost at any position of a run.
 
-    ``epochs`` None goes on for ever, and ``grown`` tells how few rows an only source had in earlier ones. The last
-    batch of finite data is smaller, but of one size on all ranks: rows that there are too few of for that are empty. No
-    ``threads`` read: the rows are at hand.
+    With ``epochs`` None the data never end; ``grown`` lists the smaller sizes that an only source had in earlier
+    epochs. The last batch of finite data is smaller, but of one size on all ranks, with empty rows where there are too
+    few. No ``threads`` read, as rows are accessed directly.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class CachedBatches:
 
     @property
     def num_rows(self) -> int:
-        """Return how many rows all sources have together."""
+        """Return the number of rows of all sources."""
         return sum(source.num_rows for source in self._sources)
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
@@ -97,7 +97,7 @@ class CachedBatches:
             size = min(2 * size, most)
 
     def _read(self, order: SampleOrder, block: Sequence[tuple[range, int]]) -> Batch:
-        """Return the rows of a block; only at the end of all data are there fewer than it asks for."""
+        """Return the rows of a block; only at the end of all data are there fewer than requested."""
         there = [np.arange(samples.start, max(samples.start, min(samples.stop, end))) for samples, end in block]
         sources, _, records = order.locate(np.concatenate(there))
         num_missing = sum(len(samples) for samples, _ in block) - len(records)

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 
 class BatchStream(Protocol):
-    """Batches that are a pure function of where one starts: each carries the cursor behind it.
+    """Batches as a pure function of their start: each carries the cursor of the next one.
 
-    ``threads`` read for it, more than ``max_threads`` bring nothing; they may be set while batches are made and change
-    none of them, but 0 stays 0.
+    ``threads`` read for it; more than ``max_threads`` bring no gain. They may be changed at any time without changing a
+    batch, but 0 stays 0.
     """
 
     threads: int
 
     @property
     def max_threads(self) -> int:
-        """Return how many threads would never wait for each other."""
+        """Return the number of threads that would never wait for each other."""
         ...
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
@@ -38,10 +38,10 @@ class BatchStream(Protocol):
 
 @final
 class Feed:
-    """Takes batches from ``stream``, ``prefetch`` of them ahead in a thread of its own, and can take one back.
+    """Takes batches from ``stream``, ``prefetch`` of them ahead in a thread, and can take a batch back.
 
-    Prefetching changes nothing, since each batch carries the cursor behind it. ``source`` and ``rejections`` are asked
-    only for what ``supply`` tells.
+    Prefetching changes nothing, since each batch carries the cursor of the next one. ``source`` and ``rejections``
+    serve only the figures of ``supply``.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Feed:
 
     @property
     def prefetch(self) -> int:
-        """Return how many batches are prepared ahead; what is set counts from the next batch on, but 0 stays 0."""
+        """Return the number of batches prepared ahead; a change applies from the next batch, but 0 stays 0."""
         return self._prefetch
 
     @prefetch.setter
@@ -85,12 +85,12 @@ class Feed:
 
     @property
     def max_threads(self) -> int:
-        """Return how many threads would never wait for each other."""
+        """Return the number of threads that would never wait for each other."""
         return self._stream.max_threads
 
     @property
     def supply(self) -> DataSupply:
-        """Return how long the latest batch was waited for, how many are ready, and what was read so far."""
+        """Return the wait for the latest batch, the batches that are ready, and the data read so far."""
         source, rejections = self._source, self._rejections
         return DataSupply(
             self._wait_seconds,
@@ -101,15 +101,15 @@ class Feed:
         )
 
     def seek(self, cursor: Cursor) -> None:
-        """Make ``cursor`` the place of the next batch."""
+        """Continue at ``cursor``."""
         self.close()
         batches = self._stream.batches(cursor)
         self._batches = Prefetch(batches, depth=self._prefetch) if self._prefetch else batches
 
     def next(self, should_stop: Callable[[], bool] = lambda: False) -> Batch | None:
-        """Return the next batch, or None once finite data has ended; raises ``DataError`` where data is bad.
+        """Return the next batch, or None at the end of finite data; raises ``DataError`` where data are bad.
 
-        None too if ``should_stop`` says so while a batch that is made ahead is waited for: ``gave_up`` tells.
+        Returns None too, and sets ``gave_up``, if ``should_stop`` returns true while a prefetched batch is waited for.
         """
         asked = self._clock()
         self.gave_up = False
@@ -122,9 +122,9 @@ class Feed:
             self._wait_seconds = self._clock() - asked
 
     def follow(self, cursor: Cursor, *, skip: int | None) -> Cursor:
-        """Make ``cursor`` the place of the next batch, or if it is that already pass over ``skip`` more; return where.
+        """Continue at ``cursor``, or, with a number, skip that many more batches from here; return the new cursor.
 
-        There may be fewer batches left.
+        Fewer batches are skipped at the end of the data.
         """
         if skip is None:
             self.seek(cursor)
@@ -135,7 +135,7 @@ class Feed:
         return cursor
 
     def push_back(self, batch: Batch) -> None:
-        """Make ``batch`` the next one again."""
+        """Make ``batch`` the next batch again."""
         self._pushed_back.append(batch)
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TokenGroups(Protocol):
-    """Documents of the data in some order, in groups; all that are held out are among them."""
+    """Documents in some order, in groups, with all held-out documents among them."""
 
     def __iter__(self) -> Iterator[Tokens]:
         """Yield the documents from the first on."""
@@ -34,7 +34,7 @@ class TokenGroups(Protocol):
 
 @final
 class TextGroups(TokenGroups):
-    """The documents of text sources that ``holdout`` holds, the units of all in one shuffled order."""
+    """The documents of text sources that ``holdout`` holds, with the units of all sources in one shuffled order."""
 
     def __init__(self, readers: Sequence[TextReader], holdout: Holdout, seed: int) -> None:
         self._readers = readers
@@ -64,9 +64,9 @@ class ShardGroups(TokenGroups):
 
 @final
 class HoldoutBatches:
-    """Held-out documents as packed batches of ``rows``, the first ``max_tokens`` of them; kept in memory.
+    """Held-out documents as packed batches of ``rows``, up to ``max_tokens`` tokens; kept in memory.
 
-    The set is a pure function of the data, the seed and the tokenizer, so evaluations of one run compare.
+    The set is a pure function of the data, the seed and the tokenizer, so evaluations of one run are comparable.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HoldoutBatches:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether there were more than ``max_tokens`` tokens, so that the rest was left out."""
+        """Return whether documents were left out because there were more than ``max_tokens`` tokens."""
         return bool(self.batches) and self._is_cut
 
     def _documents(self) -> Iterator[NDArray[np.unsignedinteger]]:

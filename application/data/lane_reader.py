@@ -31,7 +31,7 @@ _BARREN_EPOCHS = 3  # after so many without a row it is worth looking whether th
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
-    """What all lanes share: how many there are, how rows are packed, and how many tokens are shuffled together."""
+    """The plan that all lanes share: their number, the packing of rows, and the tokens shuffled together."""
 
     lanes: int
     packing: Packing
@@ -42,7 +42,7 @@ class LanePlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Rows in the order of their use, where the window began, and where the next one does."""
+    """Rows in the order of their use, the position where the window began, and that of the next one."""
 
     rows: LaidOutRows
     start: LanePosition
@@ -64,10 +64,10 @@ class Window:
 
 @final
 class LaneReader:
-    """Streams one lane: the units that the shuffled order of each epoch deals to it, in windows of packed rows.
+    """Streams one lane: the units that each epoch's shuffled order deals to it, in windows of packed rows.
 
-    What follows a place is a pure function of the source, the plan and the place. ``wanted`` chooses documents by their
-    hashes; None takes all, and hashes none.
+    The rows after a position are a pure function of the source, the plan and the position. ``wanted`` chooses documents
+    by their hashes; None takes all documents and computes no hashes.
     """
 
     def __init__(
@@ -84,14 +84,14 @@ class LaneReader:
         self._lane = lane
 
     def expect(self, start: LanePosition) -> None:
-        """Have what follows ``start`` fetched: ``windows`` is asked for it soon."""
+        """Prefetch the data after ``start``, which ``windows`` will soon be asked for."""
         for unit in self._units_from(start)[:1]:
             self._expect(unit, max(start.position, unit.start))
 
     def windows(self, start: LanePosition) -> Generator[Window]:
-        """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` says.
+        """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` is.
 
-        A window ends with its epoch. Raises ``DataError`` where no unit holds anything that makes a row.
+        A window ends with its epoch. Raises ``DataError`` if no unit holds anything that makes a row.
         """
         begin = start._replace(taken=0)
         num_barren = 0

@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.2
 
 
 class WaitAbandoned(Exception):
-    """The item is not there yet, and nobody wants to wait for it."""
+    """The item is not ready yet, and the caller does not want to wait any longer."""
 
 
 @final
@@ -31,10 +31,10 @@ class _End:
 
 @final
 class Prefetch(Generic[T]):
-    """Iterates ``items`` in a thread, at most ``depth`` of them ahead; an error is raised where its item would be.
+    """Iterates ``items`` in a thread, at most ``depth`` of them ahead; an error is raised in place of its item.
 
-    One thread at a time may iterate, and it alone may ``resize``. ``close`` ends the thread at its next item and waits
-    for it, so that nothing runs on behind a finished run.
+    Only one thread at a time may iterate, and it alone may ``resize``. ``close`` ends the thread at its next item and
+    waits for it, so that nothing keeps running after a finished run.
     """
 
     def __init__(self, items: Iterator[T], *, depth: int) -> None:
@@ -73,11 +73,11 @@ class Prefetch(Generic[T]):
 
     @property
     def fill(self) -> int:
-        """Return how many items are ready."""
+        """Return the number of items that are ready."""
         return max(0, self._places - self._room.qsize())
 
     def resize(self, depth: int) -> None:
-        """Let ``depth`` items wait from now on; those that are ready stay, in their order."""
+        """Prefetch ``depth`` items from now on; items that are ready stay, in their order."""
         self._depth = depth
         while self._places < depth:
             self._places += 1
@@ -88,7 +88,7 @@ class Prefetch(Generic[T]):
                 self._places -= 1
 
     def close(self) -> None:
-        """Stop producing; twice is harmless. A thread that hangs in reading is left to itself after a while."""
+        """Stop producing; twice is harmless. A thread that hangs in reading is not waited for beyond some seconds."""
         self._closed = True
         self._room.put(None)
         self._thread.join(self._patience)

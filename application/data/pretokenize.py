@@ -29,7 +29,7 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a cache holds, and how much of it was made just now in how many ``seconds``."""
+    """The contents of a token cache, and the tokens that were just added in how many ``seconds``."""
 
     documents: int
     tokens: int
@@ -40,7 +40,7 @@ class Prepared:
 
     @classmethod
     def total(cls, several: Sequence[Self]) -> Self:
-        """Return ``several`` together."""
+        """Return the sums over ``several``."""
         return cls(*map(sum, zip(*map(astuple, several), strict=True)))
 
 
@@ -50,12 +50,11 @@ class _CancelledError(Exception):
 
 @final
 class PrepareTokens:
-    """Fills a cache with the tokens of a source, on all cores; what is there already is left as it is.
+    """Fills a cache with the tokens of a source, on all cores; existing shards stay as they are.
 
-    A shard is some neighbouring units of the source, about ``shard_bytes`` of them (None: by the size of the whole);
-    which ones follows from the source alone. So a preparation that was killed goes on where it was, and leaves the same
-    bytes as one that was not.
-    ``progress`` is told bytes done and bytes in all, from any thread.
+    A shard consists of neighbouring units of the source, about ``shard_bytes`` of them (None: chosen by the size of the
+    whole); the division follows from the source alone, so an interrupted preparation continues where it was and leaves
+    the same bytes as an undisturbed one. ``progress`` gets the bytes done and the total, from any thread.
     """
 
     def __init__(
@@ -79,9 +78,9 @@ class PrepareTokens:
         self._done = 0
 
     def run(self) -> Prepared:
-        """Make the shards that are missing; raises what kept one from being made, once the others have stopped.
+        """Make the missing shards; raises the error that prevented one, after the others have stopped.
 
-        A read that hangs is left to itself after five seconds.
+        A read that hangs is abandoned after five seconds.
         """
         began = time.monotonic()
         shards = self._plan()
@@ -142,7 +141,7 @@ class PrepareTokens:
                 raise error
 
     def check(self) -> None:
-        """Raise ``ConfigurationError`` if any of the shards had to make room for others meanwhile."""
+        """Raise ``ConfigurationError`` if shards were evicted to make room for others in the meantime."""
         shards = self._plan()
         if missing := self._cache.missing(shards):
             msg = (

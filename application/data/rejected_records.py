@@ -18,10 +18,10 @@ Record = dict[str, object]
 
 @final
 class RejectedRecords:
-    """Ends the run at the first record that cannot be used, or writes down each once, with its reason, and goes on.
+    """Ends the run at the first record that cannot be used, or skips each such record and writes it down once.
 
-    ``write`` gets source, position and reason as JSON. ``known`` is what earlier processes wrote: data that are read
-    again, after a resume or in another epoch, are not counted again. Usable from several threads.
+    ``write`` gets source, position and reason as JSON. ``known`` are the records of earlier processes: data that are
+    read again, after a resume or in another epoch, are not counted again. Thread-safe.
     """
 
     def __init__(
@@ -37,13 +37,13 @@ class RejectedRecords:
 
     @property
     def count(self) -> int:
-        """Return how many records were left out since the run began."""
+        """Return the number of records skipped since the run began."""
         return len(self._known)
 
     def reject(self, unit: Unit, rejected: Rejected, tell: Callable[[Unit, Rejected], str] | None = None) -> Record:
-        """Return ``rejected`` as it is to be written down; raises ``DataError`` with its reason if it ends the run.
+        """Return the record of ``rejected`` for the log; raises ``DataError`` with its reason if it ends the run.
 
-        ``tell`` gives the reason then with all that a person may want to know.
+        ``tell`` then returns the reason with all details for a person.
         """
         reason = rejected.reason if tell is None or self._on_error == "skip" else tell(unit, rejected)
         record: Record = {"unit": unit.name, "position": rejected.start, "reason": reason}
@@ -51,9 +51,9 @@ class RejectedRecords:
         return record
 
     def record(self, rejection: Mapping[str, object]) -> None:
-        """Write down what was left out, unless it was before; raises ``DataError`` if it ends the run.
+        """Write down a skipped record, unless it was before; raises ``DataError`` if it ends the run.
 
-        So tokens that were prepared without some records do not let a run pass that is to end at the first of them.
+        So tokens that were prepared without some records cannot be used by a run that ends at the first of them.
         """
         self._refuse(rejection)
         with self._lock:

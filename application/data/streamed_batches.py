@@ -36,10 +36,9 @@ _BATCHES_AT_ONCE = 32
 class StreamedBatches:
     """Deals rows from virtual lanes: sample ``g`` is row ``g // lanes`` of lane ``g % lanes``, on any number of ranks.
 
-    Each lane reads each source by itself, and ``mixture`` says which one its next row is from. A rank reads the lanes
-    that are its own, a window ahead in a pool of threads; memory holds two windows for each lane and source.
-    The source that runs out first ends the data; until it has done so in all its lanes, those that have ended give
-    empty rows.
+    Each lane reads each source by itself, and ``mixture`` decides which source its next row comes from. A rank reads
+    its own lanes, a window ahead in a pool of threads; memory holds two windows for each lane and source. The source
+    that runs out first ends the data; until it has ended in all its lanes, ended lanes give empty rows.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class StreamedBatches:
 
     @property
     def threads(self) -> int:
-        """Return how many threads read the lanes; any number of them makes the same batches."""
+        """Return the number of threads that read the lanes; any number makes the same batches."""
         return self._threads
 
     @threads.setter
@@ -82,7 +81,7 @@ class StreamedBatches:
 
     @property
     def max_threads(self) -> int:
-        """Return how many threads would never wait for each other: one a lane and source of this rank."""
+        """Return the number of threads that would never wait for each other: one a lane and source of this rank."""
         return self._plan.lanes // self._share.ranks * len(self._readers)
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
@@ -168,7 +167,7 @@ def _grouped(numbers: NDArray[np.int64], order: NDArray[np.int64]) -> Sequence[t
 
 @final
 class _LaneStream:
-    """The rows of one lane, its next window being made in ``pool`` meanwhile."""
+    """The rows of one lane, whose next window ``pool`` prepares meanwhile."""
 
     def __init__(self, reader: LaneReader, start: LanePosition, pool: ThreadPool) -> None:
         reader.expect(start)
@@ -183,14 +182,14 @@ class _LaneStream:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether there is no further row."""
+        """Return whether there are no more rows."""
         while not self._ended and self._row >= self._num_rows:
             self._turn()
         return self._ended
 
     @property
     def place(self) -> LanePosition:
-        """Return where the lane stands behind the rows that were taken."""
+        """Return the lane's position after the rows that were taken."""
         window = self._window
         if window is None:
             return self._start
@@ -200,7 +199,7 @@ class _LaneStream:
         return LanePosition(epoch, unit, position, self._row)
 
     def take(self, num_rows: int, parts: list[LaidOutRows]) -> int:
-        """Append the next rows, of one window or several, to ``parts``; return how many are missing at the end."""
+        """Append the next ``num_rows`` rows to ``parts``; return the number missing at the end of the lane."""
         while num_rows and not self.has_ended:
             assert self._window is not None
             begin, self._row = self._row, min(self._row + num_rows, self._num_rows)
@@ -209,7 +208,7 @@ class _LaneStream:
         return num_rows
 
     def close(self) -> None:
-        """Let go of the files, once nothing reads any more."""
+        """Close the files once no thread reads them any more."""
         self._coming.add_done_callback(lambda _: self._windows.close())
 
     def _turn(self) -> None:

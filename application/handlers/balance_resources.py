@@ -41,7 +41,7 @@ class BalanceResources:
         self._reading = ResourceReading(0.0, 0.0, 0, steps=0)
 
     def on_step(self, event: StepCompleted) -> None:
-        """Answer a step, or several short ones together."""
+        """Pass a step, or several short ones together, to the policy."""
         outcome, so_far = event.outcome, self._reading
         self._reading = reading = ResourceReading(
             so_far.step_seconds + outcome.step_seconds,
@@ -58,11 +58,11 @@ class BalanceResources:
         self._decide(*self._policy.after_steps(self._state, reading))
 
     def on_save(self, event: CheckpointSaved) -> None:
-        """Answer a checkpoint that is durable."""
+        """Pass a durable checkpoint to the policy."""
         self._decide(*self._policy.after_save(self._state, SaveTiming(event.seconds, event.stall_seconds)))
 
     def on_split(self, event: BatchSplit) -> None:
-        """Take micro-batches that somebody else has made smaller as the usual ones."""
+        """Adopt a micro-batch that another handler made smaller as the usual one."""
         rows, known = event.micro_batch, self._state.knobs.get(Knob.MICRO_BATCH)
         if known is not None and known.value != rows:
             setting = KnobSetting(rows, usual=rows, minimum=1, maximum=rows)

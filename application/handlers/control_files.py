@@ -42,11 +42,11 @@ class ControlFiles:
         self._is_stopping = False
 
     def on_start(self, _event: RunStarted) -> None:
-        """Stop before the first step if that is asked already."""
+        """Stop before the first step if there is a file ``STOP`` already."""
         self._look_for_stop()
 
     def on_step(self, event: StepCompleted) -> None:
-        """Look, if it is time to."""
+        """Check for the files, if a second has passed."""
         if (now := self._clock()) < self._next_look:
             return
         self._next_look = now + _SECONDS_BETWEEN_LOOKS
@@ -56,17 +56,17 @@ class ControlFiles:
             self._inbox.post(SaveCheckpoint())
 
     def on_saved(self, event: CheckpointSaved) -> None:
-        """Take the wish for a checkpoint away, if this is one of the step at which it was seen or later."""
+        """Remove ``SAVE`` if the checkpoint is of the step at which the file was seen, or later."""
         if self._asked_at is not None and event.progress.step >= self._asked_at:
             self._asked_at = None
             self._remove(SAVE)
 
     def on_failed_save(self, _event: CheckpointFailed) -> None:
-        """Ask again at the next look."""
+        """Ask again at the next check."""
         self._asked_at = None
 
     def on_end(self, _event: RunFinished) -> None:
-        """Take what was obeyed away: all that the run has done is durable."""
+        """Remove the files whose requests are fulfilled: everything that the run has done is durable."""
         if self._asked_at is not None:
             self._remove(SAVE)
         if self._is_stopping:

@@ -18,9 +18,9 @@ _SECONDS = 1.0
 
 @final
 class DropMemoryCopy:
-    """Asks for the captured state in memory to be given up once ``is_tight`` says that memory is nearly full.
+    """Asks for the copy of the state in memory to be freed once ``is_tight`` says that memory is nearly full.
 
-    Looks once a second at most, and asks once until memory has been free again.
+    Checks at most once a second, and asks once until memory has been free again.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class DropMemoryCopy:
         self._was_tight = False
 
     def __call__(self, event: StepCompleted) -> None:  # noqa: ARG002  that time has passed is enough
-        """Look at the memory if it is time."""
+        """Check the memory if a second has passed."""
         if self._clock() - self._looked < _SECONDS:
             return
         self._looked = self._clock()

@@ -48,10 +48,10 @@ _KNOBS = {
 
 @final
 class LogEvents:
-    """Says the events that matter to a person, each in one line, and each trouble once.
+    """Logs the events that matter to a person, one line each, and each problem once.
 
-    The error that ends a run is left to who started it, who gets it. What fails for the same reason is not told again
-    within an hour, unless a checkpoint was saved meanwhile whose saving had failed.
+    The error that ends a run is left to the caller, who receives it. A problem is not logged again within an hour,
+    unless a save that had failed has succeeded in the meantime.
     """
 
     def __init__(self, log_line: Callable[[str], object], now: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +61,7 @@ class LogEvents:
         self._unsaved: set[str] = set()
 
     def __call__(self, event: Event) -> None:
-        """Say ``event``, if it is worth a line."""
+        """Log ``event``, if it is worth a line."""
         if isinstance(event, CheckpointSaved):
             self._told = {kind: when for kind, when in self._told.items() if kind not in self._unsaved}
             self._unsaved.clear()
@@ -87,7 +87,7 @@ class LogEvents:
                 return sentence_of(event)
 
     def _is_new(self, problem: str) -> bool:
-        """Return whether nothing of this kind was told of late: the step and the numbers in it may be others."""
+        """Return whether no such problem was logged recently, whatever the numbers in it."""
         kind, now = _kind(problem), self._now()
         is_new = kind not in self._told or now - self._told[kind] >= _SECONDS_REMEMBERED
         if is_new:
@@ -100,7 +100,7 @@ def _kind(problem: str) -> str:
 
 
 def sentence_of(event: Event) -> str | None:
-    """Return ``event`` in words, or None if figures tell it better."""
+    """Return ``event`` as a sentence, None if metrics report it better."""
     return _of_training(event) or _of_checkpoints(event)
 
 

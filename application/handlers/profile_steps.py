@@ -11,24 +11,25 @@ if TYPE_CHECKING:
 
 
 class Profiler(Protocol):
-    """Watches what this process does from ``start``, in front of a training step, to ``stop``, behind one."""
+    """Profiles this process from ``start``, before a training step, to ``stop``, after one."""
 
     def start(self, step: int) -> None:
-        """Begin to watch, as ``step`` begins."""
+        """Start profiling, as ``step`` begins."""
 
     def step(self) -> None:
         """Mark that a step has ended and the next one begins."""
 
     def stop(self, name: str) -> str:
-        """Write what was seen under ``name``; return in words where it is."""
+        """Write the profile under ``name``; return its location as text."""
 
 
 @final
 class ProfileSteps:
-    """Profiles the steps from ``first`` on, up to but not with ``end``, and says where the result is.
+    """Profiles the steps from ``first`` up to but not including ``end``, and logs where the result is.
 
-    What the loop does between these steps, such as an evaluation, is seen as well. A run that begins or ends between
-    them profiles those that it has, and one that begins behind them says so. An error of the profiler ends the profile.
+    The work between these steps, such as an evaluation, is included. A run that begins or ends between them profiles
+    the steps that it takes; a run that begins after them logs that it profiles none. An error of the profiler ends the
+    profile.
     """
 
     def __init__(self, profiler: Profiler, first: int, end: int, log_line: Callable[[str], object]) -> None:
@@ -40,7 +41,7 @@ class ProfileSteps:
         self._began = self._last = 0
 
     def on_start(self, event: RunStarted) -> None:
-        """Begin where the first steps are wanted, or say that it is too late."""
+        """Start the profile if the next step is to be profiled, or log that it is too late."""
         following = event.progress.step + 1
         if following >= self._end:
             self._log_line(f"profile.steps ends before step {following}, where this run begins: nothing is profiled")
@@ -48,7 +49,7 @@ class ProfileSteps:
             self._begin(following)
 
     def on_step(self, event: StepCompleted) -> None:
-        """Begin in front of the first step, end behind the last."""
+        """Start before the first step, and end after the last."""
         following = event.progress.step + 1
         if self._is_on:
             self._last = event.progress.step
@@ -60,7 +61,7 @@ class ProfileSteps:
             self._begin(following)
 
     def on_end(self, event: Event) -> None:
-        """Write what there is."""
+        """Write the profile so far."""
         del event
         if self._is_on:
             self._write()

@@ -30,13 +30,13 @@ _LONGEST_ERROR = 2000
 
 @final
 class RecordAudit:
-    """Gives the events that the audit is about to ``append``: their name, and details that JSON can hold."""
+    """Passes the events that the audit covers to ``append``: the event's name, and details that JSON can hold."""
 
     def __init__(self, append: Callable[[str, Mapping[str, Any]], object]) -> None:
         self._append = append
 
     def __call__(self, event: Event) -> None:
-        """Append ``event``, if the audit is about it."""
+        """Append ``event``, if the audit covers it."""
         if (details := _details_of(event)) is not None:
             self._append(type(event).__name__, details)
 

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollBackPlanner:
-    """Where and how often a run may go back: to multiples of ``every`` steps, ``max_rollbacks`` times."""
+    """Plans roll-backs: to multiples of ``every`` steps, at most ``max_rollbacks`` times."""
 
     every: int
     max_rollbacks: int
 
     def plan(self, progress: Progress, num_bad: int, reason: str, *, optional: bool) -> RollBack:
-        """Return the command to take back the last ``num_bad`` steps and what may have led to them."""
+        """Return the command to undo the last ``num_bad`` steps and those that may have led to them."""
         health, first_bad = progress.health, progress.step - num_bad + 1
         step = health.last_good(first_bad, self.every)
         skip = health.batches_to_skip(step, num_bad)
@@ -34,7 +34,7 @@ class RollBackPlanner:
 
 @final
 class RollBackOnDrops:
-    """Asks to go back once ``limit`` updates in a row were dropped: the parameters are what is wrong then."""
+    """Asks for a roll-back once ``limit`` updates in a row were dropped: the parameters are at fault then."""
 
     def __init__(self, limit: int, planner: RollBackPlanner, inbox: Inbox) -> None:
         self._limit = limit
@@ -42,7 +42,7 @@ class RollBackOnDrops:
         self._inbox = inbox
 
     def __call__(self, event: RunStarted | StepCompleted) -> None:
-        """Answer ``event``, the start of a run too: it may have ended before it could obey."""
+        """Answer ``event``; the start of a run counts too, as the last start may have ended before the roll-back."""
         if event.progress.health.dropped_in_row == self._limit:
             reason = f"{self._limit} updates in a row had a loss or a gradient that was not finite"
             self._inbox.post(self._planner.plan(event.progress, self._limit, reason, optional=False))
@@ -50,7 +50,7 @@ class RollBackOnDrops:
 
 @final
 class RollBackOnSpike:
-    """Asks to go back behind a spike of the loss, as ``policy`` tells it; without a checkpoint the run goes on."""
+    """Asks for a roll-back before a spike of the loss, as ``policy`` detects it; optional without a checkpoint."""
 
     def __init__(self, policy: SpikePolicy, planner: RollBackPlanner, inbox: Inbox) -> None:
         self._policy = policy
@@ -58,7 +58,7 @@ class RollBackOnSpike:
         self._inbox = inbox
 
     def __call__(self, event: RunStarted | StepCompleted) -> None:
-        """Answer ``event``, the start of a run too: it may have ended before it could obey."""
+        """Answer ``event``; the start of a run counts too, as the last start may have ended before the roll-back."""
         losses = event.progress.health.losses
         if num_bad := self._policy.begins(losses):
             calm, late = (
@@ -70,9 +70,9 @@ class RollBackOnSpike:
 
 @final
 class ProtectRollBackTarget:
-    """Has ``store`` keep what the run goes back to should its last ``most_bad`` steps turn out to be bad.
+    """Has ``store`` protect the checkpoint that a roll-back of the last ``most_bad`` steps would need.
 
-    The newest checkpoints alone may all be of these steps, or of where the run was interrupted.
+    Otherwise the newest checkpoints may all be of these steps, or of the step at which the run was interrupted.
     """
 
     def __init__(self, most_bad: int, every: int, store: StateStore) -> None:
@@ -81,5 +81,5 @@ class ProtectRollBackTarget:
         self._store = store
 
     def __call__(self, event: CheckpointStarted) -> None:
-        """Answer ``event``, behind which a save deletes older checkpoints."""
+        """Answer ``event``: older checkpoints are deleted once the save is durable."""
         self._store.spare(RollBackFloor(event.progress.step - self._most_bad, self._every))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @final
 class SaveOnCadence:
-    """Asks for a checkpoint when one is due and at the end of the budget; how often may change as the run goes on."""
+    """Asks for a checkpoint when one is due and at the end of the budget; the cadence may change during the run."""
 
     def __init__(self, cadence: Cadence, budget: Budget, inbox: Inbox) -> None:
         self._cadence = cadence
@@ -32,7 +32,7 @@ class SaveOnCadence:
             self._inbox.post(SaveCheckpoint())
 
     def on_adjusted(self, event: ResourcesAdjusted) -> None:
-        """Save as often as the run can afford now."""
+        """Adopt the new cadence of saves."""
         if event.knob is Knob.SAVE_EVERY:
             self._cadence = Cadence(event.after)
 
@@ -51,9 +51,9 @@ class SaveOnStop:
 
 @final
 class SaveOnFailure:
-    """Makes the last complete step durable after an error: the one handler that acts itself, as the loop is gone.
+    """Makes the last complete step durable after an error: the only handler that acts itself, as the loop has ended.
 
-    Rank-local, and starts no collective: the peers may be in any state.
+    Local to the rank, without a collective: the peers may be in any state.
     """
 
     def __init__(self, checkpoints: Checkpointer) -> None:

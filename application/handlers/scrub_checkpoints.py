@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @final
 class ScrubCheckpoints:
-    """Has an older checkpoint verified in a thread after each ``every`` saves; one that is damaged is reported.
+    """Has an older checkpoint verified in a thread after each ``every`` saves, and reports a damaged one.
 
-    A look that has not ended when the next one is due takes its place.
+    A verification that is still running when the next one is due replaces it.
     """
 
     def __init__(self, store: StateStore, inbox: Inbox, *, every: int) -> None:
@@ -29,7 +29,7 @@ class ScrubCheckpoints:
         self._is_looking = False
 
     def __call__(self, event: CheckpointSaved) -> None:  # noqa: ARG002  that it happened is enough
-        """Count a save, and have the next checkpoint looked at if it is time."""
+        """Count a save, and start a verification if one is due."""
         self._saves += 1
         if self._saves % self._every == 0 and not self._is_looking:
             self._is_looking = True
@@ -37,7 +37,7 @@ class ScrubCheckpoints:
         self._thread.raise_errors()
 
     def on_end(self, event: Event) -> None:  # noqa: ARG002  however it ended
-        """End the thread; a look under way is left to itself."""
+        """End the thread without waiting for a verification under way."""
         self._thread.close(0)
 
     def _look(self) -> None:

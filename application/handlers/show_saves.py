@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @final
 class ShowSaves:
-    """Shows that a checkpoint is written while the run waits for it, and after the last one ``afterwards``."""
+    """Shows the saves that the run waits for, and after the last one ``afterwards``."""
 
     EVENTS = (RunStarted, RunFailed, CheckpointStarted, CheckpointSaved, CheckpointFailed)
 
@@ -23,7 +23,7 @@ class ShowSaves:
         self._afterwards = afterwards
 
     def __call__(self, event: Event) -> None:
-        """Answer ``event``: nobody waits for a periodic save."""
+        """Answer ``event``; periodic saves are not shown, as training does not wait for them."""
         match event:
             case CheckpointStarted(progress, reason) if reason != SaveReason.PERIODIC:
                 self._show(f"saving checkpoint-{progress.step}")

@@ -95,7 +95,7 @@ class TrackGoodput:
         self._mark_if_due(event, now)
 
     def figures(self) -> Mapping[str, float]:
-        """Return what monitors are told."""
+        """Return the metrics for the monitors."""
         return {"goodput": self._ledger.goodput.share}
 
     def _count(self, kind: TimeCategory, seconds: float) -> None:

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
 
 
 class Compilations(Protocol):
-    """What this process has compiled so far: pieces of code, those that were compiled again, and the time it took."""
+    """The compilations of this process so far: pieces of code, repeated compilations, and the time spent."""
 
     @property
     def graphs(self) -> int:
-        """Return how many pieces of code were compiled, each time counted."""
+        """Return the number of compilations."""
 
     @property
     def recompiles(self) -> int:
-        """Return how many of them had been compiled before, for other shapes or values."""
+        """Return the number of compilations of code that had been compiled before, for other shapes or values."""
 
     @property
     def seconds(self) -> float:
-        """Return how long compiling took."""
+        """Return the seconds spent on compilation."""
 
 
 @final
 class WatchCompilation:
-    """Says what compiling took once a step needs none, and warns once if later steps compile again."""
+    """Logs the cost of compilation after the first step without any, and warns once if later steps compile again."""
 
     def __init__(self, compilations: Compilations, log_line: Callable[[str], object]) -> None:
         self._compilations = compilations
@@ -37,7 +37,7 @@ class WatchCompilation:
         self._is_warm = self._has_warned = False
 
     def __call__(self, event: StepCompleted) -> None:
-        """Compare what is compiled with what was after the step before."""
+        """Compare the compilations with those up to the step before."""
         found, step = self._compilations, event.progress.step
         grew, self._graphs = found.graphs > self._graphs, found.graphs
         if not self._is_warm and grew:

@@ -28,35 +28,35 @@ _JOIN_SECONDS = 1.0  # a thread that waits for a dead disk is left to itself
 
 
 class Heartbeats(Protocol):
-    """Where each rank tells that it is alive."""
+    """The place where each rank reports that it is alive."""
 
     def tell(self, beat: Heartbeat) -> None:
-        """Replace what this rank has told."""
+        """Replace this rank's heartbeat."""
 
     def all(self) -> Sequence[Heartbeat]:
-        """Return what each rank told last."""
+        """Return the last heartbeat of each rank."""
 
     def leave(self) -> None:
-        """Remove what this rank has told."""
+        """Remove this rank's heartbeat."""
 
 
 class Alarm(Protocol):
-    """What is done about a run that hangs; called in the watchdog's thread."""
+    """The reaction to a run that hangs; called in the watchdog's thread."""
 
     def ring(self, report: ReportStall) -> None:
-        """Tell somebody, with the stacks of all threads."""
+        """Report the hang, with the stacks of all threads."""
 
     def give_up(self, report: ReportStall) -> None:
-        """End this process, if that is allowed: the training thread cannot be asked."""
+        """End this process, if that is allowed: the training thread does not respond."""
 
 
 @final
 class Watchdog:
-    """Beats for its rank, and rings ``alarm`` when the training thread shows no sign of life for too long.
+    """Sends heartbeats for its rank, and rings ``alarm`` when the training thread makes no progress for too long.
 
-    Every event is such a sign. ``doing`` tells what the thread of a given number is at. If there is still none after as
-    much time again as a step has at least, the alarm is to give up. The time in which the whole process was suspended,
-    as by Ctrl-Z, does not count.
+    Every event counts as progress. ``doing`` returns the activity of the thread of a given number. If there is still no
+    progress after ``min_seconds`` more, the alarm gives up. The time in which the whole process was suspended, as by
+    Ctrl-Z, does not count.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def __call__(self, event: Event) -> None:
-        """Take ``event`` for a sign of life of this thread."""
+        """Count ``event`` as progress of this thread."""
         self._signs += 1
         if isinstance(event, StepCompleted):
             self._step = event.progress.step
@@ -109,7 +109,7 @@ class Watchdog:
             self._heartbeats.leave()
 
     def figures(self) -> Mapping[str, float]:
-        """Return, for the monitors of a run of several ranks, which of them is the slowest, and how slow."""
+        """Return the metrics for the monitors of a run of several ranks: the slowest rank and its times."""
         seconds = {beat.rank: beat.step_seconds + beat.data_seconds for beat in self._everyone}
         if len(seconds) < 2:
             return {}
@@ -125,7 +125,7 @@ class Watchdog:
             self.tick(watched)
 
     def tick(self, watched: int) -> None:
-        """Look once at the thread numbered ``watched``: what the watchdog's own thread does at each ``interval``."""
+        """Check the thread numbered ``watched`` once; the watchdog's own thread does so at each ``interval``."""
         now = self._clock()
         elapsed, self._last_tick = min(now - self._last_tick, 2 * self.interval), now
         if self._signs != self._known_signs:
@@ -160,7 +160,7 @@ class Watchdog:
             self._everyone = self._heartbeats.all()
 
     def _peers(self) -> tuple[Sequence[Heartbeat], Sequence[Heartbeat]]:
-        """Return the other ranks that beat, and those that do not: looked at only once there is a reason to."""
+        """Return the other ranks that send heartbeats, and those that do not; read only once there is a reason to."""
         if self._waited < self._patience.min_seconds / 2:
             self._seen.clear()
             return (), ()

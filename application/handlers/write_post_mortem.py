@@ -21,9 +21,9 @@ _MOST_EVENTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What ended a run on this rank: ``progress`` is the last complete step, ``saved`` the last one that is durable.
+    """The failure of a run on this rank: ``progress`` is the last complete step, ``saved`` the last durable one.
 
-    ``events`` are this rank's last ones, ``resources`` what was in use when the error came.
+    ``events`` are this rank's last events, ``resources`` the resources in use when the error occurred.
     """
 
     error: BaseException
@@ -35,9 +35,9 @@ class Failure:
 
 @final
 class WritePostMortem:
-    """Remembers the last events and gives them to ``write`` if the run fails; rank-local, without a collective.
+    """Remembers the last events and passes them to ``write`` if the run fails; rank-local, without a collective.
 
-    ``on_event`` is to be the first handler of any event, so that ``resources`` are those of the failure, and
+    ``on_event`` must be the first handler of every event, so that ``resources`` are those of the failure, and
     ``on_failure`` the last one of ``RunFailed``, so that the save comes first.
     """
 
@@ -49,7 +49,7 @@ class WritePostMortem:
         self._found: Mapping[str, Any] = {}
 
     def on_event(self, event: Event) -> None:
-        """Remember ``event``: of a step what needs no waiting for the device."""
+        """Remember ``event``; of a step only the figures that need no waiting for the device."""
         match event:
             case StepCompleted(progress, outcome):
                 time = datetime.now(UTC).isoformat()
@@ -63,5 +63,5 @@ class WritePostMortem:
         self._events.append(record_of(event))
 
     def on_failure(self, event: RunFailed) -> None:
-        """Write what is known."""
+        """Write the post-mortem."""
         self._write(Failure(event.error, event.progress, self._saved, tuple(self._events), self._found))

@@ -20,26 +20,27 @@ _FP32 = 4
 
 
 class MemoryGauge(Protocol):
-    """What this process has at its disposal, and the peak of what it took since ``reset``, in bytes."""
+    """The memory available to this process, and the peak of its use since ``reset``, in bytes."""
 
     def reset(self) -> None:
-        """Begin to look for the peak anew."""
+        """Start a new measurement of the peak."""
 
     def peak(self) -> int:
-        """Return the most that was taken at one time."""
+        """Return the peak in bytes."""
 
     def held(self) -> int:
-        """Return what is taken now."""
+        """Return the bytes in use now."""
 
     def most(self) -> int:
-        """Return the peak that may be reached."""
+        """Return the largest permitted peak in bytes."""
 
 
 def try_sizes(trainable: Trainable, sizes: Sequence[int], length: int, gauge: MemoryGauge) -> Mapping[int, int]:
-    """Return the peaks of those of ``sizes`` (rising) that were tried and fitted, in bytes; of one row in any case.
+    """Return the peaks in bytes of those of ``sizes`` (rising) that were tried and fitted; always that of one row.
 
-    Each is tried with the longest rows there can be, in two parts: the second one meets the gradients of the first. No
-    update is applied, so nothing is left of it. Where the peaks lead is reckoned ahead: memory does not run out for it.
+    Each size is tried with rows of the full length, in two parts, so that the second one meets the gradients of the
+    first. No update is applied, so nothing remains of it. Peaks are extrapolated before a trial, so that memory does
+    not run out.
     """
     most, held = gauge.most(), gauge.held()
     peaks, failed = dict[int, int](), set[int]()

@@ -14,9 +14,9 @@ _PATIENCE_SECONDS = 1.0
 
 @final
 class ResourceSampler:
-    """Asks ``probe`` every ``seconds`` in a thread of its own, so that no step waits for the operating system.
+    """Samples ``probe`` every ``seconds`` in a thread, so that no step waits for the operating system.
 
-    A probe that fails is asked no more, and ``latest`` raises its error once.
+    A probe that fails is not asked again, and ``latest`` raises its error once.
     """
 
     def __init__(self, probe: ResourceProbe, *, seconds: float) -> None:
@@ -28,7 +28,7 @@ class ResourceSampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._look, name="resources", daemon=True)
         self._thread.start()
 
@@ -40,7 +40,7 @@ class ResourceSampler:
         return self._latest
 
     def close(self) -> None:
-        """Look no more; twice is harmless, and a look that hangs is left to itself."""
+        """End the thread; twice is harmless, and a probe that hangs is not waited for."""
         self._ended.set()
         if self._thread is None:
             self._probe.close()

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 @final
 class Evaluator:
-    """Sums the loss over the held-out documents; ``token_bytes`` (one entry an id) turns it into bits per byte.
+    """Sums the loss over the held-out documents; ``token_bytes`` int32 (ids,) turns it into bits per byte.
 
-    The ranks of ``group`` share the batches, each going through the model as often as the others.
-    ``show`` is told how far it is.
+    The ranks of ``group`` share the batches, each running the model as often as the others. ``show`` gets the progress.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Evaluator:
         self._rows: int | None = None
 
     def run(self, *, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
-        """Return the figures, or None if ``should_stop`` said so between two batches or while documents are read."""
+        """Return the figures, or None if ``should_stop`` returned true while reading or between two batches."""
         try:
             return self._measure(should_stop)
         finally:
@@ -72,7 +71,7 @@ class Evaluator:
         return Evaluation(whole[0], max(1, int(whole[1])), max(1, int(whole[2])))
 
     def _batches(self, should_stop: Callable[[], bool]) -> Sequence[Batch]:
-        """Return the held-out documents, none if ``should_stop`` said so: the first time they are read in a thread."""
+        """Return the held-out batches, none if ``should_stop``; a thread reads them the first time."""
         reading = Prefetch((self._held_out.batches for _ in range(1)), depth=1)
         try:
             return reading.next_unless(should_stop)

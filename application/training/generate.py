@@ -23,9 +23,9 @@ def generate(
     *,
     note: Callable[[str], object] = lambda _: None,
 ) -> str:
-    """Return ``prompt`` and what the model writes after it; an empty prompt starts a new document.
+    """Return ``prompt`` and the model's continuation; an empty prompt starts a new document.
 
-    A length that the model has no positions for is shortened, as ``fitted`` does, and ``note`` gets the sentence.
+    A length beyond the model's positions is shortened, as ``fitted`` does, and ``note`` gets a sentence about it.
     """
     ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
     if shortened is not None:
@@ -42,7 +42,7 @@ def stream(
     *,
     note: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Hand what ``generate`` returns to ``show``, piece by piece as it comes, each of whole characters."""
+    """Pass the text of ``generate`` to ``show`` piece by piece as it is generated, in whole characters."""
     ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
     if shortened is not None:
         note(shortened)
@@ -55,10 +55,10 @@ def stream(
 def fitted(
     trainable: Trainable, tokenizer: Tokenizer, prompt: str, sampling: Sampling
 ) -> tuple[Sequence[int], Sampling, str | None]:
-    """Return the ids of ``prompt`` and the sampling, as many of both as the model has positions for.
+    """Return the ids of ``prompt`` and the sampling, both shortened to the positions of the model.
 
-    The third is a sentence for a person if that is less than was asked for. New tokens are given up first, until they
-    are half of the positions, then the beginning of the prompt.
+    The third value is a sentence for a person if something was shortened, else None. New tokens are cut first, down to
+    half of the positions, then the beginning of the prompt.
     """
     ids = [int(token) for token in tokenizer.encode([prompt]).ids] or [tokenizer.end_of_text]
     positions, wanted = trainable.num_positions, sampling.max_new_tokens
@@ -83,7 +83,7 @@ class TextPieces:
         self._num_shown = 0
 
     def after(self, token: int) -> str:
-        """Return what can be shown now that ``token`` has come; nothing while a character is not complete."""
+        """Return the text that is complete after ``token``; empty while a character is incomplete."""
         self._ids.append(token)
         text = self._new()
         if not text or text.endswith(_UNFINISHED):
@@ -93,7 +93,7 @@ class TextPieces:
         return text
 
     def rest(self) -> str:
-        """Return what is left once no token follows."""
+        """Return the remaining text after the last token."""
         text = self._new()
         self._num_shown = len(self._ids)
         return text
