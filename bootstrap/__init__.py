@@ -22,4 +22,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(msg)
     from holdfast.bootstrap import run
 
-    return getattr(run, name)
+    return run.build if name == "build" else run.Run

@@ -30,5 +30,5 @@ def begin_as_asked(options: argparse.Namespace, settings: TrainSettings, say: Ca
 def again(options: argparse.Namespace) -> list[str]:
     """Return the arguments of ``train`` that continue what these ``options`` began."""
     files = [argument for path in options.config for argument in ("--config", str(path))]
-    accepted = ["--accept-changed-data"] if getattr(options, "accept_changed_data", False) else []
+    accepted = ["--accept-changed-data"] if vars(options).get("accept_changed_data") else []
     return ["train", *files, *accepted, *options.settings]

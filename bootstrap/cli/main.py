@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] and given[0] in settable:
         given = as_settings(given)
     options, others = parser.parse_known_args(given)
-    is_settable = hasattr(options, "settings")
+    is_settable = "settings" in vars(options)
     if strange := [other for other in others if other.startswith("-") or "=" not in other or not is_settable]:
         hint = f"; {hint_for(strange[0])}" if is_settable else ""
         parser.error(f"unrecognized arguments: {' '.join(strange)}{hint}")
@@ -76,7 +76,7 @@ def run() -> NoReturn:
 def _prepare_streams() -> None:
     """Let no stream that is closed, or that cannot write every letter of a model's text, end a command."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # in this order, so that no file of the run gets the number of the stream
+        if vars(sys)[name] is None:  # in this order, so that no file of the run gets the number of the stream
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  as long as the process
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

@@ -64,7 +64,7 @@ class Report:
         print("".join(f"{fitting(note)}\n" for note in notes), end="")
         print(f"\nsample:\n{_indented(sample)}\n")
         if (checkpoint := self._run.newest_checkpoint()) is not None:
-            reader = "transformers" if getattr(self._run.settings.model, "lora", None) is None else "PEFT"
+            reader = "transformers" if self._run.settings.model.lora is None else "PEFT"
             print(fitting(f"checkpoint: {short(checkpoint)}  (for {reader})"))
         self._propose(chosen.prompt)
 

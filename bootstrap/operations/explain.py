@@ -229,7 +229,7 @@ def _cause(path: Path) -> Mapping[str, Any]:
         cause = json.loads(read_regular(path))
         return {name: cause[name] for name in ("rank", "ranks", "error", "message", "step", "what_to_try")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        why = getattr(error, "strerror", None) or f"it is damaged ({type(error).__name__})"
+        why = (isinstance(error, OSError) and error.strerror) or f"it is damaged ({type(error).__name__})"
         msg = f"{path} cannot be read: {why}"
         raise StateError(msg) from error
 

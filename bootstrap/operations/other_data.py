@@ -47,9 +47,9 @@ class OtherData:
                 msg = f"data.{useless[0]} has no effect here: all documents of the data that are named are measured"
                 raise ConfigurationError(msg)
             inherited = [name for name in _OF_THE_RUN if name not in chosen.data.model_fields_set]
-            shared = [name for name in inherited if hasattr(settings.data, name) and hasattr(chosen.data, name)]
-            kept = {name: getattr(settings.data, name) for name in shared}
+            own, other = dict(settings.data), dict(chosen.data)
+            kept = {name: own[name] for name in inherited if name in own and name in other}
             changes["data"] = chosen.data.model_copy(update=kept)
-        evaluation = {name: getattr(chosen.evaluation, name) for name in chosen.evaluation.model_fields_set}
+        evaluation = chosen.evaluation.model_dump(exclude_unset=True)
         changes["evaluation"] = settings.evaluation.model_copy(update=evaluation)
         return settings.model_copy(update=changes)

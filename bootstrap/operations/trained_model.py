@@ -156,7 +156,7 @@ def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location:
 
 def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what stands in place of the parts that the settings name: weights to come, and all of other data."""
-    has_all = getattr(settings.model, "lora", None) is None  # else the weights of the base are read as ever
+    has_all = settings.model.lora is None  # else the weights of the base are read as ever
     parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
     known = known_data(record)
     parts["places"] = {} if known is None else known.first_places
@@ -204,7 +204,7 @@ def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:
 def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
     """Take tokenizer and model from the checkpoint itself: what they were made from may be gone."""
     tree = dump_settings(settings)
-    if getattr(settings.model, "lora", None) is not None:
+    if settings.model.lora is not None:
         # the checkpoint holds adapters only: their model is made as the run made it, but for what training may take
         tree["model"]["gradient_checkpointing"] = "none"
     elif isinstance(settings.model, HuggingFaceModelSettings):

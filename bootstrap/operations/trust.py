@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from holdfast.configs.sections.base import Section
     from holdfast.configs.settings import TrainSettings
 
 _SECTIONS = ("data", "tokenizer", "model", "optimizer", "state_store", "event_bus")
@@ -66,25 +67,24 @@ def _sentence(run: Path, asked: Mapping[str, str]) -> str:
 
 def _asked(settings: TrainSettings) -> Iterator[tuple[str, str]]:
     model, data = settings.model, settings.data
-    has_base = getattr(model, "lora", None) is not None  # else the base model is not opened
-    names = {f"{name}.kind": getattr(settings, name).kind for name in _SECTIONS if _is_outside(getattr(settings, name))}
-    names |= {f"model.{name}": getattr(model, name, None) for name in ("trust_remote_code", "trust_pickle") if has_base}
-    names["model.attention"] = _outside(getattr(model, "attention", "auto"), ("auto", *ATTENTION))
-    names["model.loss"] = _outside(getattr(model, "loss", "auto"), LOSSES) if has_base else None
+    has_base = model.lora is not None  # else the base model is not opened
+    names = {f"{name}.kind": section.kind for name, section in settings if name in _SECTIONS and _is_outside(section)}
+    if has_base:
+        names |= {"model.trust_remote_code": model.trust_remote_code, "model.trust_pickle": model.trust_pickle}
+    names["model.attention"] = _outside(model.attention, ("auto", *ATTENTION))
+    names["model.loss"] = _outside(model.loss, LOSSES) if has_base else None
     names["data.transforms"] = ",".join(each.kind for each in data.transforms if each.kind not in TRANSFORMS) or None
-    schedule = getattr(settings.optimizer, "schedule", None)
-    names["optimizer.schedule.kind"] = _outside(getattr(schedule, "kind", "cosine"), SCHEDULES)
-    cache = getattr(data, "cache", None)
-    names["data.cache.eviction"] = _outside(getattr(cache, "eviction", "lru"), EVICTIONS)
-    for place, section in (("state_store", settings.state_store), ("data.cache", cache)):
-        encryption = getattr(section, "encryption", None)
+    names["optimizer.schedule.kind"] = _outside(settings.optimizer.schedule.kind, SCHEDULES)
+    names["data.cache.eviction"] = _outside(data.cache.eviction, EVICTIONS)
+    sections = {"state_store": settings.state_store.encryption, "data.cache": data.cache.encryption}
+    for place, encryption in sections.items():
         if encryption is not None and encryption.key_from.partition(":")[0] not in KEY_KINDS:
             names[f"{place}.encryption.key_from"] = encryption.key_from
     yield from ((key, value) for key, value in names.items() if value is not None)
 
 
-def _is_outside(section: object) -> bool:
-    return hasattr(section, "options")  # what an outside adapter is given, and no other
+def _is_outside(section: Section) -> bool:
+    return "options" in type(section).model_fields  # what an outside adapter is given, and no other
 
 
 def _outside(name: str, built_in: Collection[str]) -> str | None:

@@ -44,7 +44,7 @@ def processes_to_start(settings: TrainSettings) -> int:
         return 1
     if distributed.processes != "auto":
         return distributed.processes
-    if getattr(settings.optimizer, "device", None) not in ("auto", "cuda") or not _SECOND_GPU.exists():
+    if settings.optimizer.device not in ("auto", "cuda") or not _SECOND_GPU.exists():
         return 1
     import torch
 

@@ -94,8 +94,8 @@ class PostMortem:
 
     def _batch(self, failure: Failure) -> Mapping[str, Any]:
         """Return what the batch behind the last complete step is made of, by the numbers of samples (rows)."""
-        cursor, size = failure.progress.cursor, getattr(self.settings.optimizer, "batch_size", None)
-        end = None if size is None else cursor.samples + size
+        cursor, size = failure.progress.cursor, self.settings.optimizer.batch_size
+        end = cursor.samples + size if isinstance(size, int) else None
         lanes = [lane._asdict() for lane in cursor.lanes]
         return {"step": failure.progress.step + 1, "first_sample": cursor.samples, "end": end, "lanes": lanes}
 

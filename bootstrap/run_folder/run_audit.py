@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.adapters.shared.audit.audit_verification import ChainReport
-    from holdfast.configs.sections.state_store import RetentionSettings
+    from holdfast.configs.sections.state_store import StateStoreSettings
 
 _log = logging.getLogger(__name__)
 
@@ -94,9 +94,9 @@ def record_use(run: Path, event: str, details: Mapping[str, Any]) -> None:
         _log.warning("the audit does not tell of this: %s", error)
 
 
-def audit_of(directory: Path, section: RetentionSettings) -> Audit:
+def audit_of(directory: Path, section: StateStoreSettings) -> Audit:
     """Return the audit that the settings of a store name; a store that knows none has none."""
-    return Audit(directory, is_on=getattr(section, "audit", False))
+    return Audit(directory, is_on=section.audit)
 
 
 def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: str | None = None) -> bool:

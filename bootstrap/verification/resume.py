@@ -109,7 +109,7 @@ class VerifyResume:
     def _chosen(self, run: Path) -> Mapping[str, str]:
         """Return the precision, and what each setting that is auto was resolved to."""
         resolved = {name: entry["value"] for name, entry in read_record(run)["auto"].items()}
-        return {"optimizer.precision": str(getattr(self.settings.optimizer, "precision", "fp32")), **resolved}
+        return {"optimizer.precision": self.settings.optimizer.precision, **resolved}
 
     def verdict(self, undisturbed: Path, killed: Path, every: int) -> Verdict:
         """Return how two runs compare, the second one killed behind step ``2 * every``."""

@@ -100,7 +100,7 @@ def shortened(settings: TrainSettings, run: ShortRun) -> TrainSettings:
             update={"min_seconds": _HANG_SECONDS, "slow_seconds": _SLOW_SECONDS}
         )
         changes["recovery"] = {"watchdog": watchdog}
-    sections = {name: getattr(settings, name).model_copy(update=update) for name, update in changes.items()}
+    sections = {name: dict(settings)[name].model_copy(update=update) for name, update in changes.items()}
     return settings.model_copy(update={**sections, "monitors": (JsonlMonitorSettings(),), "profile": ProfileSettings()})
 
 

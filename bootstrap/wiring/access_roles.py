@@ -13,16 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.bootstrap.run_folder.run_audit import Audit
-    from holdfast.configs.sections.state_store import RetentionSettings
+    from holdfast.configs.sections.state_store import StateStoreSettings
     from holdfast.configs.settings import TrainSettings
 
 _VARIABLE = "HOLDFAST_STATE_STORE__ROLES"
-_ALL = tuple(Role)
 
 
-def guard_of(section: RetentionSettings, audit: Audit) -> AccessGuard:
+def guard_of(section: StateStoreSettings, audit: Audit) -> AccessGuard:
     """Return what lets through what the settings allow; a store that knows no roles allows all."""
-    return AccessGuard([Role(name) for name in getattr(section, "roles", _ALL)], audit.record)
+    return AccessGuard([Role(name) for name in section.roles], audit.record)
 
 
 def refuse_to_train(settings: TrainSettings) -> None:
@@ -30,12 +29,12 @@ def refuse_to_train(settings: TrainSettings) -> None:
     directory = settings.run.directory
     guard = guard_of(settings.state_store, audit_of(directory, settings.state_store))
     guard.require(Role.WRITE, f"training in {directory}")
-    if getattr(settings.state_store, "encryption", None) is not None:
+    if settings.state_store.encryption is not None:
         guard.require(Role.KEY, f"training with encrypted checkpoints in {directory}")
 
 
 def own_roles(environment: Mapping[str, str]) -> Sequence[str]:
     """Return the roles of a command that takes no settings: those that the environment names, or all."""
     named = {name: value for name, value in environment.items() if name == _VARIABLE}
-    roles: Sequence[str] = load_settings([], [], named).settings.state_store.roles  # type: ignore[union-attr]
+    roles: Sequence[str] = load_settings([], [], named).settings.state_store.roles
     return roles

@@ -61,9 +61,10 @@ def assemble(
         decide=providers.Object(decide),
         show=providers.Object(show),
     )
+    sections = dict(settings)
     for port in PORTS:
-        section = getattr(settings, _SECTIONS.get(port, port))
-        selector = getattr(container, port)
+        section: Any = sections[_SECTIONS.get(port, port)]
+        selector: Any = container.providers[port]
         if port not in overrides and section.kind not in selector.providers:
             adapter = load_plugin(port, section.kind, built_in=selector.providers)
             options = {"keep": section.keep, **section.options} if port == "state_store" else section.options
@@ -71,7 +72,7 @@ def assemble(
             new = partial(build_plugin, port, section.kind, adapter)
             selector.set_providers(**selector.providers, **{section.kind: providers.Singleton(new, **options)})
     for name, replacement in overrides.items():
-        provider = getattr(container, name)
+        provider: Any = container.providers[name]
         if isinstance(replacement, Around):
             provider.override(providers.Singleton(replacement.wrap, _same(provider)))
         else:

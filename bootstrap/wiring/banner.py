@@ -6,6 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.data.cached_batches import CachedBatches
+from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.step_sizes import LENGTH, ROWS
 from holdfast.configs.error_messages import one_line
 from holdfast.configs.rendering import dump_settings
@@ -73,17 +74,15 @@ def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
 
 
 def _kind(settings: TrainSettings) -> str:
-    model: Any = settings.model
-    if path := getattr(model, "path", None):
-        return one_line(str(path), 40)
-    config = getattr(model, "config", None)
-    kind = config.get("model_type") if isinstance(config, dict) else None
-    return str(kind or model.kind)
+    model = settings.model
+    if model.path:
+        return one_line(model.path, 40)
+    return str((model.config or {}).get("model_type") or model.kind)
 
 
 def _trained(parts: RunParts) -> str:
     """Return how many of the parameters are trained, if not all of them are."""
-    network = getattr(parts.model.model, "network", None)
+    network = network_of(parts.model.model)
     if network is None:
         return ""
     trained = sum(parameter.numel() for parameter in network.parameters() if parameter.requires_grad)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.wiring.lazy import lazy
-from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
+from holdfast.bootstrap.wiring.plugins import has_methods, load_plugin, make_plugin
 from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.schedule import SCHEDULES
@@ -49,15 +49,15 @@ def build_model(
     seed = settings.run.seed
     model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
     add_adapters(model, settings)
-    if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and hasattr(model, "network"):
+    if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and network_of(model) is not None:
         from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 
         wanted = settings.model.loss
         own = None if wanted in LOSSES else load_plugin("loss", wanted, built_in=LOSSES)
-        if getattr(settings.optimizer, "kind", None) == "deepspeed" and wanted == "auto":
+        if settings.optimizer.kind == "deepspeed" and wanted == "auto":
             wanted = "plain"  # ZeRO-3 gathers a parameter for the module that owns it alone
         choose_loss(model, wanted, own_loss=own)  # type: ignore[arg-type]
-    if _shares_rows(packing) and not getattr(model, "isolates_documents", True):
+    if _shares_rows(packing) and not _isolates_documents(model):
         lazy("holdfast.adapters.shared.modeling.document_isolation:raise_mixed_rows")(model.network, packing.length)  # type: ignore[attr-defined]
     for note in getattr(model, "notes", ()):
         say(note)
@@ -66,30 +66,38 @@ def build_model(
 
 def add_adapters(model: object, settings: TrainSettings) -> None:
     """Give ``model`` the adapters that the settings ask for; raises ``ConfigurationError`` if that cannot be."""
-    chosen = getattr(settings.model, "lora", None)
+    chosen = settings.model.lora
     if chosen is None:
         return
-    if not hasattr(model, "network"):
+    if network_of(model) is None:
         msg = f"model.lora is set, but a {type(model).__name__} has no network that could get adapters: set it to null"
         raise ConfigurationError(msg)
     if settings.optimizer.kind == "deepspeed":
         msg = "model.lora does not work with optimizer.kind=deepspeed: use accelerate"
         raise ConfigurationError(msg)
-    if chosen.quantize != "none" and getattr(settings.optimizer, "sharding", None) == "fsdp2":
+    if chosen.quantize != "none" and settings.optimizer.sharding == "fsdp2":
         msg = "model.lora.quantize is 4bit, whose weights fsdp2 cannot shard: set optimizer.sharding=ddp"
         raise ConfigurationError(msg)
     from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 
     targets = None if chosen.target_modules == "auto" else chosen.target_modules
     plan = LoraPlan(chosen.rank, chosen.alpha, chosen.dropout, targets, chosen.quantize)
-    path, revision = settings.model.path, getattr(settings.model, "revision", None)  # type: ignore[union-attr]
+    path, revision = settings.model.path, settings.model.revision
     add_lora(model, plan, seed=settings.run.seed, path=path, revision=revision)  # type: ignore[arg-type]
+
+
+def network_of(model: object) -> Any:
+    """Return the torch module inside ``model``, None if it is not a torch model."""
+    return getattr(model, "network", None)
+
+
+def _isolates_documents(model: object) -> bool:
+    return bool(getattr(model, "isolates_documents", True))
 
 
 def held_out_packing(model: object, length: int) -> Packing:
     """Return how held-out documents share rows: not at all if ``model`` would mix them."""
-    isolates = getattr(model, "isolates_documents", True)
-    return ConcatPacking(length) if isolates else SlidingPacking(length, length)
+    return ConcatPacking(length) if _isolates_documents(model) else SlidingPacking(length, length)
 
 
 def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:
@@ -148,7 +156,7 @@ def _outside_schedule(kind: str, peak: float, budget: Budget, options: Mapping[s
         kind,
         load_plugin("schedule", kind, built_in=SCHEDULES),
         {"peak": peak, "budget": budget, **options},
-        is_one=lambda made: callable(getattr(made, "at", None)),
+        is_one=lambda made: has_methods(made, "at"),
         otherwise=" without at",
     )
     return made

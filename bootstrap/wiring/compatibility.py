@@ -30,7 +30,7 @@ def with_former_tokenizer(settings: TrainSettings, began: Mapping[str, Any] | No
     chosen = settings.tokenizer
     if began is not None and isinstance(chosen, HuggingFaceTokenizerSettings) and chosen.follows_model:
         former = TrainTokenizerSettings(backend=chosen.backend)
-        if all(began.get(name) == getattr(former, name) for name in ("kind", "vocabulary_size", "max_bytes")):
+        if former.model_dump(include={"kind", "vocabulary_size", "max_bytes"}).items() <= began.items():
             return settings.model_copy(update={"tokenizer": former})
     return settings
 
@@ -78,14 +78,14 @@ def check_tokenizer(
 
 def _is_bound(settings: TrainSettings) -> bool:
     """Return whether the model's embeddings already mean the tokens of one tokenizer."""
-    return bool(getattr(settings.model, "loads_weights", False)) and not settings.tokenizer.allow_other
+    return settings.model.loads_weights and not settings.tokenizer.allow_other
 
 
 def _is_of_the_same_place(settings: TrainSettings) -> bool:
     chosen, model = settings.tokenizer, settings.model
     return isinstance(chosen, HuggingFaceTokenizerSettings) and (chosen.path, chosen.revision) == (
-        getattr(model, "path", None),
-        getattr(model, "revision", None),
+        model.path,
+        model.revision,
     )
 
 
@@ -94,7 +94,7 @@ def _tokenizer_of_model(settings: TrainSettings) -> Tokenizer | None:
     load = lazy("holdfast.adapters.tokenizer.huggingface:HuggingfaceTokenizer.load")
     model: Any = settings.model
     try:
-        tokenizer: Tokenizer = load(model.path, revision=getattr(model, "revision", None), backend="huggingface")
+        tokenizer: Tokenizer = load(model.path, revision=model.revision, backend="huggingface")
     except ConfigurationError:
         return None
     return tokenizer

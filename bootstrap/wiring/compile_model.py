@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bootstrap.wiring.build_model import network_of
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
@@ -37,7 +38,7 @@ def compile_model(
     ``hardware`` is the choice of ``choose_hardware``. Compilations are counted until ``stack`` closes. A limit that
     compiling puts on an exact resume is reported by ``say``.
     """
-    mode = getattr(settings.model, "compile", "none")
+    mode: str = settings.model.compile
     if mode == "auto":
         mode = decide("model.compile", *_weigh(model, settings, hardware))
         if mode != "none" and (hindrance := _hindrance(hardware)):
@@ -50,7 +51,7 @@ def compile_model(
     if _gathers_in_layers(settings.optimizer):
         msg = "model.compile does not go with DeepSpeed's stage 3, which gathers parameters within a layer's code: "
         raise ConfigurationError(msg + "set model.compile=none, or use stage 2")
-    network = getattr(model, "network", None)
+    network = network_of(model)
     if network is None:
         msg = "model.compile needs a torch model, and this run's model factory builds another: set model.compile=none"
         raise ConfigurationError(msg)
@@ -94,9 +95,9 @@ def _untried(model: object, settings: TrainSettings, hardware: Mapping[str, str]
         return "only runs by Accelerate are compiled unasked"
     if not settings.run.deterministic and hardware["optimizer.device"] == "cpu":
         return "on a CPU only deterministic runs are compiled unasked"
-    if getattr(settings.model, "lora", None) is not None:
+    if settings.model.lora is not None:
         return "adapters are not compiled unasked"
-    network = getattr(model, "network", None)
+    network = network_of(model)
     if getattr(getattr(network, "config", None), "model_type", None) not in _TRIED:
         return f"only models of {', '.join(sorted(_TRIED))} are compiled unasked"
     return ""

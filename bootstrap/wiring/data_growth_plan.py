@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.state_store.tiered import TieredStateStore
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.bootstrap.run_folder.layout import RECORD
+from holdfast.configs.sections.data import FilesDataSettings
 from holdfast.domain.counting import counted
 from holdfast.domain.data.data_files import DataFiles, difference
 from holdfast.domain.data.data_growth import Growth
@@ -30,9 +31,13 @@ if TYPE_CHECKING:
 _FACT = "growth"
 
 
+def _grows(settings: TrainSettings) -> bool:
+    return isinstance(settings.data, FilesDataSettings) and settings.data.grow
+
+
 def may_grow(settings: TrainSettings, mode: str) -> bool:
     """Return whether the settings let the run take up files; raises ``ConfigurationError`` where it cannot."""
-    if not getattr(settings.data, "grow", False):
+    if not _grows(settings):
         return False
     if mode != "cache":
         msg = (
@@ -76,7 +81,7 @@ def leave_added_out(record: Mapping[str, Any], known: DataFiles, found: RunData,
 
     Held-out documents come from these alone, so that evaluations compare.
     """
-    if record.get(_FACT) or getattr(settings.data, "grow", False):
+    if record.get(_FACT) or _grows(settings):
         begun = found.source.only([file.name for file in known.files])
         return found if begun is None else replace(found, source=begun)
     return found

@@ -10,6 +10,7 @@ from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_da
 from holdfast.bootstrap.wiring.dataset_registry import hashing_phase
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
+from holdfast.configs.sections.data import FilesDataSettings
 from holdfast.configs.sections.tokenizer import TrainTokenizerSettings
 from holdfast.domain.data.data_files import DataFiles, difference, only_new
 from holdfast.domain.errors import StateError
@@ -74,7 +75,7 @@ def check_data(folder: SharedRunFolder, parts: DataParts, store: StateStore, *, 
 
 def _or_grow(record: Mapping[str, Any], identified: Identified, parts: DataParts) -> str:
     known, now = known_data(record), identified.files()
-    can_grow = hasattr(parts.settings.data, "grow") and parts.mode == "cache"
+    can_grow = isinstance(parts.settings.data, FilesDataSettings) and parts.mode == "cache"
     if not can_grow or may_grow(parts.settings, parts.mode) or known is None or now is None or not only_new(known, now):
         return ""
     return "set data.grow=true to take the new files up from the next epoch on, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
-from holdfast.configs.sections.optimizer import TorchOptimizerSettings
+from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, DeepspeedOptimizerSettings
 from holdfast.domain.checkpoints.reproducibility import AS_BEGUN
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def conditions(
     optimizer = settings.optimizer
     found = {"ranks": str(ranks), "deterministic": str(settings.run.deterministic)}
     found["data"] = f"changed on purpose, number {data_changes}" if data_changes else AS_BEGUN["data"]
-    if not isinstance(optimizer, TorchOptimizerSettings):
+    if not isinstance(optimizer, AccelerateOptimizerSettings | DeepspeedOptimizerSettings):
         return found
     import torch
 
@@ -33,11 +33,11 @@ def conditions(
     return found | {
         "optimizer.kind": optimizer.kind,
         "optimizer.precision": chosen["optimizer.precision"],
-        "optimizer.sharding": str(getattr(optimizer, "sharding", "")),
-        "optimizer.offload": str(getattr(optimizer, "offload", "")),
+        "optimizer.sharding": optimizer.sharding,
+        "optimizer.offload": str(optimizer.offload),
         "model.attention": chosen["model.attention"],
         "optimizer.micro_batch": str(micro_batch),
-        "model.compile": str(getattr(settings.model, "compile", "none")),
+        "model.compile": settings.model.compile,
         "device": device if is_cpu else torch.get_device_module(device).get_device_name(),
         "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if is_cpu else "",
         "threads": str(torch.get_num_threads()) if is_cpu else "",

@@ -37,7 +37,7 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
     precision, reason = lazy("holdfast.adapters.shared.device.device_selection:choose_precision")(
         optimizer.precision, device
     )
-    if optimizer.precision == "auto" and (file := getattr(optimizer, "config", None)) is not None:
+    if optimizer.precision == "auto" and (file := optimizer.config) is not None:
         path = str(find_file(Path(file)))
         if lazy("holdfast.adapters.optimizer.deepspeed_config:asks_for_bf16")(path):
             precision, reason = "bf16", f"{file} turns it on"
@@ -46,7 +46,7 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
     with telling_broken_library():
         from holdfast.adapters.shared.modeling.attention import choose_attention, register_attention
 
-    attention = getattr(settings.model, "attention", "auto")
+    attention = settings.model.attention
     if attention not in ("auto", *ATTENTION):
         register_attention(attention, load_plugin("attention", attention, built_in=ATTENTION))
     attention, _ = choose_attention(attention, device, "bf16" if precision == "fp8" else precision)
@@ -55,7 +55,7 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
 
 def checkpointing(settings: TrainSettings, precision: str) -> str | CheckpointBudget:
     """Return which layers of the model are computed again: a policy, or the budget that decides it and for what."""
-    policy: str = getattr(settings.model, "gradient_checkpointing", "none")
+    policy: str = settings.model.gradient_checkpointing
     if not policy.startswith(BUDGET):
         return policy
     optimizer, packing = settings.optimizer, settings.data.packing

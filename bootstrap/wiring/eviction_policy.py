@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
+from holdfast.bootstrap.wiring.plugins import has_methods, load_plugin, make_plugin
 from holdfast.domain.data.cache_eviction import FarthestNextUse, LeastRecentlyUsed, OwnLast
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def load_eviction(cache: CacheSettings, uses: Mapping[str, int]) -> EvictionPoli
         kind,
         new,
         cache.eviction_options or {},
-        is_one=lambda made: callable(getattr(made, "first_to_go", None)),
+        is_one=lambda made: has_methods(made, "first_to_go"),
         otherwise=" without first_to_go",
     )
     return OwnLast(uses.keys(), policy)

@@ -75,7 +75,7 @@ def _formula(parts: ModelParts) -> Callable[[int], float] | None:
             length=settings.data.row_length,
             engine=_engine(settings.optimizer, ranks),
             precision="fp32" if parts.hardware["optimizer.precision"] == "fp32" else "bf16",
-            is_loss_chunked=getattr(settings.model, "loss", "auto") != "plain",
+            is_loss_chunked=settings.model.loss != "plain",
             accumulates=True,
             is_masked=packing.kind != "sliding" or packing.stride != settings.data.row_length,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.wiring.broken_library import telling_broken_library
@@ -27,7 +28,5 @@ def lazy_attribute(target: str) -> Any:
     """Return the attribute that ``module:attribute`` (dots allowed behind the colon) names."""
     module, _, path = target.partition(":")
     with telling_broken_library():
-        found: Any = import_module(module)
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
+        found = import_module(module)
+    return attrgetter(path)(found)

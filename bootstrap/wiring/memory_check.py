@@ -44,7 +44,7 @@ def refuse_from_settings(settings: TrainSettings, num_ranks: int, *, is_from_out
     model = _described(settings)
     if model is None or is_from_outside:
         return None
-    device = getattr(settings.optimizer, "device", None)
+    device = settings.optimizer.device
     is_on_host = device == "cpu" or (
         device == "auto" and not any(map(os.path.exists, _ACCELERATORS)) and sys.platform == "linux"
     )
@@ -78,13 +78,14 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
     if not isinstance(settings.optimizer, TorchOptimizerSettings):
         return None
     is_shared_out = device not in ("cpu", "cuda") or not isinstance(settings.optimizer, AccelerateOptimizerSettings)
+    lora = settings.model.lora
     plan = MemoryPlan(
         optimizer_bytes=_OPTIMIZER_BYTES[settings.optimizer.algorithm],
         is_on_host=device == "cpu" or _is_offloaded(settings),
         num_parts=num_ranks if _may_shard(settings, device) else 1,
-        trains_all=_lora(settings) is None,
-        loads_weights=bool(getattr(settings.model, "loads_weights", False)),
-        weight_bytes=0.5 if getattr(_lora(settings), "quantize", "none") == "4bit" else 4,
+        trains_all=lora is None,
+        loads_weights=settings.model.loads_weights,
+        weight_bytes=0.5 if lora is not None and lora.quantize == "4bit" else 4,
         may_keep_8_bits=isinstance(settings.optimizer, AccelerateOptimizerSettings) and num_ranks == 1,
         only_built=is_shared_out,
     )
@@ -128,16 +129,12 @@ def _gpu(device: str | None, plan: MemoryPlan) -> MemoryCapacity | None:
 
 
 def _may_shard(settings: TrainSettings, device: str | None) -> bool:
-    sharding = getattr(settings.optimizer, "sharding", "ddp")
+    sharding = settings.optimizer.sharding
     return sharding == "fsdp2" or (sharding == "auto" and device == "cuda")
 
 
 def _is_offloaded(settings: TrainSettings) -> bool:
-    return getattr(settings.optimizer, "offload", False) is True
-
-
-def _lora(settings: TrainSettings) -> Any:
-    return getattr(settings.model, "lora", None)
+    return settings.optimizer.offload is True
 
 
 def _described(settings: TrainSettings) -> SizedModel | None:

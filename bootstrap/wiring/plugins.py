@@ -50,6 +50,11 @@ def make_plugin(
     return made
 
 
+def has_methods(made: object, *names: str) -> bool:
+    """Return whether ``made`` has methods of these ``names``."""
+    return all(callable(getattr(made, name, None)) for name in names)
+
+
 def build_plugin(port: str, kind: str, plugin: Any, /, *arguments: Any, **options: Any) -> Any:
     """Return what ``plugin`` makes of ``arguments`` and ``options``.
 

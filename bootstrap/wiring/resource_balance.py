@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.device.host_memory import give_back_freed
 from holdfast.application.handlers.balance_resources import BalanceResources
 from holdfast.application.resources.sampler import ResourceSampler
-from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
+from holdfast.bootstrap.wiring.plugins import has_methods, load_plugin, make_plugin
 from holdfast.domain.checkpoints.tiers import Hysteresis
 from holdfast.domain.resources.balance_policy import Balance
 from holdfast.domain.resources.balance_state import BalanceState
@@ -49,7 +49,7 @@ def load_policy(settings: ResourceSettings) -> BalancePolicy:
         kind,
         built_in[kind] if kind in built_in else load_plugin("balance", kind, built_in=built_in),
         settings.policy_options or {},
-        is_one=lambda made: all(callable(getattr(made, name, None)) for name in ("after_steps", "after_save")),
+        is_one=lambda made: has_methods(made, "after_steps", "after_save"),
         otherwise=" without after_steps or after_save",
     )
     return policy

@@ -100,7 +100,7 @@ def claim_archive(store: StateStore, run: str) -> None:
 
 def refuse_old_copies(settings: TrainSettings) -> None:
     """Raise ``ConfigurationError`` if the archive that a run is to begin with holds copies of an older run."""
-    archive = getattr(settings.state_store, "archive", None)
+    archive = settings.state_store.archive
     if archive is None:
         return
     from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
@@ -127,7 +127,7 @@ def archived_steps(directory: Path) -> Collection[int]:
 @contextmanager
 def archive_of(settings: TrainSettings, *, is_writing: bool) -> Iterator[CheckpointArchive | None]:
     """Give the archive of a run, None if it has none; for writing, once nobody else writes there."""
-    archive = getattr(settings.state_store, "archive", None)
+    archive = settings.state_store.archive
     if archive is None:
         yield None
         return

@@ -201,7 +201,7 @@ def _save(parts: RunParts) -> list[Subscription]:
 
 
 def _show_saves(parts: RunParts) -> ShowSaves:
-    has_archive = getattr(parts.settings.state_store, "archive", None) is not None
+    has_archive = parts.settings.state_store.archive is not None
     return ShowSaves(parts.host.show, "waiting for the archive" if has_archive else "")
 
 

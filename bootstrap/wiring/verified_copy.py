@@ -43,5 +43,5 @@ class VerifiedCopy:
 
 def scratch_of(settings: TrainSettings) -> Path | None:
     """Return where what was encrypted may lie for a while, None for anywhere."""
-    encryption = getattr(settings.state_store, "encryption", None)
+    encryption = settings.state_store.encryption
     return None if encryption is None else encryption.scratch

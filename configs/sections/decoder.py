@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -53,6 +53,11 @@ class DropoutSettings(Section):
 
 class DecoderModelSettings(Section):
     """The package's own decoder: like Llama, like GPT-2 or in between; the defaults are a small Llama."""
+
+    revision: ClassVar[str | None] = None
+    config: ClassVar[dict[str, Any] | None] = None
+    trust_remote_code: ClassVar[str | None] = None
+    trust_pickle: ClassVar[str | None] = None
 
     kind: Literal["decoder"] = Field(default="decoder", description="The decoder of this package.")
     path: Text | None = Field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -140,9 +140,25 @@ class HuggingFaceModelSettings(Section):
         return self.path is not None and self.pretrained is not False
 
 
+class PluginModelSettings(PluginSettings):
+    """A model of another package; it has none of the settings of the built-in ones."""
+
+    path: ClassVar[str | None] = None
+    revision: ClassVar[str | None] = None
+    config: ClassVar[dict[str, Any] | None] = None
+    loads_weights: ClassVar[bool] = False
+    trust_remote_code: ClassVar[str | None] = None
+    trust_pickle: ClassVar[str | None] = None
+    attention: ClassVar[str] = "auto"
+    loss: ClassVar[str] = "auto"
+    gradient_checkpointing: ClassVar[str] = "none"
+    compile: ClassVar[Compile] = "none"
+    lora: ClassVar[LoraSettings | None] = None
+
+
 ModelSettings = Annotated[
     Annotated[HuggingFaceModelSettings, Tag("huggingface")]
     | Annotated[DecoderModelSettings, Tag("decoder")]
-    | Annotated[PluginSettings, Tag(PLUGIN)],
+    | Annotated[PluginModelSettings, Tag(PLUGIN)],
     by_kind("huggingface", "decoder"),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
@@ -133,6 +133,8 @@ class TorchOptimizerSettings(StepSettings):
 class AccelerateOptimizerSettings(TorchOptimizerSettings):
     """An optimization algorithm under Hugging Face Accelerate."""
 
+    config: ClassVar[str | None] = None
+
     kind: Literal["accelerate"] = Field(
         default="accelerate", description="accelerate trains under Hugging Face Accelerate and torch."
     )
@@ -146,6 +148,8 @@ class AccelerateOptimizerSettings(TorchOptimizerSettings):
 
 class DeepspeedOptimizerSettings(TorchOptimizerSettings):
     """An optimization algorithm under DeepSpeed ZeRO."""
+
+    sharding: ClassVar[str] = ""
 
     kind: Literal["deepspeed"] = Field(default="deepspeed", description="deepspeed trains under DeepSpeed's ZeRO.")
     stage: Literal[1, 2, 3] | None = Field(
@@ -176,6 +180,12 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
 
 class PluginOptimizerSettings(StepSettings):
     """An optimizer that is not built in."""
+
+    device: ClassVar[str | None] = None
+    precision: ClassVar[str] = "fp32"
+    sharding: ClassVar[str] = ""
+    offload: ClassVar[bool] = False
+    config: ClassVar[str | None] = None
 
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")
 

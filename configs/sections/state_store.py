@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
@@ -136,6 +136,11 @@ class DiskStateStoreSettings(RetentionSettings):
 class MemoryStateStoreSettings(RetentionSettings):
     """Checkpoints in the memory of the process, which end with it."""
 
+    encryption: ClassVar[EncryptionSettings | None] = None
+    archive: ClassVar[ArchiveSettings | None] = None
+    audit: ClassVar[bool] = False
+    roles: ClassVar[tuple[str, ...]] = ("read", "write", "delete", "key")
+
     kind: Literal["memory"] = Field(
         default="memory", description="The memory of this process; nothing remains after its end."
     )
@@ -143,6 +148,11 @@ class MemoryStateStoreSettings(RetentionSettings):
 
 class PluginStateStoreSettings(RetentionSettings):
     """A state store that is not built in."""
+
+    encryption: ClassVar[EncryptionSettings | None] = None
+    archive: ClassVar[ArchiveSettings | None] = None
+    audit: ClassVar[bool] = False
+    roles: ClassVar[tuple[str, ...]] = ("read", "write", "delete", "key")
 
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")
 
