@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from hashlib import blake2b
 from itertools import chain
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn, final
 
 import tokenizers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.tokenizer.backends.text_pieces import pieces
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.domain.data.no_text import no_text
@@ -21,6 +19,7 @@ from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from holdfast.ports.data_source import DataSource, Unit
 
@@ -184,13 +183,7 @@ def _store(file: Path, serialized: str, report: Callable[[str], object]) -> None
     content = json.dumps({"blake2b": _digest(serialized), "tokenizer": serialized})
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=file.parent) as folder:
-            draft = Path(folder, file.name)
-            with draft.open("w", encoding="utf-8") as target:
-                target.write(content)
-                target.flush()
-                os.fsync(target.fileno())
-            draft.replace(file)
+        replace_file(file, content.encode(), is_shared=True)
     except OSError as error:
         report(f"the tokenizer cannot be stored in {file} ({error}): the next run trains it again")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
-from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_alike, regular
+from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_alike
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.aliases import with_current_names
@@ -145,13 +146,8 @@ class RunFolder:
 
 def replace_record(path: Path, text: str) -> None:
     """Replace ``run.json`` of the run folder ``path`` in one move; raises ``StateError`` if that cannot be."""
-    temporary = path / f".{RECORD}.new"
     try:
-        with open(temporary, "w", encoding="utf-8", opener=regular) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path / RECORD)
+        replace_file(path / RECORD, text.encode())
     except OSError as error:
         msg = f"{path / RECORD} cannot be written: {error.strerror}"
         raise StateError(msg) from error

@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, final
-from uuid import uuid4
 
+from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.sizes import shown_size
 
@@ -62,9 +62,7 @@ class Datasets:
         known[key] = entry
         with suppress(OSError):  # the next run hashes the files again
             self._folder.mkdir(exist_ok=True)
-            draft = path.with_name(f"{path.name}.{uuid4().hex[:8]}")
-            draft.write_text(json.dumps(dict(list(known.items())[-_MOST:])), encoding="ascii")
-            draft.replace(path)
+            replace_file(path, json.dumps(dict(list(known.items())[-_MOST:])).encode(), is_shared=True)
 
     def _find(self, reader: TextReader, key: str) -> str:
         files = None if self._is_secret else reader.source.files()

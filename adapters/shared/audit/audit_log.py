@@ -14,6 +14,7 @@ from holdfast.adapters.shared.audit.audit_entry import (
     new_line,
     read_line,
 )
+from holdfast.adapters.shared.files.atomic_replace import move_into_place
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.domain.errors import StateError
 
@@ -119,9 +120,7 @@ class AuditLog:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before it has the name under which others look
             _copy(self._file, file, end)
             _write(file, line)
-            os.fsync(file)
-            successor.replace(self._path)
-            _sync_folder(self._path.parent)
+            move_into_place(successor, self._path)
         except BaseException:
             os.close(file)
             raise

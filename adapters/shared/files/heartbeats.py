@@ -6,7 +6,8 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
-from holdfast.adapters.shared.files.regular_file import check_regular, read_regular
+from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.domain.fault_tolerance.liveness import Heartbeat
 
 if TYPE_CHECKING:
@@ -25,12 +26,9 @@ class HeartbeatFiles:
 
     def tell(self, beat: Heartbeat) -> None:
         """Replace what this rank has told; a disk that refuses is told of by those who save."""
-        temporary = self._path.with_suffix(".tmp")
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
-            check_regular(temporary)
-            temporary.write_text(json.dumps(beat.to_json()), encoding="utf-8")
-            temporary.replace(self._path)
+            replace_file(self._path, json.dumps(beat.to_json()).encode(), is_durable=False)
 
     def all(self) -> Sequence[Heartbeat]:
         """Return what each rank told last."""

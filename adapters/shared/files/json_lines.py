@@ -11,7 +11,8 @@ import shutil
 from collections import deque
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.atomic_replace import move_into_place
+from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.regular_file import open_regular, regular
 from holdfast.domain.errors import StateError
 
@@ -85,7 +86,8 @@ class JsonLines:
         try:
             self._remove_torn()
             if _copy_kept(self._path, shortened, keep):
-                _replace(self._path, shortened)
+                shutil.copymode(self._path, shortened)
+                move_into_place(shortened, self._path)
         except OSError as error:
             msg = f"{self._path} cannot be shortened, {explain(error)}"
             raise StateError(msg) from error
@@ -222,11 +224,3 @@ def _copy_kept(source: Path, target: Path, keep: Callable[[Mapping[str, Any]], b
             if wanted:
                 kept.write(line if ended else line + b"\n")
     return differs
-
-
-def _replace(path: Path, successor: Path) -> None:
-    files = FileOperations()
-    shutil.copymode(path, successor)
-    files.sync_file(successor)
-    files.rename(successor, path)
-    files.sync_folder(path.parent.resolve())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, final
 
+from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.regular_file import read_regular
 from holdfast.domain.training.micro_batch import MicroBatchState
 
@@ -46,13 +46,8 @@ class MicroBatchRecord:
     def write(self, known: MicroBatchState) -> None:
         """Remember ``known``, in one move."""
         record = {"key": self._key, "rows": known.rows, "shortages": known.shortages}
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(record, file)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
+            replace_file(self._path, json.dumps(record).encode(), is_shared=True)
         except OSError as error:
             self._say(f"{self._path} cannot be written ({error.strerror}): the micro-batch is not remembered")
