@@ -68,7 +68,7 @@ def _private_bytes(path: Path) -> bytes:
 
 def _check_private(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        msg = f"the key file {path} is no file: name one that holds the key"
+        msg = f"the key file {path} is not a file: name a file that holds the key"
         raise ConfigurationError(msg)
     if status.st_uid != os.geteuid():
         msg = f"the key file {path} belongs to another user, who can change it: use a file of your own"

@@ -1,4 +1,4 @@
-"""Keys that are at hand as bytes, and how they wrap data keys."""
+"""Wraps data keys with keys held as bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class KeyRing:
         if cipher is None:
             msg = (
                 f"the data key was wrapped by the key {wrapped.key_id[:64]!r}, and those at hand are "
-                f"{', '.join(self._ciphers)}: add that one as an old key"
+                f"{', '.join(self._ciphers)}: add that key as an old one"
             )
             raise StateError(msg)
         nonce, encrypted = wrapped.data[:_NONCE_SIZE], wrapped.data[_NONCE_SIZE:]
@@ -56,8 +56,8 @@ class KeyRing:
             return cipher.decrypt(nonce, encrypted, _authenticated(wrapped.key_id, context))
         except (InvalidTag, ValueError) as error:  # a nonce that was cut short is a ValueError
             msg = (
-                f"the data key that the key {wrapped.key_id} wrapped cannot be authenticated: it was changed, or put "
-                "there from elsewhere; use another copy"
+                f"the data key that the key {wrapped.key_id} wrapped cannot be authenticated: it was changed or "
+                "moved; use another copy"
             )
             raise AuthenticationError(msg) from error
 

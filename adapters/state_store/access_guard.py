@@ -1,4 +1,4 @@
-"""What a process may do with a store, and who hears of it."""
+"""Roles of a process with respect to a state store, and the record of their use."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class AccessGuard:
         try:
             self._record("AccessRefused", {"role": str(role), "to": what})
         except StateError as error:
-            _log.warning("a refusal is not in the audit: %s", error)
+            _log.warning("a refusal could not be recorded in the audit: %s", error)
         msg = (
-            f"{what} needs the role {role}, and state_store.roles has {', '.join(self._roles) or 'none'}: leave it to "
-            "somebody who has it, or name that role too"
+            f"{what} needs the role {role}, and state_store.roles has {', '.join(self._roles) or 'none'}: run it "
+            "as a process that has it, or add that role"
         )
         raise ConfigurationError(msg)
 

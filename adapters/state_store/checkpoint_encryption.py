@@ -1,4 +1,4 @@
-"""Encrypted checkpoints: a data key each, wrapped by a key that stays with its provider."""
+"""Encryption of checkpoints: a data key for each, wrapped by the provider's key."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class CheckpointEncryption:
             opened.files += [_decrypt(files, folder, stored, cipher, opened.folder) for stored in manifest.files]
         except OSError as error:
             msg = (
-                f"{folder} cannot be decrypted into {self._scratch}, {explain(error)}, or name another place in memory "
+                f"{folder} cannot be decrypted into {self._scratch}, {explain(error)}, or choose another one in memory "
                 "with state_store.encryption.scratch"
             )
             raise StateError(msg) from error
@@ -131,7 +131,7 @@ def _decrypt(
     check_hash(files, folder, stored, 1)
     if refused is not None:
         raise refused
-    raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, f"{stored.path!r} gives other bytes each time that it is read")
+    raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, f"{stored.path!r} returns different bytes each time it is read")
 
 
 def _context(save_id: str) -> bytes:

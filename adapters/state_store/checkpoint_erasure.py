@@ -1,4 +1,4 @@
-"""Checkpoints that nobody can read any more: their wrapped keys are destroyed, and the rest is deleted."""
+"""Erases checkpoints: destroys their wrapped keys, then deletes the rest."""
 
 from __future__ import annotations
 

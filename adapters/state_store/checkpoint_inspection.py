@@ -1,4 +1,4 @@
-"""What lies in a store on disk and whether it verifies, told without changing anything there."""
+"""Inspects and verifies the checkpoints of a store on disk without changing anything."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class CheckpointInspector:
         """Return what lies in ``folder``; raises ``StateError`` if it is no longer there."""
         report = self._checkpoint(folder)
         if report is None:
-            msg = f"{folder} has gone meanwhile: the run that trains may have deleted it as too old"
+            msg = f"{folder} was deleted meanwhile: the running training may have applied its retention"
             raise StateError(msg)
         return report
 

@@ -1,4 +1,4 @@
-"""Stored checkpoints, verified and opened."""
+"""Verifies and opens stored checkpoints."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class CheckpointReader:
         require_sound(self._files, folder, manifest, hashing=False)
         if self._encryption is None:
             key = manifest.wrapped_key.key_id
-            msg = f"{folder} is encrypted by the key {key}: name the key with state_store.encryption.key"
+            msg = f"{folder} is encrypted with the key {key}: name that key with state_store.encryption.key"
             raise StateError(msg)
         return self._encryption.open(self._files, folder, manifest)
 

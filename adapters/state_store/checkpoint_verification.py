@@ -1,4 +1,4 @@
-"""Whether a stored checkpoint is what was saved."""
+"""Verifies that a stored checkpoint is what was saved."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _read_committed(files: FileOperations, folder: Path) -> Manifest:
     except OtherSchemaError as error:
         msg = (
             f"{folder} was written by another version, with schema {error} where this one has {SCHEMA}: "
-            "use that version, or start anew with --fresh"
+            "use that version, or start a new run with --fresh"
         )
         raise StateError(msg) from error
 

@@ -1,4 +1,4 @@
-"""A checkpoint under way: written, hashed and made durable before it gets its name."""
+"""Writes a checkpoint into a staging folder: hashed and durable before it is published."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class CheckpointWriter:
 
     def _joined_cipher(self, save_id: str, key: WrappedKey) -> FileCipher:
         if self.encryption is None:
-            msg = f"rank 0 encrypts by the key {key.key_id}: give all processes the same state_store.encryption"
+            msg = f"rank 0 encrypts with the key {key.key_id}: give all processes the same state_store.encryption"
             raise StateError(msg)
         return self.encryption.join(save_id, key)
 
@@ -130,7 +130,7 @@ def _check_part_names(snapshot: Snapshot) -> None:
     try:
         check_names(part.name for part in snapshot.parts)
     except CorruptCheckpoint as corruption:
-        msg = f"step {snapshot.progress.step} cannot be saved, its parts are at fault: {corruption}"
+        msg = f"step {snapshot.progress.step} cannot be saved because its parts have invalid names: {corruption}"
         raise StateError(msg) from corruption
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a stored checkpoint."""
+"""The kinds of corruption of a stored checkpoint."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class DiskStateStore(StateStore):
                 manifest = self._writer.write(snapshot, staging, generation=number)
                 self._folder.publish(staging, target)
             except OSError as error:
-                msg = f"{target} could not be saved and older checkpoints are as before, {explain(error)}"
+                msg = f"{target} could not be saved, and older checkpoints are unchanged, {explain(error)}"
                 raise StateError(msg) from error
             finally:
                 self._folder.discard(staging)
@@ -246,4 +246,4 @@ class DiskStateStore(StateStore):
             yield
         except (OSError, StateError) as error:
             why = explain(error) if isinstance(error, OSError) else error
-            _log.warning("deleting under %s is put off until the next save, %s", self._folder.root, why)
+            _log.warning("deleting under %s is postponed until the next save, %s", self._folder.root, why)

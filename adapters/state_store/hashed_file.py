@@ -1,4 +1,4 @@
-"""Files that are hashed while they are read, so that what is used is what was verified."""
+"""Files that are hashed while they are read, so that the bytes in use are the bytes that were verified."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class VerifiedPieces:
             tries = (self._read(number) for _ in range(2))
             found = next((piece for piece in tries if blake3(piece).digest() == self._hashes[number]), None)
             if found is None:
-                msg = f"{self._name} gives other bytes each time that it is read: check the disk and the memory"
+                msg = f"{self._name} returns different bytes each time it is read: check the disk and the memory"
                 raise StateError(msg)
             self._kept = (number, found)
         return self._kept[1]

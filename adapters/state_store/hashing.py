@@ -1,4 +1,4 @@
-"""What lies in a folder, and its hash, without following a link."""
+"""Lists and hashes the files of a folder without following links."""
 
 from __future__ import annotations
 

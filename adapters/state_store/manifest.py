@@ -1,4 +1,4 @@
-"""The description of a stored checkpoint: what it holds, to the byte."""
+"""The manifest of a stored checkpoint: its content, to the byte."""
 
 from __future__ import annotations
 

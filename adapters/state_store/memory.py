@@ -107,8 +107,8 @@ class MemoryStateStore(BasicStateStore):
             check_names(part.name for part in snapshot.parts)
             return {part.name: b"".join(part.chunks()) for part in snapshot.parts if isinstance(part, StatePart)}
         except (CorruptCheckpoint, OSError) as error:
-            why = explain(error) if isinstance(error, OSError) else f"its parts are at fault: {error}"
-            msg = f"step {snapshot.progress.step} could not be kept in memory, {why}"
+            why = explain(error) if isinstance(error, OSError) else f"its parts have invalid names: {error}"
+            msg = f"step {snapshot.progress.step} could not be stored in memory, {why}"
             raise StateError(msg) from error
 
     def _new_folder(self) -> Path:

@@ -1,4 +1,4 @@
-"""How the ranks that write one checkpoint find each other: by small files in its draft, without a word between them.
+"""The rendezvous of the ranks that write one checkpoint: small files in its staging folder, and no collectives.
 
     .ranks/open.json         the first rank has made the draft; with it comes the key that the files are encrypted by
     .ranks/rank-00001.json   that rank's files are durable: their sizes and hashes, or the problem that it had
@@ -53,7 +53,7 @@ def await_key(files: FileOperations, folder: Path, share: StateShare) -> Wrapped
     while (record := _read(files, folder / RANKS / _OPEN)) is None:
         if share.is_over() or time.monotonic() > deadline:
             patience = f"{share.patience:.0f} s"
-            msg = f"rank 0 did not begin {folder} within {patience}, or has left: look for the error in its output"
+            msg = f"rank 0 did not create {folder} within {patience}, or has exited: look for the error in its output"
             raise StateError(msg)
         time.sleep(_POLL_SECONDS)
     return key_from_record(record.get("encryption"))
@@ -86,7 +86,7 @@ def await_reports(files: FileOperations, folder: Path, share: StateShare) -> Seq
             if share.is_over() or time.monotonic() > deadline:
                 msg = (
                     f"rank {missing[0]} of {share.num_ranks} did not write its part within {share.patience:.0f} s, "
-                    "or has left: look for the error in its output"
+                    "or has exited: look for the error in its output"
                 )
                 raise StateError(msg)
             time.sleep(_POLL_SECONDS)
@@ -182,5 +182,5 @@ def _files_in(record: Mapping[str, Any], rank: int) -> Sequence[CheckpointFile]:
     try:
         return stored_files(record.get("files"))
     except CorruptCheckpoint as corruption:
-        msg = f"rank {rank} has told what it wrote in another form than this version does: {corruption}"
+        msg = f"rank {rank} described its files in the form of another version: {corruption}"
         raise StateError(msg) from corruption

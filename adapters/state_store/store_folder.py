@@ -1,4 +1,4 @@
-"""Where a run's checkpoints lie, and the moves between there, quarantine and trash, durable one by one."""
+"""The folders of a run's checkpoints, and durable moves between checkpoints, quarantine and trash."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class StoreFolder:
     def check_not_erased(self) -> None:
         """Raise ``StateError`` if checkpoints were erased here: who finds no others must not begin anew unawares."""
         if _children(self._erased):
-            msg = f"checkpoints of {self.root} were erased and none is left: start anew with --fresh"
+            msg = f"checkpoints of {self.root} were erased and none is left: start a new run with --fresh"
             raise StateError(msg)
 
     def all_folders(self) -> Sequence[Path]:
@@ -199,7 +199,7 @@ class StoreFolder:
 
     def _check_stored(self, step: int) -> None:
         if not is_there(self.checkpoint(step)):
-            msg = f"{self.checkpoint(step)} is not there: name a step that inspect shows"
+            msg = f"{self.checkpoint(step)} does not exist: name a step that inspect shows"
             raise StateError(msg)
 
     def _move(self, folder: Path, place: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Moving copies of checkpoints between the disk and the archive."""
+"""Moves copies of checkpoints between the disk and the archive."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class TierMigrator:
             while (leaving := self._next_to_leave(self._budget, phase)) is not None:
                 self._evict(leaving)
         except (StateError, CorruptCheckpoint) as error:
-            _log.warning("making room on the disk is put off until the next copy: %s", error)
+            _log.warning("freeing disk space is postponed until the next copy: %s", error)
 
     def delete_superseded(self, step: int) -> None:
         """Delete from the archive the copies of steps after ``step``: the run has gone back from them."""
@@ -126,7 +126,7 @@ class TierMigrator:
         try:
             self._apply_retention(retention, saved)
         except StateError as error:
-            _log.warning("deleting from the archive is put off until the next copy: %s", error)
+            _log.warning("deleting from the archive is postponed until the next copy: %s", error)
 
     def _apply_retention(self, retention: Retention, saved: int) -> None:
         if not self._disk.guard.allows(Role.DELETE):

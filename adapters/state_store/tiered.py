@@ -1,4 +1,4 @@
-"""Checkpoints on disk, and copies of them at a place that outlives the machine."""
+"""Checkpoints on disk, with copies in an archive that outlives the machine."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TieredStateStore(StateStore):
         writes there, or if it cannot be reached.
         """
         if not self._lease.acquire(should_stop):
-            msg = f"{self._archive.name} was not free yet when the run was asked to stop: the same command waits again"
+            msg = f"{self._archive.name} was still leased by another run at the stop: the same command waits again"
             raise StateError(msg)
         with held(self._lease):
             if self._disk.guard.allows(Role.DELETE):
@@ -198,7 +198,9 @@ class TieredStateStore(StateStore):
     def flush(self) -> None:
         self._disk.flush()
         if not self._queue.wait(self._patience):
-            _log.warning("not archived within %.0f s: the next start continues with it", self._patience)
+            _log.warning(
+                "the archive is not complete after %.0f s: the next start continues the upload", self._patience
+            )
 
     def _fetch_later_than(self, info: CheckpointInfo | None, rejected: MutableSequence[Rejected]) -> bool:
         """Bring the newest copy after ``info`` that verifies to the disk; return whether there is one."""
@@ -261,7 +263,7 @@ def recall(store: StateStore, name: str) -> tuple[Loaded, bytes | None]:
         try:
             found.append(read_whole(folder / name, open_file))
         except OSError as error:
-            msg = f"{folder} holds no {name}, without which nobody can tell what it is of: {error.strerror}"
+            msg = f"{folder} holds no {name}, which identifies its run: {error.strerror}"
             raise StateError(msg) from error
 
     loaded = store.restore(take)

@@ -1,4 +1,4 @@
-"""Which checkpoints are to be copied to the archive, and how far each has come."""
+"""The queue of checkpoints to be copied to the archive, and the state of each copy."""
 
 from __future__ import annotations
 

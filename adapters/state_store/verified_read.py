@@ -1,4 +1,4 @@
-"""Checkpoints that are verified while they are read, so that a large state is read once."""
+"""Verifies checkpoints while they are read, so that a large state is read only once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room in a cache: what is there, and what goes when more comes."""
+"""The disk budget of a token cache, and the eviction of shards that exceed it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class MemoryTokenCache(BasicTokenSource, TokenCache):
     def _entry(self, shard: TokenShard) -> _Entry:
         entry = self._entries.get(shard.name)
         if entry is None or entry.shard != shard:
-            msg = f"the shard {shard.name!r} is no longer in the token cache: run again, and it is made again"
+            msg = f"the shard {shard.name!r} is no longer in the token cache: run the same command to tokenize it again"
             raise TokensLost(msg)
         return entry
 

@@ -1,4 +1,4 @@
-"""Flat files of token ids, ``.npy`` and ``.bin``, read where they lie."""
+"""Flat files of token ids, ``.npy`` and ``.bin``, memory-mapped in place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def binary_shards(
     index = derived.get(folder / "documents.safetensors", lambda: _scan(file, ids, options))
     offsets, content = index["offsets"], index["content"].tobytes().hex()
     if offsets[-1] != len(ids):
-        msg = f"{file.name} changed while it was read: start again once nobody writes to it"
+        msg = f"{file.name} changed while it was read: run the same command once no process writes to it"
         raise DataError(msg)
     for number, (first, last) in enumerate(_cuts(offsets, options.shard_tokens)):
         begin, end = int(offsets[first]), int(offsets[last])
@@ -70,11 +70,13 @@ def _open_raw(file: TokenFile, dtype: str) -> NDArray[np.integer[Any]]:
     told, header = _told_by_header(file.path)
     kind = dtype if dtype != "auto" else told or _told_beside(file) or "uint16"
     if kind not in _RAW:
-        msg = f"{file.name} is said to hold {kind}, and ids are one of {', '.join(_RAW)}: correct the dtype"
+        msg = f"{file.name} is declared to hold {kind}, but ids must be one of {', '.join(_RAW)}: correct the dtype"
         raise DataError(msg)
     width = np.dtype(_RAW[kind]).itemsize
     if (size - header) % width:
-        msg = f"{file.name} has {size} bytes, which is no whole number of {kind}: check the file and the dtype"
+        msg = (
+            f"{file.name} has {size} bytes, which is not a multiple of the size of {kind}: check the file and the dtype"
+        )
         raise DataError(msg)
     if size == header:
         return np.zeros(0, _RAW[kind])
@@ -100,7 +102,7 @@ def _told_beside(file: TokenFile) -> str | None:
                 record: Mapping[str, Any] = json.loads(path.read_bytes())
                 return str(record["dtype"])
             except (ValueError, KeyError, TypeError) as error:
-                msg = f"{path} does not tell the dtype of {file.name}: write {{'dtype': 'uint16'}} or the like there"
+                msg = f"{path} does not give the dtype of {file.name}: write {{'dtype': 'uint16'}} or the like there"
                 raise DataError(msg) from error
     return None
 
@@ -132,7 +134,7 @@ def _open(
 ) -> Tokens:
     first, last = documents
     if not file.path.exists() or stamp_of(file.path) != file.stamp:
-        msg = f"{file.name} is gone or was changed since this run began: put it back, or start again to read it anew"
+        msg = f"{file.name} is gone or was changed since this run began: restore it, or start again to read it anew"
         raise DataError(msg)
     index = derived.get(folder / "documents.safetensors", lambda: _scan(file, open_flat(file, options.dtype), options))
     offsets, hashes = index["offsets"][first : last + 1], index["hashes"][first:last]

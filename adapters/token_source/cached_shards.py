@@ -1,4 +1,4 @@
-"""Shards of a token cache, read as they are."""
+"""Reads the shards of a token cache as they are."""
 
 from __future__ import annotations
 

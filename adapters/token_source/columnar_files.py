@@ -1,4 +1,4 @@
-"""Tables with a column of token ids, Parquet and Arrow, converted once into arrays that can be mapped."""
+"""Parquet and Arrow files with a column of token ids, converted once into arrays that can be mapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of token ids a path leads to, and bringing distant ones here."""
+"""Finds the files of token ids at a path, and downloads remote ones."""
 
 from __future__ import annotations
 
@@ -109,9 +109,7 @@ def _fixed_part(path: str) -> str:
 
 def _check_suffix(name: str) -> None:
     if _suffix(name) not in SUFFIXES:
-        msg = (
-            f"the suffix of {name} does not tell how its token ids are stored: it must be one of {', '.join(SUFFIXES)}"
-        )
+        msg = f"the suffix of {name} does not say how its token ids are stored: it must be one of {', '.join(SUFFIXES)}"
         raise DataError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Documents in a flat array of token ids: where they end, and what identifies them."""
+"""Document boundaries and hashes in a flat array of token ids."""
 
 from __future__ import annotations
 

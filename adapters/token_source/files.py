@@ -1,4 +1,4 @@
-"""Files of token ids that somebody else has made."""
+"""Files of token ids that other programs have made."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class FilesTokenSource(BasicTokenSource):
     def _piece(self, shard: TokenShard) -> FileShard:
         piece = self._found().get(shard.name)
         if piece is None or piece.shard != shard:
-            msg = f"{shard.name} is not what is among these files now: start again, and they are read anew"
+            msg = f"{shard.name} is not what is among these files now: run the same command to read the files again"
             raise DataError(msg)
         return piece
 

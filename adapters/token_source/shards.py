@@ -1,4 +1,4 @@
-"""What kinds of files have in common: how they are read, and the shards that come of them."""
+"""Values that all kinds of token files share: read options, and the shards made of a file."""
 
 from __future__ import annotations
 

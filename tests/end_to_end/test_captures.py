@@ -151,7 +151,7 @@ def test_a_full_disk_is_one_trouble(tmp_path, columns):
     ) as terminal:
         assert terminal.end() == 4, terminal.text
     printed = terminal.text.replace("\r\n", " ")
-    assert printed.count("older checkpoints are as before") == 1
+    assert printed.count("older checkpoints are unchanged") == 1
     assert not re.search(r"\w+Error|SaveOnFailure|RunFailed", printed)
     assert max(map(len, terminal.lines)) <= columns, max(terminal.lines, key=len)
 

@@ -49,5 +49,7 @@ def test_a_run_leaves_no_word_and_is_erased_for_good(tmp_path, monkeypatch):
     assert run_here("erase", "runs/default", "1", "2", "--yes", cwd=tmp_path).returncode == 0
     resumed = run_here("train", *settings, *ENCRYPTED, "run.budget.steps=3", cwd=tmp_path)
     assert resumed.returncode == 4
-    assert resumed.stderr.strip().splitlines()[-1].endswith("were erased and none is left: start anew with --fresh")
+    assert (
+        resumed.stderr.strip().splitlines()[-1].endswith("were erased and none is left: start a new run with --fresh")
+    )
     assert run_here("audit", "runs/default", cwd=tmp_path).returncode == 0

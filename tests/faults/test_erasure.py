@@ -75,7 +75,7 @@ def test_no_key_is_left(full, store_in):
     assert sorted(left) == ["erased/checkpoint-1/ERASED.json", "erased/checkpoint-2/ERASED.json"]
     assert not any(key in data for key in keys for data in left.values())
     assert [name for name, _ in erased_in(full)] == ["checkpoint-1", "checkpoint-2"]
-    with pytest.raises(StateError, match="were erased and none is left: start anew with --fresh"):
+    with pytest.raises(StateError, match="were erased and none is left: start a new run with --fresh"):
         store_in(full).load()
 
 

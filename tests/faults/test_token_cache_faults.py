@@ -277,7 +277,7 @@ def test_a_damaged_byte_is_found_and_made_good(root, name):
         path.unlink()
         if damage in changed:
             path.write_bytes(changed[damage])
-        with pytest.raises(TokensLost, match=r"'1'.*run again"):
+        with pytest.raises(TokensLost, match=r"'1'.*run the same command"):
             tokens.open(shard)
         assert tokens.missing(NAMES) == ["1"]
         mended = finish(root)

@@ -132,7 +132,7 @@ def test_a_holder_that_lives_keeps_its_lease(objects):
     waiting = lease_on(objects, clock, "there", sleep=sleep)
     with pytest.raises(StateError, match=r"held by process \d+ on here: stop that run"):
         waiting.acquire()
-    with pytest.raises(StateError, match="not this process's"):
+    with pytest.raises(StateError, match="is leased by another process"):
         waiting.renew()
     holder.renew()
 
@@ -243,7 +243,7 @@ def test_a_fenced_writer_commits_nothing(objects, tmp_path):
         try:
             change()
         except StateError as error:
-            assert "not this process's" in str(error)  # noqa: PT017
+            assert "is leased by another process" in str(error)  # noqa: PT017
     assert content_of(objects) == before
     archive = CheckpointArchive(objects, lease=other)
     archive.sweep()

@@ -71,7 +71,7 @@ def test_each_shard_has_a_key_of_its_own(tmp_path):
     (first / "tokens.bin").write_bytes((second / "tokens.bin").read_bytes())
     damaged = json.loads((first / "manifest.json").read_bytes())["name"]
     cache = cache_in(tmp_path / "cache", KEY)
-    with pytest.raises(DataError, match=f"'{damaged}'.*cannot be authenticated.*run again"):
+    with pytest.raises(DataError, match=f"'{damaged}'.*cannot be authenticated.*run the same command"):
         [cache.open(shard) for shard in cache.shards()]
 
 
@@ -81,7 +81,7 @@ def test_without_its_key_a_cache_is_left_alone(tmp_path):
     with pytest.raises(ConfigurationError, match=r"encrypted: name their key with data\.cache\.encryption\.key_from"):
         cache_in(tmp_path / "cache").missing("a")
     for act in (lambda cache: cache.missing("a"), lambda cache: cache.put("a", [], {})):
-        with pytest.raises(StateError, match=r"data\.cache\.encryption.*add that one as an old key"):
+        with pytest.raises(StateError, match=r"data\.cache\.encryption.*add that key as an old one"):
             act(cache_in(tmp_path / "cache", OTHER))
     assert told(tmp_path / "cache") == before
     assert cache_in(tmp_path / "cache", OTHER, KEY).missing("ab") == ["b"]

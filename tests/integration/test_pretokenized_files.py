@@ -145,7 +145,7 @@ def test_a_negative_id_is_refused(tmp_path, read):
         ("a.npy", lambda path: np.save(path, np.zeros(3)), "float64"),
         ("a.npy", lambda path: np.save(path, np.array([{}]), allow_pickle=True), "cannot be read"),
         ("a.npy", lambda path: path.write_bytes(b"no array"), "cannot be read"),
-        ("a.bin", lambda path: path.write_bytes(b"odd"), "no whole number of uint16"),
+        ("a.bin", lambda path: path.write_bytes(b"odd"), "not a multiple of the size of uint16"),
         ("a.parquet", lambda path: path.write_bytes(b"no table"), "cannot be read"),
         ("a.arrow", lambda path: path.write_bytes(b"no table"), "cannot be read"),
         (

@@ -116,7 +116,7 @@ def test_slices_that_make_no_whole_are_refused():
     """A rank's file that is missing, and slices that leave a gap, are an error and not zeros."""
     files = cut(TENSORS, (0.2, 0.6))
     for names in (["part-0", "part-2"], ["part-1", "part-2"], ["part-0", "part-1"]):
-        with pytest.raises(StateError, match="do not make up all of it"):
+        with pytest.raises(StateError, match="do not cover all of it"):
             b"".join(ConsolidatedTensors("model", names).chunks(partial(read, files)))
 
 

@@ -80,7 +80,7 @@ def read_line(line: bytes, key: bytes | None) -> AuditEntry:
             return AuditEntry(**record, hash=digest)
     except (ValueError, RecursionError):
         pass  # whoever has no key to protect the chain can give any line its hash
-    msg = "is no entry, although its hash is right: somebody wrote it"
+    msg = "is no valid entry, although its hash is right: it was forged"
     raise MalformedEntryError(msg)
 
 

@@ -1,4 +1,4 @@
-"""The one writer of an audit file."""
+"""The only writer of an audit file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an audit file is what was written."""
+"""Verifies that an audit file is unchanged since it was written."""
 
 from __future__ import annotations
 

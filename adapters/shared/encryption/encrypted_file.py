@@ -1,4 +1,4 @@
-"""Encrypted files that are read at any place."""
+"""Encrypted files with random access."""
 
 from __future__ import annotations
 

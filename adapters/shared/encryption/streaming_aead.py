@@ -127,7 +127,7 @@ class SegmentCipher:
 
     def __init__(self, key: bytes, associated_data: bytes, header: bytes, name: str = "") -> None:
         if len(key) != KEY_SIZE:
-            msg = f"a key must have {KEY_SIZE} bytes, not {len(key)}"
+            msg = f"a key must be {KEY_SIZE} bytes long, not {len(key)}"
             raise ValueError(msg)
         self.header = header
         self._name = name
@@ -182,7 +182,7 @@ def _cut(chunks: Iterable[Buffer], sizes: Iterator[int]) -> Iterator[tuple[_Byte
 def refusal(name: str, segment: int) -> AuthenticationError:
     """Return the error about a segment of ``name`` that is not what was written."""
     msg = (
-        f"{name} cannot be authenticated at its segment {segment}: it was changed, cut or put there from elsewhere, or "
-        "the key is another one; use the key that it was written with, or another copy of it"
+        f"{name} cannot be authenticated at its segment {segment}: it was changed, truncated or moved, or "
+        "the key is wrong; use the key that it was written with, or another copy of the file"
     )
     return AuthenticationError(msg)

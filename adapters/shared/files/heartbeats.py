@@ -1,4 +1,4 @@
-"""Signs of life of the ranks of a run, in its folder."""
+"""Heartbeats of the ranks of a run, as files in its folder."""
 
 from __future__ import annotations
 

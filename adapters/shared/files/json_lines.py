@@ -101,7 +101,7 @@ class JsonLines:
                 self._write_waiting()
         if lost := len(self._waiting) + self._dropped:
             told = "1 record" if lost == 1 else f"{lost} records"
-            _log.warning("lost, as the disk did not take them: %s of %s", told, self._path)
+            _log.warning("lost, because the disk did not accept them: %s of %s", told, self._path)
         self._waiting.clear()
         self._waiting_bytes, self._dropped, self._refused = 0, 0, False
         self._let_go()
@@ -123,8 +123,8 @@ class JsonLines:
             if not self._refused:
                 self._refused = True
                 msg = (
-                    f"a record cannot be added to {self._path}, {explain(error)}; it and those that follow are "
-                    "kept, and written as soon as they can be"
+                    f"a record cannot be added to {self._path}, {explain(error)}; it and later ones are "
+                    "kept in memory and written as soon as possible"
                 )
                 raise StateError(msg) from error
         else:
@@ -140,7 +140,7 @@ class JsonLines:
     def _drop(self) -> None:
         self._dropped += 1
         if self._dropped == 1:
-            msg = f"more records wait to be added to {self._path} than can be kept: those that follow are lost"
+            msg = f"more records wait to be added to {self._path} than memory may hold: later ones are lost"
             raise StateError(msg)
 
     def _let_go(self) -> None:

@@ -1,4 +1,4 @@
-"""A small file that remembers which micro-batches fit into memory."""
+"""A small file that remembers which micro-batch sizes fit into memory."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class MicroBatchRecord:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            self._say(f"{self._path} is left alone, as it cannot be read: {type(error).__name__}")
+            self._say(f"{self._path} is ignored, as it cannot be read: {type(error).__name__}")
             return None
         if not are_counts:
-            self._say(f"{self._path} is left alone, as it holds something else than counts")
+            self._say(f"{self._path} is ignored, as it holds values that are not counts")
         return MicroBatchState(rows, shortages) if are_counts and of_this else None
 
     def write(self, known: MicroBatchState) -> None:

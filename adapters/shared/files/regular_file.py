@@ -1,4 +1,4 @@
-"""Files of a run folder, which somebody else may have made: only a regular file is opened, and nothing hangs."""
+"""Opens regular files only, so that a pipe or a device in a run folder made elsewhere cannot block the process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_alike(path: Path) -> bytes:
         first, second = read_regular(path), read_regular(path)
         if first == second:  # else it was replaced meanwhile, or read wrong
             return first
-    raise OSError(errno.EIO, "it gives other bytes each time that it is read", str(path))
+    raise OSError(errno.EIO, "it returns different bytes each time it is read", str(path))
 
 
 def regular(path: str, flags: int) -> int:

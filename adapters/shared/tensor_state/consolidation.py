@@ -1,4 +1,4 @@
-"""Files that the first rank makes of the slices that all ranks have written."""
+"""Files that the first rank consolidates from the slices that all ranks have written."""
 
 from __future__ import annotations
 

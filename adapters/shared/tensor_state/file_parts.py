@@ -66,7 +66,7 @@ def unpacked(parts: Iterable[StatePart], scratch: Path) -> Iterator[Path]:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-", dir=scratch)))
             write_parts(parts, folder)
         except OSError as error:
-            msg = f"the captured state could not be laid out in {scratch}, {explain(error)}"
+            msg = f"the captured state could not be unpacked in {scratch}, {explain(error)}"
             raise StateError(msg) from error
         yield folder
 

@@ -1,4 +1,4 @@
-"""Tensors of which each rank may hold a part: FSDP2's and DeepSpeed's."""
+"""A rank's local shard of a tensor under FSDP2 or DeepSpeed ZeRO."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def check_finite_state(name: str, tensor: Tensor) -> None:
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if local.dtype not in _FLOATS or torch.isfinite(local.sum()) or torch.isfinite(local).all():  # the sum is quick
         return
-    msg = f"the optimizer's state {name} holds infinities or what is no number: restore another checkpoint"
+    msg = f"the optimizer's state {name} holds values that are infinite or not a number: restore another checkpoint"
     raise NonFiniteState(msg)
 
 
@@ -119,7 +119,7 @@ def check_same_shapes(shapes: Mapping[str, torch.Size], saved: Mapping[str, torc
     """Raise ``StateError`` if what was ``saved`` is not of these names and shapes."""
     if differing := sorted(shapes.keys() ^ saved.keys()):
         where = "model" if differing[0] in shapes else "checkpoint"
-        msg = f"the checkpoint's optimizer is of other parameters: only the {where} has {differing[0]}"
+        msg = f"the checkpoint's optimizer belongs to other parameters: only the {where} has {differing[0]}"
         raise StateError(msg)
     for name, shape in shapes.items():
         if shape != saved[name]:

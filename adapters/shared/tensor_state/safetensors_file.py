@@ -1,4 +1,4 @@
-"""Captured tensors as files, and back."""
+"""Writes captured tensors as safetensors files and reads them back."""
 
 from __future__ import annotations
 

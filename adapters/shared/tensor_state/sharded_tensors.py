@@ -1,4 +1,4 @@
-"""Safetensors files of which each holds slices of tensors, and any range of a tensor out of them."""
+"""Safetensors files that each hold slices of tensors, read as any range of a whole tensor."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ShardLayout:
                     break
                 end += count
             if end != tensor.shape.numel() or len(tensor.ranges) != len(self.files):
-                msg = f"the ranks' slices of {name} do not make up all of it: restore another checkpoint"
+                msg = f"the ranks' slices of {name} do not cover all of it: restore another checkpoint"
                 raise StateError(msg)
 
     @classmethod
@@ -90,7 +90,7 @@ class ShardLayout:
             return cls([str(name) for name in record["files"]], tensors)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             what = type(error).__name__
-            msg = f"{where} does not tell where the ranks' slices are ({what}): restore another checkpoint"
+            msg = f"{where} does not describe the ranks' slices ({what}): restore another checkpoint"
             raise StateError(msg) from error
 
     def to_json(self) -> str:

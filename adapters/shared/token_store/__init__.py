@@ -1,1 +1,1 @@
-"""Tokens on a disk: shards, arrays derived from them, and the folder that both lie in."""
+"""Tokens on a disk: shards, arrays derived from them, and their folder."""

@@ -1,4 +1,4 @@
-"""Named arrays in one file, written at once or not at all, and read through a memory map."""
+"""Named arrays in one file, written atomically and memory-mapped for reading."""
 
 from __future__ import annotations
 

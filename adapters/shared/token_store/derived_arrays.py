@@ -1,4 +1,4 @@
-"""Arrays that are made once and then kept."""
+"""Arrays that are computed once and then stored beside the tokens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DerivedArrayStore:
         except FileNotFoundError:
             return None
         except CorruptTokensError as damage:
-            _log.warning("%s is made again: %s", path, damage)
+            _log.warning("%s is computed again: %s", path, damage)
             return None
         self._verified.add(path)
         return arrays

@@ -1,4 +1,4 @@
-"""Token ids that lie encrypted on the disk."""
+"""Token ids that are decrypted as they are read."""
 
 from __future__ import annotations
 

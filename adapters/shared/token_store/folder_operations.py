@@ -1,4 +1,4 @@
-"""File operations of whoever writes tokens, with names and errors that fit them."""
+"""File operations, names and errors that are specific to stored tokens."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def storing(what: str, where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        msg = f"{what} cannot be stored in {where}, {explain(error)}; what was complete there is as before"
+        msg = f"{what} cannot be stored in {where}, {explain(error)}; what was complete there is unchanged"
         raise StateError(msg) from error
 
 

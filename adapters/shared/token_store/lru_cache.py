@@ -1,4 +1,4 @@
-"""What was used last, up to a bound."""
+"""A least-recently-used cache of bounded size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a stored shard, and finding out whether it is what was written."""
+"""Opens and verifies stored shards."""
 
 from __future__ import annotations
 

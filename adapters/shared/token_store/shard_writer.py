@@ -1,4 +1,4 @@
-"""A shard under way: written piece by piece, then described."""
+"""Writes a shard piece by piece, then its manifest."""
 
 from __future__ import annotations
 

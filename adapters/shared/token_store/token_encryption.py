@@ -1,4 +1,4 @@
-"""Encrypted shards: a data key each, wrapped by a key that stays with its provider."""
+"""Encryption of shards: a data key for each, wrapped by the provider's key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypted tokens that nobody can read any more: their wrapped keys are destroyed, and the rest is deleted."""
+"""Erases encrypted tokens: destroys their wrapped keys, then deletes the rest."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class TokenEraser:
 
     def _release(self, lock: int | None) -> None:
         if lock is None:
-            msg = f"a process uses the tokens in {self._folder.root}: wait for it or end it, and do it again"
+            msg = f"a process uses the tokens in {self._folder.root}: wait for it or end it, and run the command again"
             raise StateError(msg)
         os.close(lock)
 
@@ -152,7 +152,7 @@ def _folders_in(folder: Path) -> list[Path]:
 def _check_no_links(dataset: Path) -> None:
     for path in (dataset, *dataset.rglob("*")):
         if path.is_symlink():
-            msg = f"{path} is a link, which is not followed, so nothing was erased: take it away and do it again"
+            msg = f"{path} is a link, which is not followed, so nothing was erased: remove it and run the command again"
             raise StateError(msg)
 
 

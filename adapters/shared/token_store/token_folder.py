@@ -1,4 +1,4 @@
-"""The folder that tokens lie in: whose it is, what is being written there, and what was found damaged."""
+"""The folder of a token cache: ownership, staging and quarantine."""
 
 from __future__ import annotations
 
@@ -193,10 +193,10 @@ def _read_marker(path: Path) -> bool:
         marker = json.loads(path.read_bytes())
         schema, was_encrypted = marker["schema"], marker.get("encrypted", False)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = f"{path} is damaged, so nobody can tell whose the folder is: delete the folder if it is a token cache"
+        msg = f"{path} is damaged, so the owner of the folder is unknown: delete the folder if it is a token cache"
         raise ConfigurationError(msg) from error
     if schema != SCHEMA:
-        msg = f"{path} is of another version of Holdfast (schema {schema}): choose another folder, or that version"
+        msg = f"{path} is of another version of Holdfast (schema {schema}): use that version, or choose another folder"
         raise ConfigurationError(msg)
     return bool(was_encrypted)
 

@@ -1,4 +1,4 @@
-"""The description of a stored shard: what it holds, to the byte."""
+"""The manifest of a stored shard: its content, to the byte."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ShardManifest:
         record = _checked(data)
         encrypted = record.get("encryption")
         if (encryption is None) != (encrypted is None):
-            msg = f"{MANIFEST} is {'not encrypted' if encrypted is None else 'encrypted'}, and its cache is otherwise"
+            msg = f"{MANIFEST} is {'not encrypted' if encrypted is None else 'encrypted'}, unlike the rest of its cache"
             raise CorruptTokensError(msg)
         cipher = None
         if encryption is not None and encrypted is not None:
@@ -103,7 +103,9 @@ def _checked(data: bytes) -> dict[str, Any]:
     record = _parse(data)
     schema = record.get("schema")
     if isinstance(schema, int) and schema > SCHEMA:
-        msg = f"a shard was written by a later version of Holdfast (schema {schema}): use that, or another folder"
+        msg = (
+            f"a shard was written by a later version of Holdfast (schema {schema}): use that version, or another folder"
+        )
         raise DataError(msg)
     if record.pop("self", None) != _digest_of(record) or schema != SCHEMA:
         msg = f"{MANIFEST} is not what was written"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.token_store.token_folder import TokenFolder
     from holdfast.ports.token_source import Tokens, TokenShard
 
-_REMEDY = "run again, and it is made again"
+_REMEDY = "run the same command to tokenize it again"
 
 
 @dataclass(slots=True)
@@ -153,7 +153,7 @@ class StoredShards:
             except FileNotFoundError as error:
                 raise self._gone(shard) from error
         if manifest.shard != shard:
-            msg = f"the shard {shard.name!r} in {path} has other content than when it was listed: {self._remedy}"
+            msg = f"the shard {shard.name!r} in {path} has changed since it was listed: {self._remedy}"
             raise self._error(msg)
         return manifest
 

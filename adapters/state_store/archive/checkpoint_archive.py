@@ -1,4 +1,4 @@
-"""Copies of committed checkpoints at a place that outlives the machine."""
+"""Copies of committed checkpoints on an object store that outlives the machine."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class CheckpointArchive:
             self._hold()  # another one may have brought its own by now
             self._objects.remove(key)
             present = None
-        msg = f"{self._objects.name(key)} has other bytes than {path} each time it is uploaded: look into the store"
+        msg = f"{self._objects.name(key)} differs from {path} after each upload: check the store"
         raise StateError(msg)
 
     def _is_equal(self, key: str, present: ObjectInfo, path: Path, file: CheckpointFile) -> bool:
@@ -212,7 +212,7 @@ class CheckpointArchive:
         if present.tag is not None:
             is_saved, tag = fingerprint(self._files, path, present.tag)
             if is_saved != file.hash:
-                msg = f"{path} was changed while it was archived: leave the checkpoints of a run alone"
+                msg = f"{path} was changed while it was archived: do not change the checkpoints of a run"
                 raise StateError(msg)
             if tag == present.tag:
                 return True

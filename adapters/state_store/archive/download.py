@@ -1,4 +1,4 @@
-"""A copy of a checkpoint in an archive, read and brought to disk."""
+"""Reads the copy of a checkpoint in an archive and downloads it to the disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may write to an archive: a lease that lasts for a while, on any store that creates an object for one of two."""
+"""A lease on an archive: one process at a time may write, on any store with atomic create-if-absent."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ArchiveLease:
     def confirm(self) -> None:
         """Raise ``StateError`` if the lease is known not to be held; asks nobody."""
         if self._is_lost or not self._number:
-            msg = f"{self._objects.name()} is not this process's to write to: stop the other run that archives there"
+            msg = f"{self._objects.name()} is leased by another process: stop the other run that archives there"
             raise StateError(msg)
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""An archive in a folder of this machine, or of one that is mounted."""
+"""An object store in a folder of a local or mounted file system."""
 
 from __future__ import annotations
 

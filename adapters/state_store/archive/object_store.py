@@ -1,4 +1,4 @@
-"""What an archive asks of the place where its copies lie."""
+"""The operations that an archive needs of an object store."""
 
 from __future__ import annotations
 

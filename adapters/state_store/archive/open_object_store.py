@@ -1,4 +1,4 @@
-"""The place that an archive's URL names."""
+"""Opens the object store that an archive's URL names."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def open_object_store(
     the URL is of another kind or that of a bucket holds keys, and ``StateError`` if there is no such kind of place.
     """
     if url.partition("://")[0] in _BUCKETS and mask(url) != url:
-        msg = f"the archive {mask(url)} has keys in its URL: take them from the environment or a file of your cloud's"
+        msg = f"the archive {mask(url)} has keys in its URL: put them into the environment or a credentials file"
         raise ConfigurationError(msg)
     kind = url.partition("://")[0] if "://" in url else "file"
     if kind not in _EXCLUSIVE:
         known = ", ".join(f"{name}://" for name in sorted(_EXCLUSIVE))
-        msg = f"the archive {mask(url)} must be where of two that create an object one fails: a folder, {known}"
+        msg = f"the archive {mask(url)} must be on a store with atomic create-if-absent: a folder, {known}"
         raise ConfigurationError(msg)
     try:
         file_system, root = url_to_fs(url)

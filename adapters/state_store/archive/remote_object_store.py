@@ -1,4 +1,4 @@
-"""An archive on an object store, or whatever else fsspec reaches."""
+"""An object store that is reached through fsspec."""
 
 from __future__ import annotations
 

@@ -238,5 +238,5 @@ def test_memory_is_refused_to_several_processes():
 
 def test_files_without_room_are_a_sentence(tmp_path):
     """A scratch folder that is not there, or is full, is named with what to do."""
-    with pytest.raises(StateError, match="could not be laid out in"), unpacked([BytesPart("a", b"b")], tmp_path / "no"):
+    with pytest.raises(StateError, match="could not be unpacked in"), unpacked([BytesPart("a", b"b")], tmp_path / "no"):
         pytest.fail("there was room")
