@@ -48,7 +48,7 @@ def test_impossible_values_are_refused(override):
 class Network:
     """A model that could get adapters."""
 
-    network = None
+    network = object()
 
 
 @pytest.mark.parametrize(
