@@ -193,7 +193,7 @@ def test_a_server_that_knows_no_ranges_is_named(server):
     server.ranges = False
     with (
         open_ranges(HTTP, f"{server.url}/x", len(CONTENT), range_bytes=10_000) as stream,
-        pytest.raises(DataError, match="cannot be read in parts"),
+        pytest.raises(DataError, match="cannot be read in ranges"),
     ):
         stream.read()
 
