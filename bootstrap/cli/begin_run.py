@@ -1,4 +1,4 @@
-"""What a person asks of a run before it begins, and how the same command is given again."""
+"""The options of `train` that act before the run starts, and the command that continues it."""
 
 from __future__ import annotations
 

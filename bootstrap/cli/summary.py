@@ -1,4 +1,4 @@
-"""What a person reads at the end of a run."""
+"""The summary that a run prints at its end."""
 
 from __future__ import annotations
 

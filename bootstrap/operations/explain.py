@@ -1,4 +1,4 @@
-"""What `explain` says of a run: how it stands, why it ended, what to try."""
+"""The report of `explain`: the state of a run, the cause of its end and what to try."""
 
 from __future__ import annotations
 

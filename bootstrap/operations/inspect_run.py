@@ -1,4 +1,4 @@
-"""What `inspect` shows of a run folder or a checkpoint."""
+"""The report of `inspect`: the checkpoints of a run and whether they verify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoint a command is about: the newest of a run, that of a step, the best, or one in a folder of its own."""
+"""The checkpoint that a command names: the newest of a run, that of a step, the best, or one in a folder of its own."""
 
 from __future__ import annotations
 

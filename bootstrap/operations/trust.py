@@ -1,4 +1,4 @@
-"""What a run folder, which somebody else may have made, asks to be trusted, and what the person who asks trusts."""
+"""The code that a run folder asks to be trusted, and the code that the user trusts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long no rank of a run has beaten."""
+"""Detects a run whose ranks have stopped sending heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What libraries read from the environment when they are imported."""
+"""The environment variables that libraries read when they are imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the process writes to its log."""
+"""Configures the log of this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How this program was called."""
+"""The words that called this program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings a run continues with that are others than before, for a person."""
+"""Lists, for a person, the settings that have changed since the run was started before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who writes in a run folder."""
+"""The lock that makes a process the only writer of a run folder."""
 
 from __future__ import annotations
 

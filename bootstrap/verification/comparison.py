@@ -1,4 +1,4 @@
-"""What two runs that should be one and the same have done, side by side."""
+"""Compares two runs that should be equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a configuration survives: a short run of it, disturbed, started again, compared with an undisturbed one."""
+"""Runs drills: a short run with a fault, restarted as needed, compared with an undisturbed one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What befalls a run in each drill."""
+"""The faults that each drill injects into a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `verify-resume` says."""
+"""The verdict of `verify-resume`."""
 
 from __future__ import annotations
 
