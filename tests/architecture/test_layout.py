@@ -44,6 +44,13 @@ def test_the_packages_are_the_same_everywhere():
     assert set(settings["tool"]["mypy"]["files"]) == {"holdfast", "benchmarks"}
 
 
+def test_unit_tests_mirror_the_source():
+    """Each folder of tests/unit is called as the package that its tests are about."""
+    folders = {path.parent.relative_to(ROOT / "tests/unit") for path in (ROOT / "tests/unit").rglob("test_*.py")}
+    strange = [f"tests/unit/{folder}" for folder in folders if not (ROOT / folder / "__init__.py").is_file()]
+    refuse(strange, remedy="is the folder of no package: move its tests to that of what they test")
+
+
 def test_nothing_is_imported_twice():
     """Every import of the product, its tests and its examples names the package ``holdfast``, never a folder alone."""
     modules = [*project(), *modules_under("holdfast", "tests", "benchmarks", "examples", "scripts")]
