@@ -1,1 +1,1 @@
-"""What the core asks of the world: one abstract class a file, its whole promise in the docstring."""
+"""Ports, the interfaces that the core requires: one abstract class a file, with its whole promise in the docstring."""

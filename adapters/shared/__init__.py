@@ -1,1 +1,1 @@
-"""What several adapters need; nothing here knows a port's adapter."""
+"""Code that the adapters of several ports share; it knows no port's adapter."""

@@ -1,4 +1,4 @@
-"""What this process may do with the checkpoints of a run, by its settings."""
+"""The permissions of this process on the checkpoints of a run, from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is, in a few lines before its first step."""
+"""The banner: a few lines about a run before its first step."""
 
 from __future__ import annotations
 

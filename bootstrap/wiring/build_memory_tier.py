@@ -1,4 +1,4 @@
-"""What captured states may take of this host's memory."""
+"""The memory tier and its limit in this host's memory."""
 
 from __future__ import annotations
 

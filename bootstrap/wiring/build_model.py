@@ -1,4 +1,4 @@
-"""What is made of several settings or parts at once."""
+"""Builds the model and the learning-rate schedule from the settings."""
 
 from __future__ import annotations
 

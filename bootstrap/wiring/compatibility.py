@@ -1,4 +1,4 @@
-"""Whether model, tokenizer and data fit together, found out before anything is tokenized or weights are fetched."""
+"""Checks that model, tokenizer and data fit together, before anything is tokenized or downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the model of a run is compiled."""
+"""Compiles the model of a run, if its settings ask for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which adapter answers which port, and who is built from what."""
+"""The container: an adapter for each port, chosen by the settings, and the use cases built from them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from holdfast.bootstrap.wiring import disk_space as disk
 from holdfast.bootstrap.wiring.access_roles import guard_of
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
-from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of
 from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
 from holdfast.bootstrap.wiring.eviction_policy import first_uses, load_eviction
@@ -34,6 +33,7 @@ from holdfast.bootstrap.wiring.late_value import LateValue
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.process_group import open_group
 from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure
+from holdfast.bootstrap.wiring.resume_conditions import conditions
 from holdfast.bootstrap.wiring.run_parts import (
     BatchParts,
     DataParts,

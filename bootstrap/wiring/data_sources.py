@@ -1,4 +1,4 @@
-"""Where documents come from, by the settings."""
+"""Builds data sources from the settings."""
 
 from __future__ import annotations
 

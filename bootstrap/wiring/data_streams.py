@@ -1,4 +1,4 @@
-"""How the data of a run become batches."""
+"""Builds the streams of batches from the data of a run."""
 
 from __future__ import annotations
 

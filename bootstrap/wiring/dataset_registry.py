@@ -1,4 +1,4 @@
-"""Which tokens in the cache are those of a source, wherever its files lie now."""
+"""Finds the cached tokens of a source by its contents, wherever its files are now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``auto`` means on this machine."""
+"""Resolves the ``auto`` settings of device, precision and attention on this machine."""
 
 from __future__ import annotations
 

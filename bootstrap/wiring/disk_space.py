@@ -1,4 +1,4 @@
-"""What the machine has room for."""
+"""Measures the limits of this machine: free disk space and open files."""
 
 from __future__ import annotations
 

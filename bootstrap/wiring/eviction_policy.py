@@ -1,4 +1,4 @@
-"""What makes room in the token cache, by the settings."""
+"""Builds the eviction policy of the token cache from the settings."""
 
 from __future__ import annotations
 

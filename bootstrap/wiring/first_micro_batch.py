@@ -1,4 +1,4 @@
-"""How many rows of a batch a run begins with at once, and who changes that."""
+"""Chooses the micro-batch that a run starts with, and the handler that changes it later."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.files.micro_batch_record import MicroBatchRecord
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.determinism import conditions
 from holdfast.bootstrap.wiring.fit_micro_batch import choose_size
 from holdfast.bootstrap.wiring.reserve_host_memory import total_bytes
+from holdfast.bootstrap.wiring.resume_conditions import conditions
 from holdfast.configs.rendering import dump_settings
 from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState, max_micro_batch
 

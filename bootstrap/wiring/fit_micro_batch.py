@@ -1,4 +1,4 @@
-"""What ``optimizer.micro_batch=auto`` means: by the formula of memory, or by trial."""
+"""Finds the micro-batch for ``optimizer.micro_batch=auto`` by the memory formula or by trial."""
 
 from __future__ import annotations
 

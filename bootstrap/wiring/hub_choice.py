@@ -1,4 +1,4 @@
-"""Which files of the Hugging Face hub all ranks of a run take."""
+"""Makes all ranks of a run use the same files of the Hugging Face hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which monitors a run has."""
+"""Opens the monitors of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether there is host memory for work beside training."""
+"""Checks whether host memory is free for work beside training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run may change in its use of the machine, and what decides."""
+"""Subscribes the balance of resources: the settings it may change, and the policy that decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees of a run: lines, and what it is busy with."""
+"""The screen of a run: lines for a person, and the current phase."""
 
 from __future__ import annotations
 

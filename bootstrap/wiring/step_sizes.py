@@ -1,4 +1,4 @@
-"""What ``data.sequence_length=auto``, ``optimizer.batch_size=auto`` and ``optimizer.batch_tokens`` mean for a run."""
+"""Resolves automatic sequence lengths and batch sizes, and ``optimizer.batch_tokens``."""
 
 from __future__ import annotations
 

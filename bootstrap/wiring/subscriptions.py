@@ -1,4 +1,4 @@
-"""Who answers which event: the whole table."""
+"""The subscriptions of all handlers to events, in one list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to each text, by the settings."""
+"""Builds the transforms of texts from the settings."""
 
 from __future__ import annotations
 

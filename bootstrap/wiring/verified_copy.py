@@ -1,4 +1,4 @@
-"""What libraries read of a checkpoint by themselves, in a folder of its verified bytes."""
+"""A folder of verified bytes of a checkpoint, for libraries that read files themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What watches over a run, and what is done when it hangs."""
+"""Builds the watchdog of a run and its reaction to a hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bits of a step depend on beside the settings that make a run."""
+"""The conditions beside a run's settings that the bits of a step depend on."""
 
 from __future__ import annotations
 
