@@ -100,7 +100,7 @@ def test_what_a_role_lacks_is_one_sentence_and_a_record(tmp_path, heard, role, w
     DiskStateStore(tmp_path / "run", Retention(2), encryption=encryption).save(snapshot_of(1, {"model": b"x"}))
     store = DiskStateStore(tmp_path / "run", Retention(2), guard=heard.guard(role))
     act = {Role.WRITE: lambda: store.save(snapshot_of(2, {}))}.get(role, store.load)
-    with pytest.raises(ConfigurationError, match=f"{what} .*checkpoint-.* needs the role {role}.*name that role too"):
+    with pytest.raises(ConfigurationError, match=f"{what} .*checkpoint-.* needs the role {role}.*add that role"):
         act()
     ((event, details),) = heard
     assert (event, details["role"]) == ("AccessRefused", str(role))

@@ -120,7 +120,10 @@ def test_a_stop_while_another_run_holds_the_archive_begins_nothing(tmp_path, sta
     inbox.post(StopRun("enough"))
     with archive_in_use(start(), tmp_path / "run", Inbox()):
         waiting = start(inbox)
-        with pytest.raises(StateError, match="asked to stop"), archive_in_use(waiting, tmp_path / "other", inbox):
+        with (
+            pytest.raises(StateError, match="still leased by another run at the stop"),
+            archive_in_use(waiting, tmp_path / "other", inbox),
+        ):
             pytest.fail("it was let in")
     assert not (tmp_path / "other").exists()
 

@@ -145,7 +145,7 @@ LAYOUT = '{"files": ["a"], "tensors": {"w": {"dtype": "F32", "shape": [2], "rang
 )
 def test_a_layout_that_is_none_is_refused(text):
     """Anything but what was written is a ``StateError`` that names the file."""
-    with pytest.raises(StateError, match=r"layout|do not make up"):
+    with pytest.raises(StateError, match=r"layout|do not cover all of it"):
         ShardLayout.from_json(text.encode(), "layout")
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from holdfast.bootstrap.wiring.device_settings import checkpointing
 from holdfast.configs.sections.decoder import DecoderModelSettings
+from holdfast.configs.sections.model import PluginModelSettings
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.sizes import size_in_bytes
@@ -63,9 +64,9 @@ def test_a_size_is_a_number_and_a_unit(text, size):
 @pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "0", "0GiB", "6XB", "6B", "nanGB", "1e19"])
 def test_what_is_no_size_is_refused(text):
     """A size without a number, of nothing, with another unit or beyond 63 bits is refused, by the settings too."""
-    with pytest.raises(ValueError, match="no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         size_in_bytes(text)
-    with pytest.raises(ValidationError, match="no size"):
+    with pytest.raises(ValidationError, match="is not a size"):
         DecoderModelSettings(gradient_checkpointing=f"budget:{text}")
 
 
@@ -83,4 +84,4 @@ def test_a_budget_is_for_the_rows_of_one_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert checkpointing(settings, "fp32").training.rows == 2
     assert checkpointing(settings_of(gradient_checkpointing="every:2"), "fp32") == "every:2"
-    assert checkpointing(SimpleNamespace(model=SimpleNamespace()), "fp32") == "none"
+    assert checkpointing(SimpleNamespace(model=PluginModelSettings(kind="another")), "fp32") == "none"
