@@ -165,7 +165,7 @@ def read_record(path: Path) -> dict[str, Any]:
             raise StateError(msg)
         _check_members(record)
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"{path} is no run folder: it has no {RECORD}"
+        msg = f"{path} is not a run folder: it has no {RECORD}"
         raise StateError(msg) from error
     except IrregularFileError as error:
         msg = f"{path / RECORD} is not read: {error.strerror}"
