@@ -127,7 +127,7 @@ def test_what_the_supervisor_saw_is_told(tmp_path):
 
 def test_what_is_no_run_folder_is_refused(tmp_path):
     """A folder without run.json gets one sentence."""
-    with pytest.raises(StateError, match="no run folder"):
+    with pytest.raises(StateError, match="not a run folder"):
         explain(tmp_path)
 
 
