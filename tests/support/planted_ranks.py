@@ -29,7 +29,7 @@ def plant():
 
     def multiplied(self, batch, *, last=True):
         loss = summed_loss(self, batch, last=last)
-        return loss * _now["factor"] if self._wrapped.module.training else loss
+        return loss * _now["factor"] if self._engine.module.training else loss
 
     TorchTrainable.update = spoilt
     TorchTrainable._summed_loss = multiplied
