@@ -134,7 +134,7 @@ def test_what_the_hub_refuses_is_said_in_one_line(hub):
     unknown, closed = build(hub, {"path": "no/model"}, {"path": "closed/model"})
     (offline,) = build(hub, {"path": "some/model"}, HF_HUB_OFFLINE="1")
     assert unknown.startswith("refused: model no/model cannot be built: the hub has no no/model")
-    assert "put a token into HF_TOKEN" in closed
+    assert "set HF_TOKEN" in closed
     assert "HF_HUB_OFFLINE forbids" in offline
 
 
