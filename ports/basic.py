@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.data_source import Rejected, Unit
-    from holdfast.ports.state_store import Loaded, OpenFile, Snapshot
-    from holdfast.ports.state_store import Rejected as RejectedCheckpoint
+    from holdfast.ports.state_store import Loaded, OpenFile, RejectedCheckpoint, Snapshot
 
 
 class BasicDataSource(DataSource):

@@ -106,12 +106,16 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedCheckpoint:
     """A checkpoint that failed verification, why, and where it was set aside."""
 
     name: str
     reason: str
     location: str
+
+
+Rejected = RejectedCheckpoint
+"""The former name, for adapters from outside that import it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ class Loaded:
 
     info: CheckpointInfo | None
     folder: Path | None
-    rejected: Sequence[Rejected] = ()
+    rejected: Sequence[RejectedCheckpoint] = ()
     owner: object = field(default=None, repr=False, compare=False)
 
 
@@ -245,7 +249,7 @@ class StateStore(ABC):
         """Have the retention of later saves leave what ``floor`` needs; a store that keeps all does so anyway."""
 
     @abstractmethod
-    def scrub(self) -> Sequence[Rejected]:
+    def scrub(self) -> Sequence[RejectedCheckpoint]:
         """Verify an older checkpoint; return it if it was set aside. Rank-local, callable from any thread."""
 
     @abstractmethod

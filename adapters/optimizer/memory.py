@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self, final
 import numpy as np
 from typing_extensions import override
 
-from holdfast.adapters.shared.tensor_state.file_parts import BytesPart, read_whole
+from holdfast.adapters.shared.tensor_state.file_parts import InMemoryPart, read_whole
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StateError
 from holdfast.ports.basic import BasicTrainable
@@ -84,7 +84,7 @@ class _MemoryTrainable(BasicTrainable):
     def capture(self, *, copy: bool = True) -> Sequence[StatePart]:
         file = BytesIO()
         np.save(file, np.stack([self.model.logits, self.velocity]), allow_pickle=False)
-        return (BytesPart(_FILE, file.getvalue()),)
+        return (InMemoryPart(_FILE, file.getvalue()),)
 
     @override
     def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:

@@ -20,7 +20,7 @@ from holdfast.adapters.state_store.store_folder import StoreFolder, is_there, re
 from holdfast.domain.checkpoints.retention import Retention, RollBackFloor, StoredCheckpoint
 from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
-from holdfast.ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
+from holdfast.ports.state_store import CheckpointInfo, Loaded, RejectedCheckpoint, Snapshot, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -125,7 +125,7 @@ class DiskStateStore(StateStore):
             return [told.info(str(folder)) for folder, told in complete(self._files, self._folder.checkpoints())]
 
     @override
-    def scrub(self) -> Sequence[Rejected]:
+    def scrub(self) -> Sequence[RejectedCheckpoint]:
         with reading_under(self._folder.root):
             older = self._folder.checkpoints()[:-1]
             folder = next((folder for folder in older if folder not in self._scrubbed), None)
@@ -201,7 +201,7 @@ class DiskStateStore(StateStore):
             self._elsewhere[step] = StoredCheckpoint(told.evaluation_loss, told.saved_at)
 
     def _newest(self, at_most: int | None, read: Callable[[Path], Loaded]) -> Loaded:
-        rejected: list[Rejected] = []
+        rejected: list[RejectedCheckpoint] = []
         with self._lock, reading_under(self._folder.root):
             for folder in reversed(self._folder.checkpoints(at_most)):
                 try:
@@ -218,14 +218,14 @@ class DiskStateStore(StateStore):
             msg = f"{target} is already stored and was left as it is: save another step, or move it away first"
             raise StateError(msg)
 
-    def _reject(self, folder: Path, problem: CorruptCheckpoint | OSError) -> Sequence[Rejected]:
+    def _reject(self, folder: Path, problem: CorruptCheckpoint | OSError) -> Sequence[RejectedCheckpoint]:
         if not is_there(folder):
             return []  # the process that trains has retired it meanwhile
         if isinstance(problem, OSError):
             msg = f"{folder} could not be read and was left in its place, {explain(problem)}"
             raise StateError(msg) from problem
         with contextlib.suppress(FileNotFoundError):  # another rank may have set it aside meanwhile
-            return [Rejected(folder.name, str(problem), str(self._folder.set_aside(folder, problem.kind)))]
+            return [RejectedCheckpoint(folder.name, str(problem), str(self._folder.set_aside(folder, problem.kind)))]
         return []
 
     def _apply_retention(self, *, saved: int) -> None:

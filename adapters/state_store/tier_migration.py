@@ -16,7 +16,7 @@ from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.checkpoints.tiers import CheckpointCopies, CopyState, Phase, Tier
 from holdfast.domain.commands import AcknowledgeMove
 from holdfast.domain.errors import StateError
-from holdfast.ports.state_store import Rejected
+from holdfast.ports.state_store import RejectedCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, MutableSet, Sequence
@@ -76,7 +76,7 @@ class TierMigrator:
         infos: Iterable[CheckpointInfo],
         reason: str,
         damaged: MutableSet[int],
-        rejected: MutableSequence[Rejected],
+        rejected: MutableSequence[RejectedCheckpoint],
     ) -> bool:
         """Bring the first copy of ``infos`` that verifies; return whether there is one.
 
@@ -90,7 +90,7 @@ class TierMigrator:
                 self.fetch(step, reason)
             except CorruptCheckpoint as corruption:
                 damaged.add(step)
-                rejected.append(Rejected(Path(info.location).name, str(corruption), info.location))
+                rejected.append(RejectedCheckpoint(Path(info.location).name, str(corruption), info.location))
             else:
                 return True
         return False

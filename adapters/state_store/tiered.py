@@ -21,7 +21,7 @@ from holdfast.domain.commands import AcknowledgeArchive
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.health import Health
 from holdfast.domain.training.progress import Progress
-from holdfast.ports.state_store import CheckpointInfo, Loaded, Rejected, Snapshot, StateStore
+from holdfast.ports.state_store import CheckpointInfo, Loaded, RejectedCheckpoint, Snapshot, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableSequence, Sequence
@@ -72,7 +72,7 @@ class TieredStateStore(StateStore):
         self._phase_of = phase_of
         self._phase = Phase.RECOVERY
         self._queue = UploadQueue()
-        self._rejected: Sequence[Rejected] = ()
+        self._rejected: Sequence[RejectedCheckpoint] = ()
         self._damaged: set[int] = set()
         self._left_behind: int | None = None
         self._archive_free = threading.Lock()  # it serves one thread at a time
@@ -191,7 +191,7 @@ class TieredStateStore(StateStore):
         self._disk.spare(floor)
 
     @override
-    def scrub(self) -> Sequence[Rejected]:
+    def scrub(self) -> Sequence[RejectedCheckpoint]:
         return self._disk.scrub()
 
     @override
@@ -202,7 +202,7 @@ class TieredStateStore(StateStore):
                 "the archive is not complete after %.0f s: the next start continues the upload", self._patience
             )
 
-    def _fetch_later_than(self, info: CheckpointInfo | None, rejected: MutableSequence[Rejected]) -> bool:
+    def _fetch_later_than(self, info: CheckpointInfo | None, rejected: MutableSequence[RejectedCheckpoint]) -> bool:
         """Bring the newest copy after ``info`` that verifies to the disk; return whether there is one."""
         known = Progress() if info is None else info.progress
         later = [info for info in reversed(self._archive.list()) if info.progress.step > known.step]

@@ -46,7 +46,7 @@ def stream(
     ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
     if shortened is not None:
         note(shortened)
-    pieces = TextPieces(tokenizer)
+    pieces = IncrementalDecoder(tokenizer)
     show(prompt)
     trainable.stream(ids, sampling, end_of_text=tokenizer.end_of_text, tell=lambda token: show(pieces.after(token)))
     show(pieces.rest())
@@ -74,7 +74,7 @@ def fitted(
 
 
 @final
-class TextPieces:
+class IncrementalDecoder:
     """Turns the ids of one text, one after another, into pieces of whole characters that join to the decoded text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

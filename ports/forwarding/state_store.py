@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from holdfast.ports.state_store import CheckpointInfo, Loaded, Rejected, StateStore
+from holdfast.ports.state_store import CheckpointInfo, Loaded, RejectedCheckpoint, StateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ class ForwardingStateStore(StateStore):
         self.inner.spare(floor)
 
     @override
-    def scrub(self) -> Sequence[Rejected]:
+    def scrub(self) -> Sequence[RejectedCheckpoint]:
         return self.inner.scrub()
 
     @override

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 from tests.support.rules.code_rules import (
     LONGEST_FILE,
     LONGEST_FUNCTION,
+    MOST_LOOKUPS,
     MOST_PARAMETERS,
     catch_alls,
+    container_parameters,
     crowded_constructors,
     leftovers,
     long_files,
     long_functions,
+    lookups_by_name,
     undocumented,
     unsafe_code,
 )
@@ -35,6 +38,17 @@ def test_constructors_take_few_parameters():
     """No class is built from more parts than its reader can hold together."""
     remedy = f"over {MOST_PARAMETERS} parameters: a value object is missing; group what belongs together"
     refuse(crowded_constructors(project()), remedy=remedy)
+
+
+def test_only_the_run_takes_the_container():
+    """What a function needs is passed to it by name, so the container is no locator of services."""
+    refuse(container_parameters(project()), remedy="takes the container: pass the parts that it uses")
+
+
+def test_parts_are_rarely_asked_by_name():
+    """Bootstrap knows its parts by their types; few attributes of libraries are looked up by name."""
+    remedy = f"over {MOST_LOOKUPS} getattr or hasattr in bootstrap: make it a property or method of the port"
+    refuse(lookups_by_name(project()), remedy=remedy)
 
 
 def test_code_cannot_run_what_it_reads():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from holdfast.adapters.shared.tensor_state.file_parts import BytesPart, TextPart, captured, write_parts
+from holdfast.adapters.shared.tensor_state.file_parts import InMemoryPart, TextPart, captured, write_parts
 from holdfast.adapters.shared.tensor_state.safetensors_file import _NAMES, TensorsPart, read_tensors
 from holdfast.domain.errors import StateError
 
@@ -59,7 +59,7 @@ def test_what_is_written_is_captured_by_value(tmp_path):
         (folder / "b").write_bytes(b"two")
 
     parts = captured(write)
-    assert parts == [BytesPart("b", b"two"), BytesPart("inner/a", b"one")]
+    assert parts == [InMemoryPart("b", b"two"), InMemoryPart("inner/a", b"one")]
     write_parts([*parts, TextPart("c", "drei €")], tmp_path)
     assert (tmp_path / "inner/a").read_bytes() == b"one"
     assert (tmp_path / "c").read_text(encoding="utf-8") == "drei €"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, slots=True)
-class BytesPart(StatePart):
+class InMemoryPart(StatePart):
     """A file of bytes."""
 
     name: str
@@ -52,7 +52,7 @@ def captured(write: Callable[[Path], object]) -> Sequence[StatePart]:
         folder = Path(scratch)
         write(folder)
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        return [BytesPart(path.relative_to(folder).as_posix(), path.read_bytes()) for path in paths]
+        return [InMemoryPart(path.relative_to(folder).as_posix(), path.read_bytes()) for path in paths]
 
 
 @contextlib.contextmanager

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 LONGEST_FUNCTION = 40
 LONGEST_FILE = 400
 MOST_PARAMETERS = 8
+MOST_LOOKUPS = 10
+MAY_TAKE_CONTAINER = {"bootstrap/run.py", "bootstrap/wiring/container.py"}
 MAY_CATCH_ALL = {"application/data/prefetch.py": 1}
 MAY_TRUST_CODE = {"adapters/model_factory/huggingface.py": "self._trusts_code"}  # only where a user names the model
 MAY_UNPICKLE = {"adapters/model_factory/pickled_weights.py": "torch.load"}  # with weights_only=True written out
@@ -41,6 +43,26 @@ def long_files(modules: Iterable[Module]) -> Iterator[str]:
     for module in modules:
         if (lines := len(module.text.splitlines())) > LONGEST_FILE:
             yield f"{module.path} has {lines} lines"
+
+
+def container_parameters(modules: Iterable[Module]) -> Iterator[str]:
+    for module in modules:
+        for node in module.nodes(*type_of_function):
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            if module.path not in MAY_TAKE_CONTAINER and any(argument.arg == "container" for argument in arguments):
+                yield f"{module.at(node)} {node.name} takes the container"
+
+
+def lookups_by_name(modules: Iterable[Module]) -> Iterator[str]:
+    """Yield each ``getattr`` and ``hasattr`` of bootstrap, if they are more than ``MOST_LOOKUPS``."""
+    found = [
+        f"{module.at(node)} {name_of(node.func)}"
+        for module in modules
+        if module.parts[0] == "bootstrap"
+        for node in module.nodes(ast.Call)
+        if name_of(node.func) in {"getattr", "hasattr"}
+    ]
+    yield from found if len(found) > MOST_LOOKUPS else ()
 
 
 def crowded_constructors(modules: Iterable[Module]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from holdfast.domain.commands import SaveReason
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointRejected
 from holdfast.domain.training.progress import Progress
-from holdfast.ports.state_store import Loaded, Rejected, open_plainly
+from holdfast.ports.state_store import Loaded, RejectedCheckpoint, open_plainly
 from tests.support.loop import Loop
 
 
@@ -24,7 +24,7 @@ class DamagedStore(MemoryStateStore):
             return super().restore(into, at_most=at_most)
         loaded = self.load(at_most=at_most)
         into(loaded.folder, open_plainly)
-        return Loaded(None, None, [Rejected("checkpoint-3", "a bit", "quarantine/checkpoint-3")])
+        return Loaded(None, None, [RejectedCheckpoint("checkpoint-3", "a bit", "quarantine/checkpoint-3")])
 
 
 @pytest.fixture

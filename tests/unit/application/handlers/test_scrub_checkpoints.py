@@ -10,7 +10,7 @@ from holdfast.domain.commands import ReportDamage
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointSaved, RunFinished
 from holdfast.domain.training.progress import Progress
-from holdfast.ports.state_store import Rejected
+from holdfast.ports.state_store import RejectedCheckpoint
 
 SAVED = CheckpointSaved(Progress(step=1), "here", "periodic", 0.1, 0.1)
 
@@ -49,7 +49,7 @@ def test_each_so_many_saves_one_is_looked_at():
 def test_what_is_damaged_is_reported():
     """The loop is told of what was set aside, to publish it on every rank."""
     inbox = Inbox()
-    saves(ScrubCheckpoints(Store([Rejected("checkpoint-1", "a bit", "quarantine/1")]), inbox, every=1), 1)
+    saves(ScrubCheckpoints(Store([RejectedCheckpoint("checkpoint-1", "a bit", "quarantine/1")]), inbox, every=1), 1)
     assert inbox.drain() == [ReportDamage("checkpoint-1", "a bit", "quarantine/1")]
 
 

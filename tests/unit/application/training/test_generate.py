@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.training.generate import TextPieces, fitted, generate, stream
+from holdfast.application.training.generate import IncrementalDecoder, fitted, generate, stream
 from holdfast.domain.training.text_generation import Sampling
 
 TOKENIZER = MemoryTokenizer()
@@ -18,7 +18,7 @@ BYTES = st.one_of(st.binary(max_size=40), st.text(max_size=20).map(str.encode))
 @given(BYTES)
 def test_pieces_join_to_the_decoded_text_and_cut_no_character(content):
     """Whatever bytes the ids stand for, the pieces join to the text of all, and only complete characters are shown."""
-    pieces = TextPieces(TOKENIZER)
+    pieces = IncrementalDecoder(TOKENIZER)
     shown = [pieces.after(token) for token in content]
     assert "\N{REPLACEMENT CHARACTER}" not in [piece[-1:] for piece in shown]
     assert "".join([*shown, pieces.rest()]) == TOKENIZER.decode(list(content))
@@ -26,7 +26,7 @@ def test_pieces_join_to_the_decoded_text_and_cut_no_character(content):
 
 def test_a_character_is_shown_once_it_is_complete():
     """Of a character of three bytes nothing is shown before its last."""
-    pieces = TextPieces(TOKENIZER)
+    pieces = IncrementalDecoder(TOKENIZER)
     assert [pieces.after(token) for token in "a€b".encode()] == ["a", "", "", "€", "b"]
 
 
