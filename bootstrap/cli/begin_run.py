@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
 
 
-def begin_as_asked(options: argparse.Namespace, settings: TrainSettings, say: Callable[[str], object]) -> None:
+def apply_start_options(options: argparse.Namespace, settings: TrainSettings, say: Callable[[str], object]) -> None:
     """Set the old run aside for ``--fresh``, and return to an earlier step for ``--from-step``."""
     if options.fresh:
         from holdfast.bootstrap.wiring.state_stores import refuse_old_copies  # a supervisor stays small
@@ -27,7 +27,7 @@ def begin_as_asked(options: argparse.Namespace, settings: TrainSettings, say: Ca
         return_to(options.from_step, settings, say)
 
 
-def again(options: argparse.Namespace) -> list[str]:
+def resume_arguments(options: argparse.Namespace) -> list[str]:
     """Return the arguments of ``train`` that continue what these ``options`` began."""
     files = [argument for path in options.config for argument in ("--config", str(path))]
     accepted = ["--accept-changed-data"] if vars(options).get("accept_changed_data") else []

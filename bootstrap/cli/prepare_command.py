@@ -33,7 +33,7 @@ def add_prepare(commands: Commands) -> None:
 
 def prepare(options: argparse.Namespace) -> int:
     """Tokenize the data of a run ahead, and print what was done; return the exit code."""
-    from holdfast.bootstrap.cli.begin_run import again
+    from holdfast.bootstrap.cli.begin_run import resume_arguments
     from holdfast.bootstrap.operations.prepare_data import prepare_ahead
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
@@ -56,5 +56,5 @@ def prepare(options: argparse.Namespace) -> int:
         print(f"{counted(len(rejected), 'record')} rejected, beginning with:")
         print("".join(f"    {record['reason']}\n" for record in rejected[:5]), end="")
     print(f"tokens: {location}")
-    print(f"try next:   {shlex.join([*called_as(), *again(options)])}")
+    print(f"try next:   {shlex.join([*called_as(), *resume_arguments(options)])}")
     return ExitCode.FINISHED

@@ -6,8 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
-from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
+from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -27,12 +27,12 @@ def supervise(options: argparse.Namespace) -> int:
         raise ConfigurationError(msg)
     settings = load_settings(options.config, options.settings, os.environ).settings
     folder, limits = settings.run.directory, settings.recovery.supervisor
-    begin_as_asked(options, settings, lambda line: print(line, flush=True))
+    apply_start_options(options, settings, lambda line: print(line, flush=True))
     supervisor = Supervisor(
-        [sys.executable, "-m", module_called(), *again(options)],
+        [sys.executable, "-m", module_called(), *resume_arguments(options)],
         folder,
         RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
-        Silence(RunLayout(folder).heartbeats, 3 * settings.recovery.watchdog.min_seconds),
+        HeartbeatMonitor(RunLayout(folder).heartbeats, 3 * settings.recovery.watchdog.min_seconds),
         grace_seconds=settings.recovery.grace_seconds,
         say=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
     )

@@ -56,8 +56,8 @@ def train(options: argparse.Namespace) -> int:
         from holdfast.bootstrap.cli.supervise import supervise
 
         return supervise(options)
-    from holdfast.bootstrap.cli.begin_run import again, begin_as_asked
-    from holdfast.bootstrap.process.launch import launch_through_shortages, processes_to_start
+    from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
+    from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import fitting
@@ -74,13 +74,13 @@ def train(options: argparse.Namespace) -> int:
     resolved = load_settings(options.config, options.settings, os.environ)
     settings = resolved.settings
     run, say = build(settings, accept_changed_data=options.accept_changed_data), partial(print, flush=True)
-    begin = partial(begin_as_asked, options, settings, say)
+    begin = partial(apply_start_options, options, settings, say)
     if (num_processes := processes_to_start(settings)) > 1:
         begin()
         say(f"training in {num_processes} processes on this machine")
         grace, sizes = settings.recovery.grace_seconds, RunLayout(run.directory).micro_batch
-        return launch_through_shortages(
-            again(options), num_processes, sizes, say, module=module_called(), grace_seconds=grace
+        return launch_until_memory_fits(
+            resume_arguments(options), num_processes, sizes, say, module=module_called(), grace_seconds=grace
         )
     for note in resolved.notes:
         say(fitting(note))

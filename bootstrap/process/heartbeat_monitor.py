@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 @final
-class Silence:
-    """Watches the heartbeats in ``folder`` from outside; ``limit`` is how many seconds of silence are too many.
+class HeartbeatMonitor:
+    """Watches the heartbeats in ``folder`` from outside the run, which is stalled ``limit`` seconds after the last one.
 
-    Nobody is silent who has not beaten yet, or is gone. Time in which this process was suspended itself does not count.
+    Processes that have sent no heartbeat yet or have ended are ignored, and time when this process is suspended does
+    not count.
     """
 
     def __init__(self, folder: Path, limit: float, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,14 +32,14 @@ class Silence:
         self._looked_at = clock()
         self._seconds = 0.0
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forget the heartbeats of an earlier start."""
         for path in self._folder.glob("rank*.json"):
             path.unlink(missing_ok=True)
         self._stamps, self._seconds, self._looked_at = {}, 0.0, self._clock()
 
-    def is_too_long(self) -> bool:
-        """Look, at most ten times within the limit and once a second; return whether it has lasted longer."""
+    def is_stalled(self) -> bool:
+        """Check once a tenth of the limit, or one second, has passed; return whether the run is stalled, else False."""
         interval = min(1.0, self._limit / 10)
         if (elapsed := self._clock() - self._looked_at) < interval:
             return False
@@ -50,7 +51,7 @@ class Silence:
         return self._seconds > self._limit
 
     def _beats(self) -> Iterator[tuple[str, int]]:
-        """Yield each heartbeat of a process that is there, with the time when it was told."""
+        """Yield the file name of each living process's heartbeat, and when it was written, in ns."""
         for path in self._folder.glob("rank*.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):  # it has just been replaced or removed
                 if psutil.pid_exists(json.loads(read_regular(path))["pid"]):

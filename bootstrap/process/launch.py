@@ -51,7 +51,7 @@ def processes_to_start(settings: TrainSettings) -> int:
     return max(1, torch.cuda.device_count())
 
 
-def launch_through_shortages(
+def launch_until_memory_fits(
     arguments: Sequence[str],
     num_processes: int,
     record: Path,
@@ -60,9 +60,9 @@ def launch_through_shortages(
     module: str = "holdfast",
     grace_seconds: float = 30.0,
 ) -> int:
-    """Do as ``launch`` does, and again as long as a shortage of memory has left a smaller size in the file ``record``.
+    """Repeat ``launch`` as long as its processes ran out of memory and left a smaller size in the file ``record``.
 
-    The exit code may be that of a process that failed for want of the one that fell short, if it was the first to end.
+    The exit code may be that of a process that failed because another ran out of memory, if it was the first to end.
     """
     while True:
         before = _rows(record)
@@ -73,7 +73,7 @@ def launch_through_shortages(
 
 
 def _rows(record: Path) -> float:
-    """Return how many rows are known to fit, infinite if nothing is known."""
+    """Return the number of rows known to fit, infinite if none is known."""
     try:
         known = json.loads(read_regular(record))
         return int(known["rows"]) if known["shortages"] else math.inf

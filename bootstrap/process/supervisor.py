@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TextIO, final
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, code_of_signal, ending_of
-from holdfast.bootstrap.process.heartbeat_monitor import Silence
 from holdfast.bootstrap.process.process_tree import adopt_orphans, kill_descendants
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from holdfast.bootstrap.process.heartbeat_monitor import Silence
+    from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 
 _MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
 _POLL_SECONDS = 0.1
@@ -36,13 +35,13 @@ _TAIL_BYTES = 65536
 
 @final
 class Supervisor:
-    """Runs ``command``, which trains in ``folder``, and again as ``policy`` says; its output passes through.
+    """Runs ``command``, which trains in ``folder``, and restarts it as ``policy`` says; its output passes through.
 
-    What stops a run (``stopping_signals``) is passed on; then nothing is started again, and what is left when
-    ``grace_seconds`` are over is killed, as is a run whose ``silence`` is too long. Before each start nothing of the
-    one before is left: two never train in one folder. Each death but a final one without a problem is a line of
-    ``restarts.jsonl``. What the run prints goes to ``output``, without one to where this process prints;
-    ``stopped_by`` is the last signal.
+    The signals of ``stopping_signals`` are passed on; after one, nothing is restarted, and processes still there after
+    ``grace_seconds`` are killed, as is a run that ``heartbeats`` reports as stalled. Before each start all processes of
+    the last one are killed, so that two never train in one folder. Each death, except a final one without a problem, is
+    a line of ``restarts.jsonl``. The run prints to ``output``, by default where this process prints; ``stopped_by`` is
+    the last signal.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Supervisor:
         command: Sequence[str],
         folder: Path,
         policy: RestartPolicy,
-        silence: Silence,
+        heartbeats: HeartbeatMonitor,
         *,
         grace_seconds: float,
         say: Callable[[str], object],
@@ -60,7 +59,7 @@ class Supervisor:
         self._layout = RunLayout(folder)
         self._restarts = JsonLines(self._layout.restarts)
         self._policy = policy
-        self._silence = silence
+        self._heartbeats = heartbeats
         self._grace_seconds = grace_seconds
         self._say = say
         self._output = output
@@ -84,11 +83,11 @@ class Supervisor:
                     return code_of_signal(self._signals[0])
 
     def _start(self) -> int:
-        """Return the exit code of one start, as a shell would tell it."""
-        self._silence.begin()
+        """Run ``command`` once; return its exit code, as a shell reports it."""
+        self._heartbeats.reset()
         # in a group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on once
         process = subprocess.Popen(self._command, process_group=0, stdout=self._output)  # noqa: S603  this very program
-        deadline, is_silent = None, False
+        deadline, is_stalled = None, False
         while (code := process.poll()) is None:
             while self._signals:
                 number = self._signals.popleft()
@@ -98,17 +97,17 @@ class Supervisor:
             if deadline is not None and time.monotonic() > deadline:
                 self._say(f"the run has not ended within {self._grace_seconds:g} s of the signal: killed")
                 process.kill()
-            if self._silence.is_too_long():
-                self._say("no process of the run shows a sign of life: killed")
-                is_silent = True
+            if self._heartbeats.is_stalled():
+                self._say("no process of the run sends a heartbeat: killed")
+                is_stalled = True
                 process.kill()
             time.sleep(_POLL_SECONDS)
-        if is_silent:
+        if is_stalled:
             return ExitCode.RESTART_NEEDED
         return code_of_child(code)
 
     def _after(self, code: int, death: ProcessExit, lived: float) -> float | None:
-        """Return after how many seconds to start again, None if that is all."""
+        """Record the death; return the seconds until the next start, None if the run is not restarted."""
         self._deaths.append(death)
         verdict = self._policy.after(self._deaths)
         if self.stopped_by is not None or verdict == GiveUp():
@@ -137,11 +136,11 @@ class Supervisor:
     def _record(self, record: dict[str, object]) -> None:
         try:
             self._restarts.append(record)
-        except StateError as error:  # it is kept, and no reason not to start again
+        except StateError as error:  # the record is buffered, and the run can be restarted without it
             self._say(str(error))
 
     def _pause(self, seconds: float) -> bool:
-        """Return whether so many seconds passed without a signal."""
+        """Wait ``seconds``; return whether they passed without a signal."""
         end = time.monotonic() + seconds
         while not self._signals and (left := end - time.monotonic()) > 0:
             time.sleep(min(_POLL_SECONDS, left))
@@ -172,7 +171,7 @@ def last_step(layout: RunLayout) -> int:
             file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             lines = file.read().split(b"\n")
     except OSError:
-        return known  # the run itself says what is wrong there
+        return known  # the run itself reports the problem
     for line in reversed(lines):
         try:
             return max(known, int(json.loads(line)["step"]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal
-from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -131,7 +131,7 @@ class Soak:
                 [sys.executable, "-m", MODULE, run.to_argument()],
                 folder,
                 limits,
-                Silence(RunLayout(folder).heartbeats, _SILENT_SECONDS),
+                HeartbeatMonitor(RunLayout(folder).heartbeats, _SILENT_SECONDS),
                 grace_seconds=self.proof.settings.recovery.grace_seconds,
                 say=_tell,
                 output=sys.stderr,

@@ -13,14 +13,14 @@ import pytest
 ROOT_DRIVER = """
 import sys
 from pathlib import Path
-from holdfast.bootstrap.process.heartbeat_monitor import Silence
+from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
 policy = RestartPolicy(max_restarts=9, crash_loop=3, first_seconds=0.0, longest_seconds=0.0)
 say = lambda line: print(line, file=sys.stderr, flush=True)
 child = [sys.executable, "-c", sys.argv[2]]
-silence = Silence(Path(sys.argv[1]) / "heartbeats", 0.5)
-sys.exit(Supervisor(child, Path(sys.argv[1]), policy, silence, grace_seconds=float(sys.argv[3]), say=say).run())
+heartbeats = HeartbeatMonitor(Path(sys.argv[1]) / "heartbeats", 0.5)
+sys.exit(Supervisor(child, Path(sys.argv[1]), policy, heartbeats, grace_seconds=float(sys.argv[3]), say=say).run())
 """
 # a child that numbers its starts, and its checkpoints
 CHILD = """
@@ -144,7 +144,7 @@ def test_a_run_that_stopped_beating_is_killed(tmp_path, supervised):
     )
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
-    assert "no process of the run shows a sign of life" in errors
+    assert "no process of the run sends a heartbeat" in errors
     assert [record["code"] for record in restarts(tmp_path)] == [75]
 
 

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from holdfast.adapters.optimizer.trainable import TorchTrainable
 from holdfast.bootstrap.cli.main import main
 from holdfast.bootstrap.process.exit_codes import end_with
-from holdfast.bootstrap.process.launch import launch_through_shortages
+from holdfast.bootstrap.process.launch import launch_until_memory_fits
 from holdfast.bootstrap.wiring.process_group import is_launched
 
 _now = {"step": 0}
@@ -74,4 +74,4 @@ if __name__ == "__main__":
         fail_there()
         end_with(main)
     record, *arguments = sys.argv[1:]
-    sys.exit(launch_through_shortages(arguments, 2, Path(record), print, module="tests.support.shortage_ranks"))
+    sys.exit(launch_until_memory_fits(arguments, 2, Path(record), print, module="tests.support.shortage_ranks"))

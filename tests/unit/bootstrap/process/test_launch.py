@@ -35,5 +35,5 @@ def test_a_shortage_starts_all_again(tmp_path, monkeypatch, starts, expected):
     """As long as a failed start leaves a smaller size, all start again; nothing follows an end that was wanted."""
     record, said = tmp_path / "micro-batch.json", []
     left = launches(monkeypatch, record, starts)
-    assert launch.launch_through_shortages([], 2, record, said.append) == expected
+    assert launch.launch_until_memory_fits([], 2, record, said.append) == expected
     assert (len(said), left) == (len(starts) - 1, [])
