@@ -91,7 +91,7 @@ def open_ranges(
     ``raw.start`` begins to fetch what is read first.
     """
     if range_bytes < 1 or ahead < 0:
-        msg = f"ranges of {range_bytes} bytes with {ahead} ahead cannot be read: take 1 or more, and 0 or more"
+        msg = f"ranges of {range_bytes} bytes with {ahead} ahead cannot be read: use at least 1 and 0"
         raise ValueError(msg)
     file = RemoteFile(file_system, path, etag)
     steps = RangeSteps(size, min(size, until or size), range_bytes, ahead, beyond)

@@ -47,8 +47,8 @@ class KeyRing:
         cipher = self._ciphers.get(wrapped.key_id)
         if cipher is None:
             msg = (
-                f"the data key was wrapped by the key {wrapped.key_id[:64]!r}, and those at hand are "
-                f"{', '.join(self._ciphers)}: add that key as an old one"
+                f"the data key was wrapped by the key {wrapped.key_id[:64]!r}, but only "
+                f"{', '.join(self._ciphers)} can be used: add that key as an old one"
             )
             raise StateError(msg)
         nonce, encrypted = wrapped.data[:_NONCE_SIZE], wrapped.data[_NONCE_SIZE:]

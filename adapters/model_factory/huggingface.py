@@ -221,7 +221,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
                 kind = type(self._from_scratch(config, attention))
             network, report = kind.from_pretrained(None, state_dict=weights, output_loading_info=True, **options)
         if missing := sorted(report["missing_keys"]):
-            msg = f"the weights there lack {len(missing)} of the model's tensors, {missing[0]} for one"
+            msg = f"the weights lack {len(missing)} of the model's tensors, such as {missing[0]}"
             raise ValueError(msg)
         return network
 

@@ -115,4 +115,4 @@ def _missing(rank: int, size: int, missing: list[int]) -> str:
     if not missing:
         return f"rank {rank} of {size} has left its group; end the run"
     ranks = ", ".join(str(number) for number in missing)
-    return f"rank {rank} of {size} waited for rank {ranks} in vain; look for its first error and start again"
+    return f"rank {rank} of {size} timed out waiting for rank {ranks}; look for its first error and restart"

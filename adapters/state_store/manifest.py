@@ -144,7 +144,7 @@ def _parse(data: bytes) -> object:
 
 def _check_schema(schema: int) -> None:
     if schema < 1:
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"schema {schema} never was")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"schema {schema} never existed")
     if schema != SCHEMA:
         raise OtherSchemaError(schema)
 
@@ -165,7 +165,7 @@ def _count(record: Mapping[str, Any], name: str) -> int:
 def _text(record: Mapping[str, Any], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str):
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name} is not a text")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name} is not text")
     return value
 
 
@@ -181,15 +181,15 @@ def _progress(record: Mapping[str, Any]) -> Progress:
     _count(cursor, "samples")
     try:
         if not all(type(number) is int and 0 <= number < 2**63 for lane in cursor["lanes"] for number in lane):
-            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "a lane holds something else than counts")
+            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "a lane holds values that are not counts")
         return Progress.from_json(record)
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "progress has other fields") from error
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "progress has the wrong fields") from error
 
 
 def _contract(value: object) -> Reproducibility:
     if not isinstance(value, str) or value not in list(Reproducibility):
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "contract is none that is known")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "contract is unknown")
     return Reproducibility(value)
 
 
@@ -206,12 +206,12 @@ def key_from_record(value: object) -> WrappedKey | None:
     try:
         return WrappedKey(_text(record, "key_id"), b64decode(_text(record, "wrapped_key"), validate=True))
     except ValueError as error:
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "wrapped_key is no base64") from error
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "wrapped_key is not base64") from error
 
 
 def _conditions(record: Mapping[str, Any]) -> Mapping[str, str]:
     if not all(isinstance(value, str) for value in record.values()):
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "conditions holds something else than text")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "conditions holds values that are not text")
     return record
 
 
@@ -237,7 +237,9 @@ def check_names(paths: Iterable[str]) -> None:
     for path in sorted(paths):
         _check_path(path)
         if path in seen or any(str(folder) in seen for folder in PurePosixPath(path).parents):
-            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{path!r} is the name of more than one of them")
+            raise CorruptCheckpoint(
+                CorruptionKind.BAD_MANIFEST, f"{path!r} is the name of more than one file or folder"
+            )
         seen.add(path)
 
 

@@ -150,7 +150,7 @@ class TieredStateStore(StateStore):
         with self._archive_free:
             between = [info for info in self._archive.list() if step < info.progress.step <= last]
             kept = [info for info in between if health.has_kept(info.progress.step, info.progress.health)]
-            if not self._migrator.fetch_first(reversed(kept), "a roll-back wants it", self._damaged, rejected):
+            if not self._migrator.fetch_first(reversed(kept), "a roll-back needs it", self._damaged, rejected):
                 return replace(loaded, rejected=tuple(rejected))
         earlier = read()
         return replace(earlier, rejected=(*rejected, *earlier.rejected))
@@ -209,7 +209,7 @@ class TieredStateStore(StateStore):
         kept = [info for info in later if len(info.progress.health.returns) >= len(known.health.returns)]
         if len(kept) < len(later):
             self._left_behind = known.step  # the rest is of a past that the run has gone back from
-        return self._migrator.fetch_first(kept, "nothing on the disk is as new", self._damaged, rejected)
+        return self._migrator.fetch_first(kept, "the disk has no checkpoint as new", self._damaged, rejected)
 
     def _want(self, step: int) -> None:
         if not self._queue.is_open:

@@ -45,7 +45,7 @@ def verify_while_read(
         else:
             if reading.is_sound(large):
                 return
-    raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, "its files give other bytes each time that they are read")
+    raise CorruptCheckpoint(CorruptionKind.WRONG_HASH, "its files return different bytes each time they are read")
 
 
 def _read_small(files: FileOperations, folder: Path, stored: CheckpointFile) -> bytes:

@@ -134,7 +134,7 @@ def _open(
 ) -> Tokens:
     first, last = documents
     if not file.path.exists() or stamp_of(file.path) != file.stamp:
-        msg = f"{file.name} is gone or was changed since this run began: restore it, or start again to read it anew"
+        msg = f"{file.name} is gone or was changed since this run began: restore it, or start again to read the new one"
         raise DataError(msg)
     index = derived.get(folder / "documents.safetensors", lambda: _scan(file, open_flat(file, options.dtype), options))
     offsets, hashes = index["offsets"][first : last + 1], index["hashes"][first:last]

@@ -106,7 +106,7 @@ def _lists(file: TokenFile, column: str) -> Iterator[tuple[NDArray[np.integer[An
         for batch in _batches(file, column):
             array = batch.column(0)
             if array.null_count or array.flatten().null_count:
-                msg = f"{file.name} lacks token ids in column {column!r} after row {row}: leave such rows out"
+                msg = f"{file.name} lacks token ids in column {column!r} after row {row}: leave those rows out"
                 raise DataError(msg)
             lengths = (
                 array.value_lengths() if hasattr(array, "value_lengths") else np.full(len(array), array.type.list_size)

@@ -120,7 +120,7 @@ class FilesTokenSource(BasicTokenSource):
     def _piece(self, shard: TokenShard) -> FileShard:
         piece = self._found().get(shard.name)
         if piece is None or piece.shard != shard:
-            msg = f"{shard.name} is not what is among these files now: run the same command to read the files again"
+            msg = f"{shard.name} differs from these files as they are now: run the same command to read the files again"
             raise DataError(msg)
         return piece
 

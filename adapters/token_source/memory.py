@@ -36,7 +36,7 @@ class MemoryTokenSource(BasicTokenSource):
     @override
     def open(self, shard: TokenShard) -> Tokens:
         if shard not in self._shards:
-            msg = f"{shard.name!r} is none of the shards in memory: ask shards() for them"
+            msg = f"{shard.name!r} is not a shard in memory: use those that shards() returns"
             raise DataError(msg)
         return self._tokens[shard.name]
 

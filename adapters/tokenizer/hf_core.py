@@ -30,7 +30,7 @@ def load_core(serialized: str, name: str) -> Tokenizer:
     try:
         core = Tokenizer.from_str(serialized)
     except Exception as error:  # the library raises nothing more special
-        msg = f"{name} is no tokenizer.json that tokenizers can load ({error}): name another file"
+        msg = f"{name} is not a tokenizer.json that tokenizers can load ({error}): name another file"
         raise ConfigurationError(msg) from error
     core.no_padding()
     core.no_truncation()
@@ -49,7 +49,7 @@ def settle_end_of_text(core: Tokenizer, name: str, token: str | None) -> str:
     found = next((candidate for candidate in candidates if core.token_to_id(candidate) is not None), None)
     if found is None:
         wanted = f"none of {', '.join(USUAL_ENDS)}" if token is None else f"no {token}"
-        msg = f"{name} has {wanted} to end a document with: set eos_token in tokenizer_config.json to one of its tokens"
+        msg = f"{name} has {wanted} that ends a document: set eos_token in tokenizer_config.json to one of its tokens"
         raise ConfigurationError(msg)
     if core.token_to_id(found) not in special_ids(core):
         core.add_special_tokens([AddedToken(found, special=True, normalized=False)])

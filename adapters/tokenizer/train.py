@@ -126,7 +126,7 @@ def _raise_no_text(source: DataSource, rejected: _FirstRejected, judge: Judge) -
         raise DataError(no_text([unit.name for unit in source.units()]))
     unit, first = rejected.first
     judge(unit, first, source.tell)
-    count = "its only record" if rejected.count == 1 else f"all of its {rejected.count:,} records that were looked at"
+    count = "its only record" if rejected.count == 1 else f"all of its {rejected.count:,} records that were read"
     msg = f"no text is left to train a tokenizer on, {count} cannot be used: {first.reason}"
     raise DataError(msg)
 

@@ -90,7 +90,7 @@ class Fields:
         for name in self.names:
             if name not in columns:
                 setting = "data.text_field" if name == self.text else "data.filter"
-                return f"{file}: there is no column {name!r}, but {shown(columns)}: set {setting} to one of them"
+                return f"{file}: there is no column {name!r}, only {shown(columns)}: set {setting} to one of them"
         return None
 
 
@@ -120,7 +120,7 @@ def document(text: object, place: str, start: int, end: int, fields: Fields) -> 
 
 def too_long(place: str, start: int, end: int, limit: int) -> Rejected:
     """Return the rejection of a record that takes more than ``limit`` bytes."""
-    reason = f"{place}: the record is longer than {limit:,} bytes: break it into several, or raise data.record_bytes"
+    reason = f"{place}: the record is longer than {limit:,} bytes: split it, or raise data.record_bytes"
     return Rejected(reason, start, end)
 
 

@@ -80,7 +80,7 @@ def read_line(line: bytes, key: bytes | None) -> AuditEntry:
             return AuditEntry(**record, hash=digest)
     except (ValueError, RecursionError):
         pass  # whoever has no key to protect the chain can give any line its hash
-    msg = "is no valid entry, although its hash is right: it was forged"
+    msg = "is not a valid entry, although its hash is right: it was forged"
     raise MalformedEntryError(msg)
 
 
@@ -94,6 +94,6 @@ def _why_not(stated: bytes, key: bytes | None) -> str:
     if key is None and stated.startswith(b"blake3-keyed:"):
         return "was written with a key: give that key"
     if key is not None and stated.startswith(b"blake3:"):
-        return "was written without a key, so that anybody can have done it"
-    secret = "" if key is None else ", or the key is another one"
+        return "was written without a key, so anybody may have written it"
+    secret = "" if key is None else ", or the key is wrong"
     return f"is not what was written: it was changed, cut or added{secret}"

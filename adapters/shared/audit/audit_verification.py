@@ -70,7 +70,7 @@ def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = 
                 break
     num_entries = last.sequence if last else 0
     if broken is None and not is_held:
-        reason = f"or later was cut off, or the whole was written anew: there is no entry with the hash {holding}"
+        reason = f"or later was cut off, or the whole file was replaced: there is no entry with the hash {holding}"
         broken = BrokenLine(num_entries + 1, ChainFlaw.REMOVED, reason)
     if first is None or last is None:
         return ChainReport(broken=broken)
@@ -100,12 +100,12 @@ def _misplaced(entry: AuditEntry, last: AuditEntry | None, rest: BinaryIO, key: 
     if entry.sequence == expected:
         return ChainFlaw.CHANGED, "does not continue the line before: one of the two was replaced"
     if entry.sequence < expected:
-        return ChainFlaw.ADDED, f"holds entry {entry.sequence}, which stood before: it was added"
+        return ChainFlaw.ADDED, f"holds entry {entry.sequence}, which came before: it was added"
     if any(_number_of(line, key) == expected for line in _lines(rest)):
         return ChainFlaw.REORDERED, f"holds entry {entry.sequence}, and entry {expected} comes later: lines were moved"
     return (
         ChainFlaw.REMOVED,
-        f"holds entry {entry.sequence}: what stood before it, from entry {expected} on, was removed",
+        f"holds entry {entry.sequence}: the entries before it, from {expected} on, were removed",
     )
 
 

@@ -29,7 +29,7 @@ class RopeScaling:
         _require(_is_number(self.factor) and self.factor >= 1, "rope_scaling.factor", self.factor, "at least 1")
         numbers = (self.low_freq_factor, self.high_freq_factor)
         if not all(map(_is_number, numbers)) or not 0 < self.low_freq_factor < self.high_freq_factor:
-            msg = f"model.rope_scaling.low_freq_factor and high_freq_factor are {numbers}: let them rise from above 0"
+            msg = f"model.rope_scaling.low_freq_factor and high_freq_factor are {numbers}: make 0 < low < high"
             raise ConfigurationError(msg)
         require_count("rope_scaling.original_max_position_embeddings", self.original_max_position_embeddings)
 
@@ -69,7 +69,7 @@ class AttentionShape:
         if self.num_heads % self.num_key_value_heads:
             msg = (
                 f"model.num_attention_heads, {self.num_heads}, is not a multiple of "
-                f"model.num_key_value_heads, {self.num_key_value_heads}: let each key head serve as many query heads"
+                f"model.num_key_value_heads, {self.num_key_value_heads}: give each key head the same number of query heads"
             )
             raise ConfigurationError(msg)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TRIES = 3
-_REASON = "it is a pipe, a device, a socket or a folder in place of a file, so take it away"
+_REASON = "it is a pipe, a device, a socket or a folder in place of a file: remove it"
 
 
 class IrregularFileError(OSError):

@@ -202,5 +202,5 @@ def _check_supported(module: nn.Module, others: dict[str, Any]) -> None:
     if not (getattr(module, "is_causal", True) if is_causal is None else is_causal):
         strange.append("is_causal=False")
     if strange:
-        msg = f"the model wants {strange[0]} of its attention, which varlen cannot do: set model.attention=auto"
+        msg = f"the model's attention needs {strange[0]}, which varlen does not support: set model.attention=auto"
         raise ValueError(msg)

@@ -183,7 +183,7 @@ def _targets(linear: Mapping[str, nn.Module], wanted: Sequence[str] | None) -> l
     for end in wanted:
         if not any(_is_named(name, end) for name in linear):
             known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-            msg = f"model.lora.target_modules has {end}, but no linear layer that can be adapted ends so: try {known}"
+            msg = f"model.lora.target_modules has {end}, but no adaptable linear layer ends with it: try {known}"
             raise ConfigurationError(msg)
     return [name for name in linear if any(_is_named(name, end) for end in wanted)]
 

@@ -126,7 +126,7 @@ class TensorFile:
         try:
             end = self._parse(json.loads(self._exactly(8, length)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            self._raise_damaged(f"its header is none ({type(error).__name__})")
+            self._raise_damaged(f"its header is invalid ({type(error).__name__})")
         if end:
             self._exactly(self._begin + end - 1, 1)
 

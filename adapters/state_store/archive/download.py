@@ -61,7 +61,7 @@ def _read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo])
         raise StateError(msg) from error
     except CorruptCheckpoint as corruption:
         raise CorruptCheckpoint(
-            corruption.kind, f"{objects.name(f'{name}/{MANIFEST}')} is no manifest, {corruption}"
+            corruption.kind, f"{objects.name(f'{name}/{MANIFEST}')} is not a manifest, {corruption}"
         ) from corruption
     if manifest.progress.step != step:
         raise CorruptCheckpoint(

@@ -58,7 +58,7 @@ def rank_tokens(model: Mapping[str, Any], merge: Callable[[str], Sequence[object
     made = [token for token in products if len(merge(token)) == 1]
     whole = {*LETTERS, *made}
     if model.get("ignore_merges") and any(set(token) <= BYTES.keys() and token not in whole for token in vocabulary):
-        msg = "it takes words of its vocabulary whole which merging does not give"
+        msg = "it ignores merges for words of its vocabulary that merging does not produce"
         raise UnfitError(msg)
     tokens = [*LETTERS, *made]
     ids = np.fromiter((vocabulary[token] for token in tokens), np.uint32, len(tokens))
