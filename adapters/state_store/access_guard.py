@@ -22,7 +22,7 @@ def _nobody(_event: str, _details: Mapping[str, object]) -> None:
 
 @final
 class AccessGuard:
-    """Lets through what ``roles`` allow, and tells ``record`` of each deletion before it and of each refusal."""
+    """Allows the operations of ``roles``, and passes each refusal and each imminent deletion to ``record``."""
 
     def __init__(self, roles: Collection[Role] = tuple(Role), record: Record = _nobody) -> None:
         self._roles = roles
@@ -33,7 +33,7 @@ class AccessGuard:
         return role in self._roles
 
     def require(self, role: Role, what: str) -> None:
-        """Raise ``ConfigurationError`` if ``what``, which begins a sentence, needs a role that is not there."""
+        """Raise ``ConfigurationError`` unless ``role``, which ``what`` needs, is held; ``what`` begins the message."""
         if self.allows(role):
             return
         try:
@@ -47,5 +47,5 @@ class AccessGuard:
         raise ConfigurationError(msg)
 
     def record_deletion(self, name: str, reason: str) -> None:
-        """Tell that the checkpoint ``name`` is about to be deleted; raises what ``record`` does, and then it stays."""
+        """Record that the checkpoint ``name`` is about to be deleted; exceptions of ``record`` prevent the deletion."""
         self._record("CheckpointDeleted", {"name": name, "reason": reason, "role": str(Role.DELETE)})

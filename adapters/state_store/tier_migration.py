@@ -96,7 +96,7 @@ class TierMigrator:
         return False
 
     def release(self, step: int) -> None:
-        """Leave the copy of ``step`` on disk to retention, unless it was brought there a while ago."""
+        """Let retention delete ``step`` from the disk again, unless it was fetched."""
         if step not in self._brought:
             self._disk.release(step)
 
@@ -112,7 +112,7 @@ class TierMigrator:
             _log.warning("freeing disk space is postponed until the next copy: %s", error)
 
     def delete_superseded(self, step: int) -> None:
-        """Delete from the archive the copies of steps after ``step``: the run has gone back from them."""
+        """Delete from the archive the copies of steps after ``step``, which the run has rolled back."""
         for later in [known for known in _by_step(self._archive.list()) if known > step]:
             self._archive.delete(later)
             self._brought.pop(later, None)

@@ -69,7 +69,7 @@ class AttentionShape:
         if self.num_heads % self.num_key_value_heads:
             msg = (
                 f"model.num_attention_heads, {self.num_heads}, is not a multiple of "
-                f"model.num_key_value_heads, {self.num_key_value_heads}: give each key head the same number of query heads"
+                f"model.num_key_value_heads, {self.num_key_value_heads}: use as many query heads for each key head"
             )
             raise ConfigurationError(msg)
 

@@ -209,6 +209,6 @@ def _check_marker(path: Path, *, is_encrypted: bool) -> None:
     if is_encrypted and not was_encrypted:
         msg = (
             f"the tokens in {path.parent} are not encrypted, and those of a run with data.cache.encryption must not "
-            "lie among them: name another folder with data.cache.dir"
+            "be mixed with them: name another folder with data.cache.dir"
         )
         raise ConfigurationError(msg)

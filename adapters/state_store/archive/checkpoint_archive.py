@@ -30,11 +30,11 @@ _UPLOADS = 3  # of one file, before the store is held to be at fault
 
 @final
 class CheckpointArchive:
-    """Keeps copies of a run's checkpoints as ``objects``, laid out as on disk, the files of each under its name.
+    """Stores copies of a run's checkpoints as ``objects``, laid out as on disk, the files of each under its name.
 
-    A copy counts once its COMMIT is there, which is created after all that it vouches for was verified, and deleted
-    first. Objects are created and removed, never changed. Whoever writes holds ``lease``; without it, this one only
-    reads. One thread at a time. All raise ``StateError`` where the place or the disk fails.
+    A copy counts once its COMMIT exists, which is created after all files were verified, and deleted first. Objects are
+    created and removed, never changed. Writing requires ``lease``; without it, the archive can only be read. One thread
+    at a time. All methods raise ``StateError`` if the object store or the disk fails.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class CheckpointArchive:
 
     @property
     def name(self) -> str:
-        """Return what a person calls the archive."""
+        """Return the name of the archive for messages."""
         return self._objects.name()
 
     def owner(self) -> str | None:
-        """Return the id of the run whose copies these are, None if nobody has claimed the archive."""
+        """Return the id of the run that owns the copies, None if no run has claimed the archive."""
         data = self._objects.read(_OWNER)
         return None if data is None else data.decode("utf-8", "replace")
 
     def claim(self, run: str) -> None:
-        """Have the archive be that of the run of the id ``run``; raises ``StateError`` if another is faster."""
+        """Make the run with the id ``run`` the owner; raises ``StateError`` if another run claims the archive first."""
         self._hold()
         if self.owner() not in (None, run):
             self._objects.remove(_OWNER)
@@ -64,11 +64,10 @@ class CheckpointArchive:
             raise StateError(msg)
 
     def put(self, folder: Path, should_stop: Callable[[], bool] = lambda: False) -> str | None:
-        """Copy a committed checkpoint; return where to, or None if ``should_stop`` said so between two files.
+        """Copy a committed checkpoint; return its location, or None if ``should_stop`` ended it between two files.
 
-        What an earlier attempt has brought there and is equal stays; what differs is replaced. A checkpoint that is
-        there already is left alone. Raises ``StateError`` if it is another one, if the folder does not verify, or if
-        the lease is lost.
+        Files that an earlier attempt uploaded are left if equal and replaced if not. A complete copy is left unchanged.
+        Raises ``StateError`` if a different checkpoint has its name, the folder does not verify, or the lease is lost.
         """
         with _on_disk(folder):
             manifest, data = read_manifest(self._files, folder), self._read(folder / MANIFEST)
@@ -90,7 +89,7 @@ class CheckpointArchive:
             return self._objects.name(folder.name)
 
     def holds(self, folder: Path) -> bool:
-        """Return whether a copy of this very checkpoint counts, its bytes unread: they were verified as it was made."""
+        """Return whether a complete copy of this checkpoint exists; its bytes were verified when it was made."""
         with _on_disk(folder):
             data = self._read(folder / MANIFEST)
         found = self._objects.find(folder.name)
@@ -109,10 +108,10 @@ class CheckpointArchive:
         return infos
 
     def fetch(self, step: int, into: Path) -> CheckpointInfo:
-        """Bring a copy into the new folder ``into``, durably, once every byte is known to be as saved.
+        """Download a copy into the new folder ``into``, durably, and verify every byte.
 
-        ``into`` is there only if this returns. Raises ``CorruptCheckpoint``, which names the object, for a copy that is
-        damaged.
+        ``into`` exists afterwards only if this returns. Raises ``CorruptCheckpoint``, which names the object, for a
+        damaged copy.
         """
         found = self._objects.find(folder_name(step))
         manifest, data = read_copy(self._objects, step, found)
@@ -131,11 +130,11 @@ class CheckpointArchive:
         return manifest.info(self._location(step))
 
     def is_encrypted(self, step: int) -> bool:
-        """Return whether a copy needs a key to be read; raises ``CorruptCheckpoint`` for one that does not count."""
+        """Return whether a copy is encrypted; raises ``CorruptCheckpoint`` for an incomplete one."""
         return read_copy(self._objects, step, self._objects.find(folder_name(step)))[0].wrapped_key is not None
 
     def delete(self, step: int, *, for_good: bool = False) -> None:
-        """Delete a copy; at any moment it counts as a whole or not at all. ``for_good`` destroys its key before."""
+        """Delete a copy, never leaving half of one that counts. ``for_good`` first destroys its key."""
         self._hold()
         name = folder_name(step)
         if for_good:
@@ -144,7 +143,7 @@ class CheckpointArchive:
         self._clear()
 
     def sweep(self) -> None:
-        """Delete what uploads that were cut short have left; nobody may be uploading meanwhile."""
+        """Delete the leftovers of interrupted uploads; no upload may be in progress."""
         self._hold()
         found = self._objects.find()
         for step in sorted({step for key in found if (step := step_of(key)) is not None}):
@@ -173,7 +172,7 @@ class CheckpointArchive:
         return True
 
     def _remove_others(self, name: str, found: Mapping[str, ObjectInfo], manifest: Manifest, data: bytes) -> None:
-        """Remove what another upload of that name has left, its manifest before any file is replaced."""
+        """Remove the leftovers of other uploads under that name, the manifest before any file is replaced."""
         kept = {f"{name}/{file.path}" for file in manifest.files}
         described = f"{name}/{MANIFEST}"
         if described in found and self._objects.read(described) == data:
@@ -181,10 +180,13 @@ class CheckpointArchive:
         self._remove(name, found.keys() - kept)
 
     def _remove(self, name: str, keys: Collection[str]) -> None:
-        first = [f"{name}/{COMMIT}", f"{name}/{MANIFEST}"]  # a late COMMIT of a writer that lost vouches for nothing
+        first = [
+            f"{name}/{COMMIT}",
+            f"{name}/{MANIFEST}",
+        ]  # so that a late COMMIT of a writer without the lease is void
         rest = sorted(key for key in keys if key.startswith(f"{name}/") and key not in first)
         for key in [*(key for key in first if key in keys), *rest]:
-            self._hold()  # another one's objects may have these names by now
+            self._hold()  # another run's objects may have these names by now
             self._objects.remove(key)
 
     def _create(self, key: str, data: bytes) -> None:
@@ -200,7 +202,7 @@ class CheckpointArchive:
                 present = self._objects.info(key)
             if present is not None and self._is_equal(key, present, path, file):
                 return
-            self._hold()  # another one may have brought its own by now
+            self._hold()  # another run may have uploaded its own by now
             self._objects.remove(key)
             present = None
         msg = f"{self._objects.name(key)} differs from {path} after each upload: check the store"
@@ -216,7 +218,7 @@ class CheckpointArchive:
                 raise StateError(msg)
             if tag == present.tag:
                 return True
-        return self._hash(key, file.size) == file.hash  # a store with keys of its own tells other tags
+        return self._hash(key, file.size) == file.hash  # a store that encrypts with its own keys has different tags
 
     def _hash(self, key: str, size: int) -> str:
         hashed = HashingStream(self._objects.chunks(key, size))
@@ -245,13 +247,13 @@ def _on_disk(folder: Path) -> Iterator[None]:
 
 
 def is_committed(name: str, found: Mapping[str, ObjectInfo]) -> bool:
-    """Return whether the copy of this name is among ``found``, and was brought to its end."""
+    """Return whether ``found`` contains a complete copy of this name."""
     commit = found.get(f"{name}/{COMMIT}")
-    return commit is not None and commit.size >= COMMIT_SIZE  # one that a kill cut short vouches for nothing
+    return commit is not None and commit.size >= COMMIT_SIZE  # a kill may have truncated it
 
 
 def step_of(key: str) -> int | None:
-    """Return the step of whose copy the object ``key`` is a part, None if it is of none."""
+    """Return the step of the copy that the object ``key`` belongs to, None if it belongs to none."""
     name = key.partition("/")[0]
     digits = name.removeprefix("checkpoint-")
     return int(digits) if digits.isdecimal() and name == folder_name(int(digits)) else None

@@ -34,14 +34,14 @@ COMMIT_SIZE = len(commit_of(b""))
 def read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo]) -> tuple[Manifest, bytes]:
     """Return the manifest of the copy of ``step`` among the objects ``found``, and its bytes.
 
-    Raises ``CorruptCheckpoint`` for a copy that does not count, ``StateError`` for one of another version.
+    Raises ``CorruptCheckpoint`` for an incomplete or damaged copy, ``StateError`` for one of another version.
     """
     try:
         return _read_copy(objects, step, found)
     except CorruptCheckpoint as corruption:
         if corruption.kind is not CorruptionKind.BAD_COMMIT:
             raise
-    return _read_copy(objects, step, found)  # it may have been read wrong
+    return _read_copy(objects, step, found)  # the first reading may have been wrong
 
 
 def _read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo]) -> tuple[Manifest, bytes]:
@@ -71,7 +71,7 @@ def _read_copy(objects: ObjectStore, step: int, found: Mapping[str, ObjectInfo])
 
 
 def check_sizes(objects: ObjectStore, manifest: Manifest, found: Mapping[str, ObjectInfo]) -> None:
-    """Raise ``CorruptCheckpoint`` unless all files that the manifest lists are among ``found``, in their sizes."""
+    """Raise ``CorruptCheckpoint`` unless ``found`` has all files of the manifest, with the right sizes."""
     check_names(file.path for file in manifest.files)
     for file in manifest.files:
         key = f"{folder_name(manifest.progress.step)}/{file.path}"
@@ -84,10 +84,9 @@ def check_sizes(objects: ObjectStore, manifest: Manifest, found: Mapping[str, Ob
 
 
 def download(objects: ObjectStore, files: FileOperations, manifest: Manifest, data: bytes, into: Path) -> None:
-    """Bring the files of the manifest, whose bytes are ``data``, into the empty folder ``into``, durably.
+    """Download the files of the manifest, whose bytes are ``data``, into the empty folder ``into``, durably.
 
-    What is not as saved is read once more. Raises ``CorruptCheckpoint`` at the first file whose bytes are not so then
-    either.
+    A file with a wrong hash is read once more; raises ``CorruptCheckpoint`` if it is wrong again.
     """
     inner = {into / parent for file in manifest.files for parent in PurePosixPath(file.path).parents} - {into}
     for folder in sorted(inner):
@@ -106,7 +105,7 @@ def download(objects: ObjectStore, files: FileOperations, manifest: Manifest, da
 
 
 def _bring(objects: ObjectStore, files: FileOperations, key: str, file: CheckpointFile, path: Path) -> bool:
-    """Write the object ``key`` into ``path``, durably; return whether it is ``file`` as saved, else nothing is left."""
+    """Write the object ``key`` to ``path``, durably; return whether its hash is right, and delete it if not."""
     hashed = HashingStream(objects.chunks(key, file.size))
     files.write_chunks(path, hashed)
     if hashed.hash != file.hash:

@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 _FOLDER = "lease"
 _DIGITS = 12
-_LOOKS = 20  # at another's lease, in the time that it lasts
-_PATIENCE = 5.0  # seconds for a renewal under way when the lease is given back
+_LOOKS = 20  # checks of another's lease within one term
+_PATIENCE = 5.0  # seconds to wait for a renewal in progress when the lease is released
 
 
 @final
@@ -91,7 +91,7 @@ class ArchiveLease:
             return True
 
     def renew(self) -> None:
-        """Begin the next term; raises ``StateError`` if another holds the lease, or the store cannot be reached."""
+        """Start the next term; raises ``StateError`` if another process holds the lease or the store is unreachable."""
         with self._lock:
             self.confirm()
             self._begin(self._number + 1)
@@ -146,7 +146,7 @@ class ArchiveLease:
         self._create(number, expires_at=self._clock() + self.ttl)
         numbers = self._numbers()
         highest, term = self._highest(numbers)
-        if term is None or term.holder != self._holder:  # one that is below another's was created too late
+        if term is None or term.holder != self._holder:  # a lower term was created too late
             self._is_lost = True
             raise self._is_held(term)
         self._number = highest
@@ -173,7 +173,7 @@ class ArchiveLease:
 
 @contextlib.contextmanager
 def held(lease: ArchiveLease) -> Iterator[None]:
-    """Renew a lease that was acquired until it is lost, three times as often as needed, and give it back at the end."""
+    """Renew an acquired lease until it is lost, three times as often as needed, and release it at the end."""
     is_released = Event()
 
     def renew() -> None:
@@ -227,7 +227,7 @@ class LeaseRecord:
 
     @property
     def is_released(self) -> bool:
-        """Return whether the holder gave it back."""
+        """Return whether the holder released it."""
         return self.expires_at == 0
 
     def to_bytes(self) -> bytes:
@@ -236,7 +236,7 @@ class LeaseRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaseRecord | None:
-        """Return what ``to_bytes`` wrote, None for anything else: its writer was killed, or writes just now."""
+        """Return the term that ``to_bytes`` wrote, None for anything else, such as a half-written one."""
         try:
             record = json.loads(data)
             return cls(

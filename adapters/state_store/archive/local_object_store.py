@@ -21,7 +21,7 @@ _CHUNK = 4 << 20
 
 @final
 class LocalObjectStore(ObjectStore):
-    """Files under ``root``, each durable once it was created; a file that a kill cut short is there, and shorter."""
+    """Files under ``root``, each durable once created; a kill during an upload leaves a truncated file."""
 
     def __init__(self, root: Path, files: FileOperations | None = None) -> None:
         self._root = root.absolute()

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object that is there: its size in bytes, and the MD5 that its store tells of it, None if it tells none.
+    """An existing object: its size in bytes, and the MD5 that its store reports, None if it reports none.
 
-    ``tag`` is in hex, as S3 has it: of an upload in parts the MD5 of their MD5s, a hyphen, and their number.
+    ``tag`` is in hex, as in S3: for a multipart upload the MD5 of the parts' MD5s, a hyphen, and the number of parts.
     """
 
     size: int
@@ -23,48 +23,48 @@ class ObjectInfo:
 
 
 class ObjectStore(ABC):
-    """Objects under a URL, by keys in POSIX form relative to it; none is ever changed, only created and removed.
+    """Objects under a URL, by keys in POSIX form relative to it; they are created and removed, never changed.
 
-    All raise ``StateError`` with what could not be done to which object and what to do, once it has been tried for
-    long enough; no message holds a secret of the URL.
+    All methods raise ``StateError`` once their retries are exhausted; it names the operation, the object and the
+    remedy, without the secrets of the URL.
     """
 
     @abstractmethod
     def name(self, key: str = "") -> str:
-        """Return what a person calls the object, or the whole."""
+        """Return the name of the object for messages, or that of the store."""
 
     @abstractmethod
     def find(self, folder: str = "") -> Mapping[str, ObjectInfo]:
-        """Return the objects below ``folder`` by key, none where there is no such folder."""
+        """Return the objects below ``folder`` by key; none if the folder does not exist."""
 
     @abstractmethod
     def info(self, key: str) -> ObjectInfo | None:
-        """Return what is known of the object, None if it is not there."""
+        """Return the size and the tag of the object, None if it does not exist."""
 
     @abstractmethod
     def read(self, key: str) -> bytes | None:
-        """Return the content of a small object, None if it is not there."""
+        """Return the content of a small object, None if it does not exist."""
 
     @abstractmethod
     def create(self, key: str, data: bytes) -> bool:
-        """Create the object and return whether it now holds ``data``: of two that create it at once one does it."""
+        """Create the object unless it exists, atomically; return whether it now holds ``data``."""
 
     @abstractmethod
     def upload(self, key: str, path: Path) -> None:
-        """Create the object from a file; one that is there already is left as it is."""
+        """Create the object from a file; an existing object is left unchanged."""
 
     @abstractmethod
     def remove(self, key: str) -> None:
-        """Delete the object, if it is there."""
+        """Delete the object, if it exists."""
 
     def destroy(self, key: str) -> None:
-        """Delete the object, if it is there, so that its place forgets its bytes, as far as it lets one."""
+        """Delete the object, if it exists, and overwrite its bytes if the store allows it."""
         self.remove(key)
 
     @abstractmethod
     def chunks(self, key: str, size: int) -> Iterator[bytes]:
-        """Yield the object's bytes, which are ``size``, or fewer if it is shorter than that."""
+        """Yield the object's ``size`` bytes, or fewer if it is shorter."""
 
     @abstractmethod
     def clear(self, is_litter: Callable[[str], bool]) -> None:
-        """Delete what is no object and whose key ``is_litter``: uploads that never ended, folders with nothing in."""
+        """Delete unfinished uploads and empty folders whose key ``is_litter``."""

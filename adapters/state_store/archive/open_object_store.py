@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
 _EXCLUSIVE = {"s3", "s3a", "gs", "gcs", "file", "local", "memory"}
-_BUCKETS = {"s3", "s3a", "gs", "gcs"}  # what stands before the first slash is a bucket, as a whole
+_BUCKETS = {"s3", "s3a", "gs", "gcs"}  # the part before the first slash is the bucket
 
 
 def open_object_store(
@@ -30,11 +30,11 @@ def open_object_store(
     policy: RetryPolicy | None = None,
     files: FileOperations | None = None,
 ) -> ObjectStore:
-    """Return the objects below ``url``: a folder, ``s3://`` or ``gs://``, where one of two creates an object.
+    """Return the object store at ``url``: a folder, or a bucket that creates objects atomically (S3, Google).
 
-    ``mask`` takes the secrets out of a text with URLs, ``policy`` says how long what passes is tried again, ``files``
-    is what a folder is written with. Asks nobody. Raises ``ConfigurationError`` if a package for it is missing, or
-    the URL is of another kind or that of a bucket holds keys, and ``StateError`` if there is no such kind of place.
+    ``mask`` removes secrets from a text with URLs, ``policy`` limits the retries of transient errors, and ``files``
+    writes into a folder. Sends no request. Raises ``ConfigurationError`` if a package is missing, the scheme is not
+    supported, or the URL of a bucket contains keys, and ``StateError`` if the file system cannot be opened.
     """
     if url.partition("://")[0] in _BUCKETS and mask(url) != url:
         msg = f"the archive {mask(url)} has keys in its URL: put them into the environment or a credentials file"

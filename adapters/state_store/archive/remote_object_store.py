@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RANGE = 16 << 20
-_AT_ONCE = 4  # so many parts of a file are in memory, on either way
-_SLOWEST = 1 << 20  # bytes a second; a file may take as long as this needs, beside the policy's deadline
-_CONFLICT = 409  # S3 and another conditional write at that very moment
+_AT_ONCE = 4  # parts of a file that are in memory, for uploads and downloads
+_SLOWEST = 1 << 20  # bytes a second; the time for a file is added to the policy's deadline
+_CONFLICT = 409  # S3's answer to simultaneous conditional writes
 
 
 @final
 class RemoteObjectStore(ObjectStore):
-    """The objects below ``root`` on ``file_system``, each request tried again under ``policy``.
+    """The objects below ``root`` on ``file_system``, each request retried under ``policy``.
 
-    A file may take the policy's deadline and a second for each MiB. ``mask`` takes the secrets out of a text with URLs.
+    A file may take the policy's deadline plus a second per MiB. ``mask`` removes secrets from a text with URLs.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RemoteObjectStore(ObjectStore):
 
     @override
     def find(self, folder: str = "") -> Mapping[str, ObjectInfo]:
-        # the base class would pass over a folder that cannot be listed, and the objects in it would be missing
+        # the base class would skip a folder that cannot be listed, and its objects would be missing
         options = {} if self._is_async else {"on_error": "raise"}
         with self._doing("listed", folder):
             found = self._unless_missing(lambda: self._file_system.find(self._path(folder), detail=True, **options))
@@ -92,7 +92,7 @@ class RemoteObjectStore(ObjectStore):
             except Exception as error:
                 if is_transient(error) or (present := self.read(key)) is None:
                     raise
-                return present == data  # an answer that was lost makes the next attempt one too many
+                return present == data  # a retry after a lost answer finds the object of the first attempt
             return True
 
     @override
@@ -133,7 +133,7 @@ class RemoteObjectStore(ObjectStore):
             return  # an upload to Google that nobody goes on with ends by itself, after a week
         bucket, prefix, _ = self._file_system.split_path(self._path(""))
         inside = f"{prefix}/" if prefix else ""
-        with self._doing("rid of uploads that never ended", ""):
+        with self._doing("rid of unfinished uploads", ""):
             for key, upload in list(self._unfinished(bucket, inside)):
                 if is_litter(key.removeprefix(inside)):
                     self._unless_missing(partial(self._file_system.abort_mpu, bucket, key, upload))
