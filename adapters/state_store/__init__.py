@@ -1,1 +1,1 @@
-"""State stores: where the checkpoints of a run are kept."""
+"""State stores, which hold the checkpoints of a run."""

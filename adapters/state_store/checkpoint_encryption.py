@@ -37,7 +37,7 @@ _CHUNK = 1 << 20
 
 @final
 class FileCipher:
-    """Encrypts the files of one checkpoint; each can be read only under its own name, in its own checkpoint."""
+    """Encrypts the files of one checkpoint; each can be decrypted only under its own name, in its own checkpoint."""
 
     def __init__(self, save_id: str, key: bytes, wrapped: WrappedKey) -> None:
         self._save_id = save_id
@@ -53,7 +53,7 @@ class FileCipher:
         return decrypt_stream(self._key, self._belongs_to(path), chunks, name=path)
 
     def open(self, path: str, file: FileIO) -> EncryptedFile:
-        """Return ``file``, which holds the encrypted bytes of the file ``path``, to be read from any place."""
+        """Return the file ``path`` for random access, decrypted from ``file``."""
         return EncryptedFile(file, self._key, self._belongs_to(path), name=path)
 
     def _belongs_to(self, path: str) -> bytes:
@@ -62,7 +62,7 @@ class FileCipher:
 
 @final
 class DecryptedCopy:
-    """A folder below ``scratch`` that only this user may read, gone with this object; ``files`` are what lies there."""
+    """A folder below ``scratch`` that only this user can read, deleted with this object; ``files`` are its content."""
 
     def __init__(self, scratch: Path) -> None:
         self.files: list[CheckpointFile] = []
@@ -74,7 +74,7 @@ class DecryptedCopy:
 class CheckpointEncryption:
     """Makes ciphers with keys wrapped by ``provider``, and decrypts checkpoints into ``scratch``.
 
-    ``scratch`` is to be a file system in memory, so that no plaintext comes to rest on a disk.
+    ``scratch`` should be a file system in memory, so that no plaintext is written to a disk.
     """
 
     def __init__(self, provider: KeyProvider, scratch: Path) -> None:
@@ -91,10 +91,10 @@ class CheckpointEncryption:
         return FileCipher(save_id, self._provider.unwrap(wrapped, _context(save_id)), wrapped)
 
     def open(self, files: FileOperations, folder: Path, manifest: Manifest) -> DecryptedCopy:
-        """Return the decrypted files of the checkpoint ``folder``, whose names and sizes are known to be right.
+        """Return the decrypted files of the checkpoint ``folder``, whose names and sizes are already verified.
 
-        Each byte is verified as it is read, and once more if it is not as saved. Raises ``CorruptCheckpoint`` for
-        damage, and ``StateError`` for another key and where there is no room.
+        Each file is verified while it is read, and read again if it is wrong. Raises ``CorruptCheckpoint`` for damage,
+        and ``StateError`` for a wrong key or a full ``scratch``.
         """
         assert manifest.wrapped_key is not None
         cipher = self.join(manifest.save_id, manifest.wrapped_key)
@@ -113,7 +113,7 @@ class CheckpointEncryption:
 def _decrypt(
     files: FileOperations, folder: Path, stored: CheckpointFile, cipher: FileCipher, into: Path
 ) -> CheckpointFile:
-    """Decrypt a file of ``folder`` into the folder ``into``; return what lies there then."""
+    """Decrypt a file of ``folder`` into the folder ``into``; return the decrypted file."""
     path = into / stored.path
     path.parent.mkdir(parents=True, exist_ok=True)
     refused: AuthenticationError | None = None

@@ -27,7 +27,7 @@ _KEY = b'"wrapped_key":'
 
 @dataclass(frozen=True, slots=True)
 class Erasable:
-    """A folder of a checkpoint of ``step``, be it a damaged one; without a key in it, it may be plain."""
+    """The folder of a checkpoint of ``step``, possibly damaged; ``is_encrypted`` if its manifest holds a key."""
 
     folder: Path
     step: int
@@ -36,12 +36,12 @@ class Erasable:
 
 @final
 class Eraser:
-    """Erases what lies in the store under ``root``, where nobody else may write meanwhile; raises ``OSError``.
+    """Erases checkpoints of the store under ``root``, which must have no other writer; raises ``OSError``.
 
-        erased/checkpoint-N/ERASED.json   what is left of one
+        erased/checkpoint-N/ERASED.json   the record of an erased checkpoint
 
-    A checkpoint is moved there first. So it is read as it was, or not at all; and what a crash has left there half
-    erased is found, and erased by the next call.
+    A checkpoint is moved there first, so it can be read whole or not at all; one that a crash left half erased is found
+    and erased by the next call.
     """
 
     def __init__(self, root: Path, files: FileOperations) -> None:
@@ -49,7 +49,7 @@ class Eraser:
         self._files = files
 
     def found(self) -> Sequence[Erasable]:
-        """Return what can be erased: checkpoints, those in quarantine, and what an erasure that was cut short left."""
+        """Return the checkpoints that can be erased, including quarantined, superseded and half-erased ones."""
         return [
             Erasable(folder, int(match[1]), _holds_key(folder))
             for folder in self._folder.all_folders()
@@ -57,7 +57,7 @@ class Eraser:
         ]
 
     def erase(self, found: Erasable) -> None:
-        """Make ``found`` unreadable for good, pinned or not."""
+        """Make ``found`` permanently unreadable, even if it is pinned."""
         grave = self._folder.move_to_erased(found.folder)
         if is_there(grave / MANIFEST):
             destroy_file(self._files, grave / MANIFEST)
@@ -74,7 +74,7 @@ class Eraser:
             self._folder.unpin(found.step)
 
     def clear(self) -> None:
-        """Erase what saves and deletions that were cut short have left."""
+        """Erase the leftovers of interrupted saves and deletions."""
         for folder in self._folder.leftovers():
             for manifest in sorted(folder.rglob(MANIFEST)):
                 destroy_file(self._files, manifest)
@@ -83,7 +83,7 @@ class Eraser:
 
 
 def time_of_erasure(folder: Path) -> str | None:
-    """Return when the checkpoint in ``folder`` was erased, empty if that cannot be read, None if it was not."""
+    """Return the time at which ``folder`` was erased in ISO 8601, empty if unreadable, None if it was not erased."""
     if not _is_erased(folder):
         return None
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -92,7 +92,7 @@ def time_of_erasure(folder: Path) -> str | None:
 
 
 def erased_in(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the names of the checkpoints under ``root`` that were erased, and when; raises ``OSError``."""
+    """Yield the name and the time of erasure of each erased checkpoint under ``root``; raises ``OSError``."""
     with contextlib.suppress(FileNotFoundError):
         for folder in sorted((root / "erased").iterdir()):
             if (time := time_of_erasure(folder)) is not None:

@@ -36,7 +36,7 @@ _SET_ASIDE = re.compile(rf"{_CHECKPOINT.pattern}\.(?P<flaw>[a-z-]+)(\.[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What keeps a checkpoint from verifying: the flaw, a clause for a person, and the file, None for the whole."""
+    """A defect of a checkpoint: its kind, a clause that describes it, and the file, None for the whole checkpoint."""
 
     flaw: str
     reason: str
@@ -45,10 +45,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """What was found in one checkpoint.
+    """The result of inspecting one checkpoint.
 
-    ``manifest`` is None where it cannot be trusted, ``saved`` where nobody can tell. ``sound`` are the listed files
-    without a problem; what is neither there nor in ``problems`` was not reached.
+    ``manifest`` is None if it is not valid, ``saved`` if it is unknown. ``sound`` are the listed files without a
+    problem; files that are neither in it nor in ``problems`` were not checked.
     """
 
     name: str
@@ -59,13 +59,13 @@ class CheckpointReport:
 
     @property
     def stops_a_resume(self) -> bool:
-        """Return whether it can neither be used nor be known to be damaged, so that a resume ends in an error."""
+        """Return whether it can neither be read nor be called damaged, so that a resume ends in an error."""
         return any(problem.flaw in {OTHER_SCHEMA, UNREADABLE} for problem in self.problems)
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedFolder:
-    """Something in quarantine; ``flaw`` is None where its name does not say why it is there."""
+    """An entry of the quarantine; ``flaw`` is None if its name does not state the reason."""
 
     name: str
     flaw: str | None
@@ -73,7 +73,7 @@ class QuarantinedFolder:
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """What was found in a store: its checkpoints, oldest first, and what is in quarantine, pinned, and erased when."""
+    """The result of inspecting a store: checkpoints, oldest first, quarantine, pinned steps, erased names and times."""
 
     checkpoints: Sequence[CheckpointReport]
     quarantine: Sequence[QuarantinedFolder]
@@ -82,9 +82,9 @@ class StoreReport:
 
     @property
     def resumable(self) -> CheckpointReport | None:
-        """Return the checkpoint that a resume takes, or the one at which it ends in an error; None if it begins anew.
+        """Return the checkpoint that a resume uses, or at which it ends in an error; None if it starts from step 0.
 
-        A resume walks back from the newest one, as ``DiskStateStore.load`` does.
+        A resume tries the newest first, as ``DiskStateStore.load`` does.
         """
         newest_first = reversed(self.checkpoints)
         return next((found for found in newest_first if not found.problems or found.stops_a_resume), None)
@@ -92,10 +92,10 @@ class StoreReport:
 
 @final
 class CheckpointInspector:
-    """Looks into stores and checkpoints; ``count`` is told how many bytes were hashed just now.
+    """Inspects stores and checkpoints; ``count`` receives the number of bytes of each read.
 
     Without ``hashing`` only names and sizes are compared. It follows no link and writes, moves and locks nothing, so a
-    run may train meanwhile: a checkpoint that its retention deletes is left out.
+    run may train at the same time; checkpoints that its retention deletes are left out.
     """
 
     def __init__(self, *, hashing: bool, count: Callable[[int], object]) -> None:
@@ -103,14 +103,14 @@ class CheckpointInspector:
         self._files = _CountingOperations(count)
 
     def store(self, root: Path) -> StoreReport:
-        """Return what lies under ``root``; raises ``StateError`` if its folders cannot be read."""
+        """Inspect the store under ``root``; raises ``StateError`` if its folders cannot be read."""
         with reading_under(root):
             folder = StoreFolder(root, self._files)
             checkpoints, set_aside = self._checkpoints(folder), _set_aside(root / "quarantine")
             return StoreReport(checkpoints, set_aside, folder.pinned(), list(erased_in(root)))
 
     def checkpoint(self, folder: Path) -> CheckpointReport:
-        """Return what lies in ``folder``; raises ``StateError`` if it is no longer there."""
+        """Inspect the checkpoint in ``folder``; raises ``StateError`` if it no longer exists."""
         report = self._checkpoint(folder)
         if report is None:
             msg = f"{folder} was deleted meanwhile: the running training may have applied its retention"
@@ -119,9 +119,9 @@ class CheckpointInspector:
 
     def _checkpoints(self, store: StoreFolder) -> Sequence[CheckpointReport]:
         while folders := store.checkpoints():
-            found = map(self._checkpoint, reversed(folders))  # the oldest are the next to go
+            found = map(self._checkpoint, reversed(folders))  # the oldest may be deleted next
             if reports := [report for report in found if report is not None]:
-                return reports[::-1]  # else newer ones have taken the place of all
+                return reports[::-1]  # else newer ones have replaced all
         return []
 
     def _checkpoint(self, folder: Path) -> CheckpointReport | None:
@@ -148,7 +148,7 @@ class CheckpointInspector:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether ``folder`` is one checkpoint, be it a damaged one, rather than a run; raises ``OSError``."""
+    """Return whether ``folder`` is a checkpoint, possibly damaged, not a run; raises ``OSError``."""
     if is_there(folder / MANIFEST) or is_there(folder / COMMIT):
         return True
     return _CHECKPOINT.match(folder.name) is not None and not is_there(folder / "checkpoints")
@@ -163,7 +163,7 @@ def _problem(error: CorruptCheckpoint | OSError | StateError, path: str | None =
 
 
 def _time_of_save(folder: Path) -> datetime | None:
-    with contextlib.suppress(OSError, OverflowError, ValueError):  # a damaged file system may tell any number
+    with contextlib.suppress(OSError, OverflowError, ValueError):  # a damaged file system may return any number
         if not folder.is_symlink():
             return datetime.fromtimestamp((folder / COMMIT).lstat().st_mtime, UTC)
     return None
@@ -185,7 +185,7 @@ def _set_aside(folder: Path) -> Sequence[QuarantinedFolder]:
 
 @final
 class _CountedFile(FileIO):
-    """A file that tells how many bytes each read gave."""
+    """A file that passes the number of bytes of each read to ``count``."""
 
     def __init__(self, descriptor: int, count: Callable[[int], object]) -> None:
         super().__init__(descriptor, "rb")

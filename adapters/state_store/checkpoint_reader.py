@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @final
 class CheckpointReader:
-    """Reads the checkpoint in a folder, decrypted with ``encryption`` if need be, as far as ``guard`` allows.
+    """Reads the checkpoint in a folder, decrypted with ``encryption`` if necessary, if ``guard`` allows it.
 
-    Both methods raise ``CorruptCheckpoint`` if it is not what was saved, ``OSError`` for a disk that cannot be read,
-    and ``StateError`` for one that nobody can judge.
+    Both methods raise ``CorruptCheckpoint`` for a damaged checkpoint, ``OSError`` if the disk cannot be read, and
+    ``StateError`` for a missing key or another version.
     """
 
     def __init__(self, files: FileOperations, guard: AccessGuard, encryption: CheckpointEncryption | None) -> None:
@@ -46,7 +46,7 @@ class CheckpointReader:
         return Loaded(manifest.info(str(folder)), opened.folder, owner=opened)
 
     def restore(self, folder: Path, into: Callable[[Path, OpenFile], object]) -> Loaded:
-        """Have ``into`` take over the checkpoint, verified while it is read."""
+        """Pass the checkpoint to ``into``, which reads it verified."""
         self._door.require(Role.READ, f"reading {folder}")
         manifest = read_manifest(self._files, folder)
         if manifest.wrapped_key is None:

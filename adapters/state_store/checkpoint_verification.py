@@ -1,4 +1,4 @@
-"""Verifies that a stored checkpoint is what was saved."""
+"""Verifies that a stored checkpoint has the bytes that were saved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def read_manifest(files: FileOperations, folder: Path) -> Manifest:
-    """Return the manifest of a committed folder that is named after its step, the other files unread.
+    """Return the manifest of a committed folder named after its step, without reading its other files.
 
     Raises ``CorruptCheckpoint`` for a folder that is not committed, ``StateError`` for one of another version,
     ``OSError`` for a disk that cannot be read.
@@ -48,7 +48,7 @@ def read_committed(files: FileOperations, folder: Path) -> Manifest:
     except CorruptCheckpoint as corruption:
         if corruption.kind is not CorruptionKind.BAD_COMMIT:
             raise
-    return _read_committed(files, folder)  # it may have been read wrong
+    return _read_committed(files, folder)  # the first reading may have been wrong
 
 
 def _read_committed(files: FileOperations, folder: Path) -> Manifest:
@@ -68,14 +68,14 @@ def _read_committed(files: FileOperations, folder: Path) -> Manifest:
 
 
 def verify(files: FileOperations, folder: Path) -> Manifest:
-    """Return the manifest of ``folder`` once every byte in it is known to be as saved; raises as ``read_manifest``."""
+    """Return the manifest of ``folder`` after verifying every byte; raises as ``read_manifest``."""
     manifest = read_manifest(files, folder)
     require_sound(files, folder, manifest)
     return manifest
 
 
 def require_sound(files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True) -> None:
-    """Raise ``CorruptCheckpoint`` unless ``folder`` holds the files that its manifest lists, and no others.
+    """Raise ``CorruptCheckpoint`` unless ``folder`` holds exactly the files that its manifest lists.
 
     Without ``hashing`` names and sizes are compared, and no file is opened.
     """
@@ -97,7 +97,7 @@ def complete(files: FileOperations, folders: Iterable[Path]) -> Iterator[tuple[P
 
 
 def next_generation(files: FileOperations, folders: Iterable[Path]) -> int:
-    """Return the number of the save after those in ``folders``; an old one that cannot be read stops no save."""
+    """Return the number of the next save after those in ``folders``; unreadable ones are ignored."""
     generation = 0
     for folder in folders:
         with contextlib.suppress(CorruptCheckpoint, OSError, StateError):
@@ -108,9 +108,9 @@ def next_generation(files: FileOperations, folders: Iterable[Path]) -> int:
 def check_files(
     files: FileOperations, folder: Path, manifest: Manifest, *, hashing: bool = True
 ) -> Iterator[tuple[str, CorruptCheckpoint | None]]:
-    """Yield each file that is listed or found, once, with its defect or None, those that need no hash first.
+    """Yield each listed or found file once, with its defect or None; files that need no hash come first.
 
-    Only files that a walk through the folder found are opened, so no listed path leads out of it. The walk raises
+    Only files found by listing the folder are opened, so no listed path leads out of it. The listing raises
     ``CorruptCheckpoint`` for a link or a device. Without ``hashing`` names and sizes are compared, and no file is
     opened.
     """

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class CheckpointWriter:
-    """Writes checkpoints into new folders; with ``encryption`` their files are encrypted by a new key each."""
+    """Writes checkpoints into new folders; with ``encryption`` each is encrypted by a new key."""
 
     files: FileOperations
     encryption: CheckpointEncryption | None = None
@@ -51,9 +51,9 @@ class CheckpointWriter:
     def write(self, snapshot: Snapshot, folder: Path, *, generation: int) -> Manifest:
         """Write ``snapshot`` into the new ``folder`` and return its manifest; all is durable but the folder's own name.
 
-        That name is the save's id. Each file is hashed on its way to the disk, so the manifest holds what was captured,
-        whatever the disk makes of it. COMMIT is the last file to be written, after all that it vouches for is durable.
-        Raises what a part raises, ``OSError``, and ``StateError`` if the parts have no names that could be read back.
+        That name is the save's id. Each file is hashed before it reaches the disk, so the manifest describes the
+        captured bytes. COMMIT is written last, once all other files are durable. Raises the exceptions of parts,
+        ``OSError``, and ``StateError`` for invalid names of parts.
         """
         _check_part_names(snapshot)
         self.files.make_folder(folder)
@@ -75,7 +75,7 @@ class CheckpointWriter:
         return manifest
 
     def contribute(self, snapshot: Snapshot, folder: Path) -> None:
-        """Write a rank's parts into the ``folder`` that the first rank makes, and tell it; raises as ``write`` does."""
+        """Write a rank's parts into the ``folder`` that rank 0 creates, and report them; raises as ``write`` does."""
         share = snapshot.share
         assert share is not None
         try:
@@ -103,7 +103,7 @@ class CheckpointWriter:
         own: Sequence[CheckpointFile],
         cipher: FileCipher | None,
     ) -> Sequence[CheckpointFile]:
-        """Return ``own`` files with those of the other ranks and those that are made of all; drop what is consumed."""
+        """Return the files of all ranks and the joined ones made of them; delete the files that were joined."""
         stored = {file.path: file for file in (*own, *await_reports(self.files, folder, share))}
         joined = [part for part in snapshot.parts if isinstance(part, JoinedPart)]
         with StagedFileReader(self.files, folder, cipher, stored) as reader:
@@ -121,7 +121,7 @@ class CheckpointWriter:
 def _write_parts(
     files: FileOperations, snapshot: Snapshot, folder: Path, cipher: FileCipher | None
 ) -> Sequence[CheckpointFile]:
-    """Write what this process has captured of ``snapshot`` into ``folder``, durably."""
+    """Write this process's parts of ``snapshot`` into ``folder``, durably."""
     own = sorted((part for part in snapshot.parts if isinstance(part, StatePart)), key=lambda part: part.name)
     return [_write_file(files, part.name, folder, part.chunks(), cipher) for part in own]
 

@@ -22,7 +22,7 @@ class CorruptionKind(StrEnum):
 
 
 class CorruptCheckpoint(Exception):
-    """A checkpoint is not what was saved: the kind of flaw, and a clause for a person that says where it is."""
+    """A checkpoint differs from what was saved; the message has the kind of flaw and a clause with its place."""
 
     def __init__(self, kind: CorruptionKind, reason: str) -> None:
         super().__init__(f"{kind}: {reason}")

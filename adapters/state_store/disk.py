@@ -34,17 +34,17 @@ _log = logging.getLogger(__name__)
 
 @final
 class DiskStateStore(StateStore):
-    """Keeps checkpoints under ``root``, as ``retention`` says; one process at a time may write to it.
+    """Stores checkpoints under ``root``, subject to ``retention``; one process at a time may write to it.
 
         checkpoints/checkpoint-N/   the parts' files, MANIFEST.json (their sizes and hashes), COMMIT (its hash)
-        quarantine/                 what failed verification, named after its defect
-        superseded/  erased/        what the run went back from; what is left of those that were erased
-        pins/                       an empty file checkpoint-N for each one that is not to be deleted
-        .tmp/  .trash/              a save or a deletion under way; what a crash left there goes at the next start
+        quarantine/                 checkpoints that failed verification, named after their defects
+        superseded/  erased/        checkpoints that were rolled back; records of erased ones
+        pins/                       an empty file checkpoint-N for each pinned checkpoint
+        .tmp/  .trash/              saves and deletions in progress; the next start deletes the leftovers of a crash
 
-    Nothing is created before the first save. A disk that cannot be read raises ``StateError`` and sets nothing aside;
-    what cannot be deleted is logged. With ``encryption`` the files of what is saved are encrypted, and ``load`` gives a
-    decrypted copy; plain ones are read all the same. ``guard``: who may not delete leaves that to somebody else.
+    Nothing is created before the first save. A disk that cannot be read raises ``StateError`` and quarantines nothing;
+    failed deletions are logged. With ``encryption`` saved files are encrypted, and ``load`` returns a decrypted copy;
+    plain checkpoints can still be read. If ``guard`` does not allow deletion, nothing is deleted.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DiskStateStore(StateStore):
         with reading_under(self._folder.root):
             older = self._folder.checkpoints()[:-1]
             folder = next((folder for folder in older if folder not in self._scrubbed), None)
-            if folder is None:  # all were looked at: the next time begins anew
+            if folder is None:  # all were verified: the next call starts again
                 self._scrubbed.clear()
                 return ()
             self._scrubbed.add(folder)
@@ -155,7 +155,7 @@ class DiskStateStore(StateStore):
             pass
 
     def adopt(self, step: int, bring: Callable[[Path], object]) -> None:
-        """Store the checkpoint of ``step`` that ``bring``, given a new folder, makes there, durable and verified."""
+        """Store the checkpoint of ``step`` that ``bring`` writes, durable and verified, into the new folder it gets."""
         target, staging = self._folder.checkpoint(step), self._folder.staging_folder()
         with self._lock:
             try:
@@ -170,31 +170,31 @@ class DiskStateStore(StateStore):
                 self._folder.discard(staging)
 
     def pinned(self) -> Collection[int]:
-        """Return the steps that somebody asked to be kept; raises ``StateError`` if nobody can tell."""
+        """Return the steps of the pinned checkpoints; raises ``StateError`` if they cannot be read."""
         with reading_under(self._folder.root):
             return self._folder.pinned()
 
     def folder_of(self, step: int) -> Path:
-        """Return where the checkpoint of ``step`` lies, if it is there."""
+        """Return the folder of the checkpoint of ``step``, which may not exist."""
         return self._folder.checkpoint(step)
 
     def hold(self, step: int) -> bool:
-        """Keep the checkpoint of ``step`` from being deleted until it is released; return whether it is there."""
+        """Protect the checkpoint of ``step`` from retention until it is released; return whether it exists."""
         with self._lock, reading_under(self._folder.root):
             if found := is_there(self.folder_of(step)):
                 self._held.add(step)
             return found
 
     def release(self, step: int) -> None:
-        """Leave the checkpoint of ``step`` to retention again."""
+        """Let retention delete the checkpoint of ``step`` again."""
         self._held.discard(step)
 
     def is_held(self, step: int) -> bool:
-        """Return whether it is kept from being deleted."""
+        """Return whether ``hold`` protects the checkpoint of ``step``."""
         return step in self._held
 
     def evict(self, step: int) -> None:
-        """Delete the checkpoint of ``step``, which is kept elsewhere; raises ``StateError`` if that fails."""
+        """Delete the checkpoint of ``step``, which has a copy elsewhere; raises ``StateError`` if that fails."""
         with self._lock, reading_under(self._folder.root):
             told = read_manifest(self._files, self.folder_of(step)).snapshot
             self._folder.delete_durably(self.folder_of(step))
@@ -220,11 +220,11 @@ class DiskStateStore(StateStore):
 
     def _reject(self, folder: Path, problem: CorruptCheckpoint | OSError) -> Sequence[RejectedCheckpoint]:
         if not is_there(folder):
-            return []  # the process that trains has retired it meanwhile
+            return []  # the training process has deleted it
         if isinstance(problem, OSError):
             msg = f"{folder} could not be read and was left in its place, {explain(problem)}"
             raise StateError(msg) from problem
-        with contextlib.suppress(FileNotFoundError):  # another rank may have set it aside meanwhile
+        with contextlib.suppress(FileNotFoundError):  # another rank may have quarantined it
             return [RejectedCheckpoint(folder.name, str(problem), str(self._folder.set_aside(folder, problem.kind)))]
         return []
 

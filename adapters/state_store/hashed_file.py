@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.shared.files.file_operations import FileOperations
 
-_PIECE = 4 << 20  # at least so much is hashed at once
-_MOST_PENDING = 4  # such pieces that were read and are yet to be hashed
-_AHEAD = 16 << 20  # what the disk has to read while headers are parsed
+_PIECE = 4 << 20  # bytes that are hashed at once, at least
+_MOST_PENDING = 4  # pieces that wait to be hashed
+_AHEAD = 16 << 20  # bytes that the disk reads while headers are parsed
 
 
 @final
 class HashedFile:
-    """A file that is hashed while it is read from begin to end, closed with ``stack``.
+    """A file that is hashed while it is read from front to back, closed with ``stack``.
 
-    Its bytes go straight to where they are wanted, through one descriptor and in order, so that the system reads ahead,
-    and a thread hashes them there, where they stay as they are until ``finish``; with ``at_once`` they are hashed
-    before they are given out. What lies before the end of the last read is read as ``VerifiedPieces``.
+    Its bytes are read in order directly into the target, so that the system reads ahead, and a thread hashes them
+    there; the target must not change until ``finish``. With ``at_once`` they are hashed before they are returned.
+    Earlier parts that are read again come from ``VerifiedPieces``.
     """
 
     def __init__(self, files: FileOperations, path: Path, stack: ExitStack, *, at_once: bool = False) -> None:
@@ -48,18 +48,18 @@ class HashedFile:
         self._hashed = 0  # or will be: where ``_unhashed`` begins
         self._unhashed: list[memoryview] = []
         self._hashing: deque[Future[object]] = deque()
-        self._hasher = blake3(max_threads=1)  # threads of its own would be in the way of what reads
+        self._hasher = blake3(max_threads=1)  # more threads would slow down the reading
         self._peeked: list[tuple[int, bytes]] = []
         self._pieces: VerifiedPieces | None = None
         self._has_changed = False
-        with suppress(OSError, AttributeError):  # a hint, which not every system takes
+        with suppress(OSError, AttributeError):  # a hint, which not every system supports
             os.posix_fadvise(self._file.fileno(), 0, _AHEAD, os.POSIX_FADV_WILLNEED)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes as ``StateFile`` does."""
         if offset > self._end and self._pieces is None:
             peeked = os.pread(self._file.fileno(), size, offset)
-            self._peeked.append((offset, peeked))  # compared with what is hashed once that is read
+            self._peeked.append((offset, peeked))  # compared with the hashed bytes later
             return peeked
         data = bytearray(size)
         return bytes(data[: self.fill(offset, memoryview(data))])
@@ -77,7 +77,7 @@ class HashedFile:
         return done
 
     def finish(self) -> set[str]:
-        """Read what is left; return what ``hash_file`` would of each reading, and what is no hash if they differ."""
+        """Read the rest; return the hash of each reading as ``hash_file`` does, and "changed" if bytes differed."""
         self._skip(sys.maxsize)
         self._hash()
         while self._hashing:
@@ -92,7 +92,7 @@ class HashedFile:
             size -= count
 
     def _take(self, target: memoryview) -> int:
-        """Fill ``target`` with what comes next, or the begin of it; return how many bytes there were."""
+        """Fill ``target``, or its beginning, with the next bytes; return their number."""
         if count := self._file.readinto(target):
             self._compare(target[:count])
             self._end += count
@@ -102,14 +102,14 @@ class HashedFile:
         return count
 
     def _compare(self, taken: memoryview) -> None:
-        """Compare what was peeked at with what is ``taken`` from there."""
+        """Compare the bytes ``taken`` with those that ``read`` returned earlier for the same place."""
         for offset, data in self._peeked:
             first, last = max(self._end, offset), min(self._end + len(taken), offset + len(data))
             if first < last and taken[first - self._end : last - self._end] != data[first - offset : last - offset]:
                 self._has_changed = True
 
     def _hash(self) -> None:
-        """Have the thread hash what was read: small tensors together, as each task has its price."""
+        """Let the thread hash the bytes read so far, small tensors together, as each task costs time."""
         self._hashing.append(self._thread.submit(self._update, self._unhashed))
         self._hashed, self._unhashed = self._end, []
         while len(self._hashing) > self._most_pending:
@@ -122,9 +122,9 @@ class HashedFile:
 
 @final
 class VerifiedPieces:
-    """A file that is read in any order: each piece once to know the hashes, and again, compared with its own, for use.
+    """A file for random access: all pieces are hashed first, and compared with their hashes when they are read.
 
-    ``hash`` is that of the whole, as ``hash_file`` gives it. What differs from it when it is read again, twice, raises
+    ``hash`` is that of the whole file, as ``hash_file`` returns it. A piece that differs in two readings raises
     ``StateError``.
     """
 

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.files.file_operations import FileOperations
 
 _PIECE = 4 << 20
-_SMALL = 1 << 16  # bytes that are hashed sooner than handed to a thread
+_SMALL = 1 << 16  # bytes that are hashed without a thread
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The regular files of a folder, relative POSIX path to size in bytes, and its folders, itself last."""
+    """The regular files of a folder, relative POSIX path to size in bytes, and its subfolders, itself last."""
 
     files: Mapping[str, int]
     folders: Sequence[Path]
 
 
 def read_tree(folder: Path) -> Tree:
-    """Return what lies in ``folder``; a link, pipe, socket or device raises ``CorruptCheckpoint``. Opens no file."""
+    """List ``folder`` without opening files; a link, pipe, socket or device raises ``CorruptCheckpoint``."""
     files: dict[str, int] = {}
     folders = [folder]
     for current in folders:
@@ -55,10 +55,10 @@ def hash_bytes(data: bytes) -> str:
 
 
 def hash_file(files: FileOperations, path: Path) -> str:
-    """Return what ``hash_bytes`` would of the file's bytes.
+    """Return the hash of the file's bytes, in the form of ``hash_bytes``.
 
-    It reads, a piece ahead, instead of mapping the file: a sector that cannot be read is then an ``OSError``, not the
-    end of the process by SIGBUS.
+    It reads a piece ahead and does not map the file: a bad sector then raises ``OSError``, and no SIGBUS ends the
+    process.
     """
     with files.open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -77,7 +77,7 @@ def hash_file(files: FileOperations, path: Path) -> str:
 
 @final
 class HashingStream:
-    """Bytes that are counted and hashed on their way through, in pieces that the processor's cache still holds."""
+    """Counts and hashes the bytes that are iterated, in pieces that fit into the processor's cache."""
 
     def __init__(self, chunks: Iterable[Buffer]) -> None:
         self.size = 0
@@ -86,11 +86,11 @@ class HashingStream:
 
     @property
     def hash(self) -> str:
-        """Return what ``hash_bytes`` would of those that went through."""
+        """Return the hash of the bytes yielded so far, in the form of ``hash_bytes``."""
         return f"blake3:{self._hasher.hexdigest()}"
 
     def __iter__(self) -> Iterator[memoryview]:
-        """Yield the pieces; a large one is hashed in a thread while whoever asked for it uses it."""
+        """Yield the pieces; a large one is hashed in a thread while the caller uses it."""
         with ThreadPoolExecutor(1, "hash") as thread:
             for chunk in self._chunks:
                 view = memoryview(chunk).cast("B")

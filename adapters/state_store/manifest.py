@@ -1,4 +1,4 @@
-"""The manifest of a stored checkpoint: its content, to the byte."""
+"""The manifest of a stored checkpoint, which describes its content byte for byte."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ LARGEST_MANIFEST = 16 << 20
 
 
 def commit_of(manifest: bytes) -> bytes:
-    """Return what COMMIT holds for the bytes of a manifest; this form is the same in every schema."""
+    """Return the content of COMMIT for the bytes of a manifest; this form is the same in every schema."""
     return f"{hash_bytes(manifest)}\n".encode("ascii")
 
 
 class OtherSchemaError(Exception):
-    """The manifest is of another version of this program, which may be right and cannot be judged."""
+    """The manifest was written by another version of this program, so it cannot be verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a checkpoint is, and the closed list of its files; ``generation`` counts a store's saves.
+    """The description of a checkpoint and the complete list of its files; ``generation`` counts a store's saves.
 
-    ``snapshot`` has no parts. What manifests of earlier versions do not tell (evaluation loss, contract, conditions,
-    time) is read as if nobody had measured, and of 1970. With a ``wrapped_key`` the files are encrypted, and their
-    sizes and hashes are those of what lies on the disk.
+    ``snapshot`` has no parts. Fields that earlier versions did not write (evaluation loss, contract, conditions, time)
+    get their defaults. With a ``wrapped_key`` the files are encrypted, and their sizes and hashes are those of the
+    encrypted files.
     """
 
     save_id: str
@@ -60,11 +60,11 @@ class Manifest:
 
     @property
     def progress(self) -> Progress:
-        """Return how far the run had come."""
+        """Return the progress of the run."""
         return self.snapshot.progress
 
     def info(self, location: str) -> CheckpointInfo:
-        """Return what the checkpoint at ``location`` is, for those who list it."""
+        """Return the entry of a list of checkpoints for this one, stored at ``location``."""
         told = self.snapshot
         return CheckpointInfo(
             told.progress,
@@ -199,7 +199,7 @@ def key_record(key: WrappedKey | None) -> Mapping[str, str] | None:
 
 
 def key_from_record(value: object) -> WrappedKey | None:
-    """Return what ``key_record`` described; raises ``CorruptCheckpoint`` for anything else."""
+    """Return the key from the JSON of ``key_record``; raises ``CorruptCheckpoint`` for anything else."""
     if value is None:
         return None
     record = _mapping(value, "encryption")
@@ -232,7 +232,7 @@ def _file(record: Mapping[str, Any]) -> CheckpointFile:
 
 
 def check_names(paths: Iterable[str]) -> None:
-    """Raise ``CorruptCheckpoint`` unless files of these names can lie in one checkpoint."""
+    """Raise ``CorruptCheckpoint`` unless one checkpoint can contain files of all these names."""
     seen = set()
     for path in sorted(paths):
         _check_path(path)

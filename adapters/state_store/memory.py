@@ -1,4 +1,4 @@
-"""Checkpoints in the memory of the process, for tests and for runs that need not outlive it."""
+"""Checkpoints in the memory of the process, for tests and for runs that need not survive it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @final
 class MemoryStateStore(BasicStateStore):
-    """Keeps snapshots as bytes, as ``retention`` says; nothing survives the process, and nothing is ever rejected.
+    """Stores snapshots as bytes, subject to ``retention``; nothing survives the process, and nothing is ever rejected.
 
-    ``load`` returns folders in the system's temporary one, deleted with the store.
+    ``load`` returns temporary folders, which are deleted with the store.
     """
 
     def __init__(self, retention: Retention) -> None:

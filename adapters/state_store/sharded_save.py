@@ -1,9 +1,9 @@
 """The rendezvous of the ranks that write one checkpoint: small files in its staging folder, and no collectives.
 
-    .ranks/open.json         the first rank has made the draft; with it comes the key that the files are encrypted by
-    .ranks/rank-00001.json   that rank's files are durable: their sizes and hashes, or the problem that it had
+    .ranks/open.json         rank 0 has created the draft; holds the key that encrypts the files
+    .ranks/rank-00001.json   the sizes and hashes of that rank's files, which are durable, or its error
 
-Each of them is there whole or not at all. They go before the checkpoint gets its name.
+Each is written atomically. They are deleted before the checkpoint gets its name.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _POLL_SECONDS = 0.05
 
 
 def publish_key(files: FileOperations, folder: Path, key: WrappedKey | None) -> None:
-    """Tell the other ranks that they may write into the draft ``folder``, and by which key."""
+    """Announce to the other ranks that the draft ``folder`` exists, and the key for its files."""
     files.make_folder(folder / RANKS)
     _leave(files, folder / RANKS / _OPEN, {"encryption": key_record(key)})
 
 
 def await_key(files: FileOperations, folder: Path, share: StateShare) -> WrappedKey | None:
-    """Wait until the first rank has made the draft ``folder``; return its key, None if nothing is encrypted.
+    """Wait until rank 0 has created the draft ``folder``; return its key, None if files are not encrypted.
 
-    Raises ``StateError`` if that takes longer than the ranks are patient, or the save is over.
+    Raises ``StateError`` after ``share.patience`` seconds, or once the save is over.
     """
     deadline = time.monotonic() + share.patience
     while (record := _read(files, folder / RANKS / _OPEN)) is None:
@@ -60,21 +60,21 @@ def await_key(files: FileOperations, folder: Path, share: StateShare) -> Wrapped
 
 
 def report_files(files: FileOperations, folder: Path, rank: int, stored: Sequence[CheckpointFile]) -> None:
-    """Tell the first rank that these are durable."""
+    """Report to rank 0 that the files ``stored`` are durable."""
     described = [{"path": file.path, "size": file.size, "hash": file.hash} for file in stored]
     _leave(files, folder / RANKS / _record_of(rank), {"files": described})
 
 
 def report_failure(files: FileOperations, folder: Path, rank: int, problem: object) -> None:
-    """Tell the first rank why there will be no files, if the disk takes that much."""
+    """Report to rank 0 why there will be no files, if the disk can still be written."""
     with contextlib.suppress(OSError):
         _leave(files, folder / RANKS / _record_of(rank), {"problem": str(problem) or type(problem).__name__})
 
 
 def await_reports(files: FileOperations, folder: Path, share: StateShare) -> Sequence[CheckpointFile]:
-    """Wait for every other rank's files and return what the ranks told of them.
+    """Wait for the files of all other ranks and return them as reported.
 
-    Raises ``StateError`` if a rank had a problem or does not come.
+    Raises ``StateError`` if a rank reports a failure or does not report within ``share.patience`` seconds.
     """
     found: dict[int, Sequence[CheckpointFile]] = {}
     deadline = time.monotonic() + share.patience
@@ -95,10 +95,9 @@ def await_reports(files: FileOperations, folder: Path, share: StateShare) -> Seq
 
 @final
 class StagedFileReader:
-    """Reads files of the draft ``folder`` from any place, decrypted by ``cipher`` if there is one.
+    """Reads files of the draft ``folder`` at any offset, decrypted if there is a ``cipher``.
 
-    What it returns is what was ``stored``: it is compared with the hashes of ``stored``, or authenticated. Raises
-    ``StateError`` for other bytes.
+    The bytes are compared with the hashes in ``stored``, or authenticated; raises ``StateError`` if they are wrong.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class StagedFileReader:
         self._stack = ExitStack()
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes of the file ``name`` from ``offset`` on, fewer where it ends."""
+        """Return ``size`` bytes of the file ``name`` from ``offset`` on, fewer at its end."""
         if name not in self._opened:
             self._opened[name] = self._open(name)
         return self._opened[name](offset, size)
@@ -124,7 +123,7 @@ class StagedFileReader:
             return self._stack.enter_context(self._cipher.open(name, file)).read
         pieces = VerifiedPieces(file, self._folder / name)
         if pieces.hash != self._stored[name].hash:
-            self._check(self._stored[name])  # it may have been read wrong once
+            self._check(self._stored[name])  # the first reading may have been wrong
             pieces = VerifiedPieces(file, self._folder / name)
             if pieces.hash != self._stored[name].hash:
                 self._raise_damaged(name)
@@ -132,7 +131,7 @@ class StagedFileReader:
         return pieces.read
 
     def check_others(self, own: Collection[str]) -> None:
-        """Verify each file of another rank, none of ``own``, that was not read; raises ``StateError``."""
+        """Verify the other ranks' files that were not read; raises ``StateError``. ``own`` are this rank's files."""
         for name, file in self._stored.items():
             if name not in self._verified and name not in own:
                 self._check(file)
@@ -158,14 +157,14 @@ def _record_of(rank: int) -> str:
 
 
 def _leave(files: FileOperations, path: Path, record: Mapping[str, Any]) -> None:
-    staging = path.with_name(f"{path.name}.{uuid4().hex}")  # another one may have failed half-way
+    staging = path.with_name(f"{path.name}.{uuid4().hex}")  # an earlier attempt may have failed half-way
     files.write_file(staging, json.dumps(record).encode())
     files.sync_file(staging)
     files.rename(staging, path)
 
 
 def _read(files: FileOperations, path: Path) -> Mapping[str, Any] | None:
-    """Return the record at ``path``, None as long as there is none."""
+    """Return the record at ``path``, None if it does not exist yet."""
     try:
         with files.open_file(path) as file:
             record = json.loads(file.read())

@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import OpenFile
 
 _log = logging.getLogger(__name__)
-_PARTING_SECONDS = 5.0  # for a file under way when the archive is left
+_PARTING_SECONDS = 5.0  # for a file in transfer when the archive is closed
 
 
 @final
 class TieredStateStore(StateStore):
-    """Keeps what ``disk`` keeps, and copies in ``archive`` as ``retention`` says; what is pinned stays in both.
+    """Stores checkpoints on ``disk``, and copies in ``archive`` subject to ``retention``; pinned ones stay in both.
 
-    ``save`` returns once the checkpoint is durable on disk; a thread archives the newest one beside training, in the
-    anneal (``phase_of``) each one, and tells ``tell``. One that cannot be archived is not tried again: the next one is.
-    ``load`` brings from the archive what is newer there than what verifies on the disk, unless the run has gone back
-    from it; copies of what is superseded are deleted. ``moves`` makes room on the disk and in the archive, but not
-    between a load and the next save. Nothing is archived or fetched but within ``archiving``, for the run's one writer.
-    ``flush`` waits ``patience`` seconds for the archive; what is not there by then is left to the next start.
+    ``save`` returns once the checkpoint is durable on disk. Meanwhile a thread archives the newest one, or each one in
+    the anneal (``phase_of``), and posts the result to ``tell``. A failed copy is not retried; the next checkpoint is
+    copied. ``load`` first fetches archived checkpoints newer than the newest valid one on disk, except those that the
+    run has rolled back, whose copies are deleted. ``moves`` frees space on disk and in the archive, but not between a
+    load and the next save. All this happens only within ``archiving``, in the run's one writing process. ``flush``
+    waits ``patience`` seconds for the archive; the next start continues unfinished copies.
     """
 
     def __init__(
@@ -75,14 +75,14 @@ class TieredStateStore(StateStore):
         self._rejected: Sequence[RejectedCheckpoint] = ()
         self._damaged: set[int] = set()
         self._left_behind: int | None = None
-        self._archive_free = threading.Lock()  # it serves one thread at a time
+        self._archive_free = threading.Lock()  # the archive serves one thread at a time
 
     @contextlib.contextmanager
     def archiving(self, should_stop: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Use the archive within the block, as the one that writes there; what is under way at its end is cut short.
+        """Write to the archive within the block, as its only writer; an upload in progress at its end is aborted.
 
-        Waits for a writer that may be gone. Raises ``StateError`` if ``should_stop`` says so meanwhile, if another one
-        writes there, or if it cannot be reached.
+        Waits for the lease of a writer that may have died. Raises ``StateError`` if ``should_stop`` ends the wait,
+        another process writes to the archive, or it cannot be reached.
         """
         if not self._lease.acquire(should_stop):
             msg = f"{self._archive.name} was still leased by another run at the stop: the same command waits again"
@@ -130,7 +130,7 @@ class TieredStateStore(StateStore):
             return self._earlier(at_most, read)
         self._phase = Phase.RECOVERY
         rejected, self._rejected = [*self._rejected], ()
-        # what is newer in the archive comes before anything on the disk is read
+        # newer checkpoints are fetched from the archive before the disk is read
         self._fetch_later_than(next(reversed(self._disk.list()), None), rejected)
         loaded = read()
         rejected += loaded.rejected
@@ -156,19 +156,19 @@ class TieredStateStore(StateStore):
         return replace(earlier, rejected=(*rejected, *earlier.rejected))
 
     def recall(self, name: str) -> bytes | None:
-        """Return the file ``name`` of the newest checkpoint as ``recall`` does; the next load tells what it rejects."""
+        """Return the file ``name`` of the newest checkpoint; the next load returns the rejected ones too."""
         loaded, found = recall(self, name)
         self._rejected = loaded.rejected
         return found
 
     def check_owner(self, run: str | None) -> None:
-        """Raise ``StateError`` if the archive holds copies of another run than that of the id ``run``."""
+        """Raise ``StateError`` if the archive holds copies of a run whose id is not ``run``."""
         if self._archive.owner() != run and self._archive.list():
             msg = f"{self._archive.name} holds copies of another run: give this one another archive url or run.name"
             raise StateError(msg)
 
     def claim(self, run: str) -> None:
-        """Have the archive hold copies of the run of the id ``run`` alone; raises ``StateError`` if it cannot."""
+        """Reserve the archive for the run with the id ``run``; raises ``StateError`` if it holds another's copies."""
         self.check_owner(run)
         self._archive.claim(run)
 
@@ -203,12 +203,12 @@ class TieredStateStore(StateStore):
             )
 
     def _fetch_later_than(self, info: CheckpointInfo | None, rejected: MutableSequence[RejectedCheckpoint]) -> bool:
-        """Bring the newest copy after ``info`` that verifies to the disk; return whether there is one."""
+        """Fetch the newest copy after ``info`` that verifies to the disk; return whether there is one."""
         known = Progress() if info is None else info.progress
         later = [info for info in reversed(self._archive.list()) if info.progress.step > known.step]
         kept = [info for info in later if len(info.progress.health.returns) >= len(known.health.returns)]
         if len(kept) < len(later):
-            self._left_behind = known.step  # the rest is of a past that the run has gone back from
+            self._left_behind = known.step  # the run has rolled the rest back
         return self._migrator.fetch_first(kept, "the disk has no checkpoint as new", self._damaged, rejected)
 
     def _want(self, step: int) -> None:
@@ -226,7 +226,7 @@ class TieredStateStore(StateStore):
                 with self._archive_free:
                     self._delete_superseded()
                     state = self._archive_step(step, started)
-            except Exception as error:  # noqa: BLE001  nobody waits for this thread: it is told instead
+            except Exception as error:  # noqa: BLE001  no caller waits for this thread: it reports the error
                 problem = str(error) if isinstance(error, StateError) else f"{type(error).__name__}: {error}"
                 self._tell(AcknowledgeArchive(step, "", time.monotonic() - started, problem))
             finally:
@@ -235,7 +235,7 @@ class TieredStateStore(StateStore):
 
     def _archive_step(self, step: int, started: float) -> CopyState:
         if not self._disk.hold(step):
-            return CopyState.FAILED  # a newer one has taken its place, and is wanted by now
+            return CopyState.FAILED  # a newer one has replaced it and is queued by now
         if (location := self._archive.put(self._disk.folder_of(step), lambda: not self._queue.is_open)) is None:
             return CopyState.FAILED
         self._tell(AcknowledgeArchive(step, location, time.monotonic() - started))
@@ -245,16 +245,16 @@ class TieredStateStore(StateStore):
         return CopyState.READY
 
     def _delete_superseded(self) -> None:
-        """Delete the copies of what was superseded, whose names the next ones may need."""
+        """Delete the copies of superseded checkpoints, whose names may be needed again."""
         while (step := self._left_behind) is not None:
             self._migrator.delete_superseded(step)
             self._left_behind = None if self._left_behind == step else self._left_behind
 
 
 def recall(store: StateStore, name: str) -> tuple[Loaded, bytes | None]:
-    """Return the newest checkpoint of ``store``, and the file ``name`` of it as it was saved, None without one.
+    """Return the newest checkpoint of ``store`` and the verified bytes of its file ``name``, None without a checkpoint.
 
-    Raises ``StateError`` if it holds no such file.
+    Raises ``StateError`` if the checkpoint does not have the file.
     """
     found: list[bytes] = []
 

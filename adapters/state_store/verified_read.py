@@ -20,18 +20,17 @@ if TYPE_CHECKING:
     from holdfast.adapters.state_store.manifest import CheckpointFile
     from holdfast.ports.state_store import OpenFile, StateFile
 
-_LARGE = 1 << 20  # a smaller file is read into memory and verified before anybody gets a byte of it
+_LARGE = 1 << 20  # smaller files are read into memory and verified before use
 
 
 def verify_while_read(
     files: FileOperations, folder: Path, stored: Sequence[CheckpointFile], use: Callable[[Path, OpenFile], object]
 ) -> None:
-    """Have ``use`` read the ``stored`` files of ``folder``; raise ``CorruptCheckpoint`` if their bytes are wrong.
+    """Let ``use`` read the ``stored`` files of ``folder``; raise ``CorruptCheckpoint`` if their bytes are wrong.
 
-    Names and sizes are known to be right. A small file is verified before, and ``use`` gets the bytes that were
-    verified; a large one is hashed where ``use`` has it. That ``folder`` is damaged counts more than what ``use``
-    raises. If the files are as saved but not what ``use`` has of them, it is called once more, with each byte hashed
-    before it gets it.
+    Names and sizes are already verified. A small file is verified before ``use`` gets it; a large one is hashed in the
+    memory of ``use``. Damage takes precedence over exceptions of ``use``. If the files are sound but ``use`` got wrong
+    bytes, it is called once more, with each byte hashed before it gets it.
     """
     small = {file.path: _read_small(files, folder, file) for file in stored if file.size < _LARGE}
     large = [file for file in stored if file.path not in small]
@@ -77,15 +76,15 @@ class _Reading:
             try:
                 yield file
             except Exception:
-                self._hashes[name] |= file.finish()  # it may have come of bytes that are not those saved
+                self._hashes[name] |= file.finish()  # wrong bytes may have caused it
                 raise
             self._hashes[name] |= file.finish()
 
     def is_sound(self, stored: Sequence[CheckpointFile]) -> bool:
-        """Return whether all that was read is as saved, or else raise ``CorruptCheckpoint`` if a file is not.
+        """Return whether all bytes that were read are right; raise ``CorruptCheckpoint`` if a stored file is damaged.
 
-        What was not read to its end is read now, and again what is not as saved: it may have been changed behind
-        ``fill``.
+        Files that were not read to the end are read now, and wrong ones again: ``use`` may have changed the bytes
+        after ``fill``.
         """
         is_sound = True
         for file in stored:
