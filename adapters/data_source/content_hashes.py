@@ -30,9 +30,9 @@ _THREADS = 16
 class ContentHashes:
     """The hashes of files of this machine; any thread may add to them.
 
-    That of a file is the XXH3 of those of its blocks of 8 MiB, 16 bytes each, so that blocks may be read in any order;
-    it tells what has changed, but does not protect against somebody who makes two files with the same hash on purpose.
-    A file of another machine is not hashed: the version that its server tells (an ETag) identifies it.
+    A file's hash is the XXH3 of the 16-byte hashes of its 8 MiB blocks, so that blocks may be read in any order; it
+    detects changes, but not two files that were made to have the same hash. A file of another machine is not hashed:
+    the version that its server reports (an ETag) identifies it.
     """
 
     def __init__(self) -> None:
@@ -68,9 +68,9 @@ class ContentHashes:
                 del self._blocks[_key(file)]
 
     def find(self, files: Sequence[tuple[DataFile, ListedFile]], known: DataFiles | None) -> None:
-        """Hash what is not known of ``files``, or of those of which ``known`` tells a content.
+        """Hash the unknown blocks of ``files``; if ``known`` is given, only of those with a content hash in it.
 
-        What it tells of a file with the same stamp is taken over. Raises ``DataError`` if a file cannot be read.
+        Hashes in ``known`` of files with the same stamp are adopted. Raises ``DataError`` if a file cannot be read.
         """
         if known is not None:
             then = {file.name: (file.stamp, file.content) for file in known.files if file.content is not None}

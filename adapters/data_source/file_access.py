@@ -44,8 +44,8 @@ class FileAccess:
     def expect(self, file: ListedFile, start: int, until: int | None, *, begin: int) -> None:
         """Begin to fetch ``file`` from byte ``begin`` to ``until``, if it is far away: it is opened at ``start`` soon.
 
-        It is no error if it never is: of more than 32 such parts the oldest is given up. What is wrong with the place
-        is for reading to say.
+        It is no error if that never happens: of more than 32 such parts the oldest is dropped. Errors are raised by
+        reading only.
         """
         if file.is_local or isinstance(file.file_system, MemoryFileSystem):
             return
@@ -68,7 +68,7 @@ class FileAccess:
     def opened(
         self, file: ListedFile, *, is_random: bool, start: int = 0, until: int | None = None
     ) -> Iterator[io.BufferedReader[Any]]:
-        """Give the bytes of ``file`` as stored, to be read from ``start``, with little read-ahead after ``until``.
+        """Yield the bytes of ``file`` as stored, to be read from ``start``, with little read-ahead after ``until``.
 
         Where access is random little is read ahead.
         """
@@ -84,9 +84,9 @@ class FileAccess:
                 self._remember(file, stream.raw.tell() - until)
 
     def _remember(self, file: ListedFile, beyond: int) -> None:
-        """Let so many bytes more be fetched with the parts of ``file`` that follow, as it has lines that long.
+        """Fetch ``beyond`` bytes more with the following parts of ``file``, as it has lines of that length.
 
-        What one long line asked for is forgotten over the parts behind it.
+        The number decays over the parts after a long line.
         """
         known = self._beyond.get(file.path, BEYOND_BYTES)
         self._beyond[file.path] = max(BEYOND_BYTES, beyond, known * 7 // 8)

@@ -37,7 +37,7 @@ _DELIMITERS = {"csv": ",", "tsv": "\t"}
 @final
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to be read, the one of the data source's paths that led to it, and what it holds."""
+    """A file to be read, the path of the data source in which it was found, and its format and compression."""
 
     stored: ListedFile
     path: str

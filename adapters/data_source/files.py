@@ -44,14 +44,14 @@ class FilesDataSource(DataSource):
     ``paths`` are files, folders (all files below them) or globs, local or URLs of any scheme that fsspec knows.
     ``auto`` goes by the suffix: a folder gives its files with a known one, and a file that is named, or that a glob
     matches, must have one; any other ``format`` or ``compression`` is taken for all files.
-    ``exclude`` leaves out names (``drafts``, ``*.log``) or, with a slash, paths below one of ``paths``; what is hidden
-    (``.git``) is left out too. A record's document is its field ``text_field``; of the records only those count whose
-    fields hold what ``filter`` allows (a value or several for each name).
-    Files of txt and jsonl that are not packed are read in byte ranges, Parquet in row groups, Arrow in record batches,
-    each so many as make ``limits.unit_bytes``; all others whole. A position is a byte offset of the unpacked text, in
-    Parquet the number of the row, in Arrow 2^32 times that of the batch and the row in it.
-    ``access`` says how long a place on the network may fail, and counts what is read.
-    Files come in the order of their names; a mapping says for each of ``paths`` where it lay when the order was chosen.
+    ``exclude`` leaves out names (``drafts``, ``*.log``) or, with a slash, paths below one of ``paths``; hidden files
+    and folders (``.git``) are left out too. A record's document is its field ``text_field``; records are left out
+    unless their fields have values that ``filter`` allows (one or several for each name). Files of txt and jsonl that
+    are not packed are read in byte ranges, Parquet in row groups, Arrow in record batches, grouped to about
+    ``limits.unit_bytes``; all others whole. A position is a byte offset of the unpacked text, in Parquet the number of
+    the row, in Arrow 2^32 times the number of the batch plus the row in it. ``access`` limits how long a remote place
+    may fail, and counts the bytes read. Files come in the order of their names; a mapping says for each of ``paths``
+    where it lay when the order was chosen.
     """
 
     def __init__(

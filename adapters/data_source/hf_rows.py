@@ -33,7 +33,7 @@ _MOST_ROWS = 256
 class DatasetRows(ABC):
     """A split of a dataset in units of rows.
 
-    ``stored`` are the files that hold nothing but the split, in the order of its rows; none where nobody tells them.
+    ``stored`` are the files that hold nothing but the split, in the order of its rows; none if they are unknown.
     """
 
     stored: Sequence[ListedFile] = ()

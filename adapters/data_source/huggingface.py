@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @final
 class HuggingfaceDataSource(BasicDataSource):
-    """Reads one ``split`` of a dataset with the ``datasets`` library, which only reads here: nothing is copied to disk.
+    """Reads one ``split`` of a dataset with the ``datasets`` library, without copying anything to disk.
 
     ``path`` is a name on the Hub, a folder of data files, or a folder that ``save_to_disk`` wrote; ``name`` chooses
-    among a dataset's configurations, ``revision`` among its versions. A unit is a shard, or in a saved folder so many
-    rows as make ``limits.unit_bytes``; a position is the number of the row, in the shard or in the saved split.
-    Rows are chosen by ``text_field`` and ``filter`` as in files. Memory holds a row group where shards are Parquet.
-    How many bytes that takes the library does not tell.
-    Raises ``ConfigurationError`` if the library is missing, ``DataError`` if there is no such dataset.
+    among a dataset's configurations, ``revision`` among its versions. A unit is a shard, or in a saved folder rows of
+    about ``limits.unit_bytes``; a position is the number of the row, in the shard or in the saved split. Rows are
+    chosen by ``text_field`` and ``filter`` as in files. For Parquet shards memory holds a row group, whose size the
+    library does not report. Raises ``ConfigurationError`` if the library is missing, ``DataError`` if the dataset does
+    not exist.
     """
 
     def __init__(

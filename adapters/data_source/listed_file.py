@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """A file that a path led to.
+    """A file that was found at a path.
 
-    ``unit`` is the whole file, ``path`` what its file system calls it, ``etag`` what that says of its version, if HTTP
-    knows it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is what the names
-    of all units of the path begin with: the folder, that of a glob, or the file itself.
+    ``unit`` is the unit of the whole file, ``path`` its path in its file system, ``etag`` its version there, if HTTP
+    has it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is the beginning that the
+    names of all units of the path share: the folder, that of a glob, or the file itself.
     """
 
     unit: Unit

@@ -40,10 +40,10 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "Las
 def list_files(url: str, exclude: Sequence[str], access: FileAccess) -> Iterator[ListedFile]:
     """Yield the files that ``url`` names: itself, those below a folder, or those that a glob matches.
 
-    Hidden files and folders (``.git``) are left out unless a glob spells the dot, and so is what ``exclude`` matches:
-    a pattern without a slash any file's or folder's name below ``url``, one with a slash the path below ``url``.
-    Links to folders are followed. A place that fails for a passing reason is asked again. Raises ``DataError`` if it
-    cannot be listed, ``ConfigurationError`` if a package for it is missing.
+    Hidden files and folders (``.git``) are left out unless a glob spells the dot, and so are those that ``exclude``
+    matches: a pattern without a slash matches names of files and folders below ``url``, one with a slash the path below
+    ``url``. Links to folders are followed. Transient errors are retried. Raises ``DataError``
+    if it cannot be listed, ``ConfigurationError`` if a package for it is missing.
     """
     file_system, root = _open(url)
     place = RemoteFileSystem(file_system, access)

@@ -1,4 +1,4 @@
-"""A data source that joins several others."""
+"""A data source that joins several data sources."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class MixtureDataSource(BasicDataSource):
     """Serves the units of all its ``parts``, each named ``part: unit``; the order among the parts is decided elsewhere.
 
-    So a tokenizer is trained on all of them, and what identifies the data of a run covers all. Raises ``DataError``
-    where a part does, naming the part.
+    So a tokenizer is trained on all of them, and the fingerprint of a run's data covers all. A ``DataError`` of a part
+    is raised with the part's name.
     """
 
     def __init__(self, parts: Mapping[str, DataSource]) -> None:
@@ -78,7 +78,7 @@ class MixtureDataSource(BasicDataSource):
     def _units(self) -> Mapping[str, tuple[Unit, str, Unit]]:
         found = {}
         for name, part in sorted(self.parts.items(), key=lambda each: f"{each[0]}: "):
-            for inner in part.units():  # those of a source that was moved keep the order that they had
+            for inner in part.units():  # the files of a moved source keep their order
                 unit = replace(inner, name=f"{name}: {inner.name}")
                 found[unit.name] = (unit, name, inner)
         return found

@@ -30,8 +30,8 @@ _NOT_THE_LIBRARY = ("site-packages", "dist-packages", "test", "tests", "idle_tes
 class PythonLibraryDataSource(BasicDataSource):
     """Serves the source files of the running Python's standard library, its tests left out; a unit is a file.
 
-    Names are relative to ``root``, the folder of the library. A file that is not UTF-8 (Python allows others) holds
-    no documents here, so a first run never stops at one; the bytes read to find that out are not counted.
+    Names are relative to ``root``, the folder of the library. A file that is not UTF-8 (Python allows other encodings)
+    has no documents here, so a first run never stops at one; bytes read to check that are not counted.
     """
 
     def __init__(self, root: str | None = None) -> None:

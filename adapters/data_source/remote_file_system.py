@@ -52,7 +52,7 @@ class RemoteFileSystem:
     def files(self, folder: str, depth: int | None) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the files down to ``depth`` levels below a remote ``folder``, each with its information.
 
-        ``walk`` of fsspec would pass over a folder that cannot be listed, and the files in it would be missing.
+        ``walk`` of fsspec would skip a folder that cannot be listed, and its files would be missing.
         """
         if depth is None and not _FLAT.isdisjoint(_protocols(self.file_system)):
             found = self._asked(lambda _: self.file_system.find(folder, detail=True))
@@ -72,7 +72,7 @@ class RemoteFileSystem:
             return sorted(
                 self._asked(lambda _: self.file_system.ls(folder, detail=True)), key=lambda info: str(info["name"])
             )
-        except FileNotFoundError:  # it has gone meanwhile
+        except FileNotFoundError:  # it was deleted meanwhile
             return []
 
     def _asked(self, call: Callable[[float], T]) -> T:

@@ -47,11 +47,10 @@ async def read_object(
 ) -> bytes | memoryview:
     """Return the bytes of an S3 object from ``begin`` to before ``end``, if it still bears ``etag`` or that is None.
 
-    obstore reads them, as it needs little of the interpreter's time, and its faults that pass are raised as
-    ``ConnectionError`` and ``TimeoutError``. s3fs reads where :func:`store_of` knows no store and where a key has
-    empty parts or characters that do not print. What obstore is refused, s3fs asks for again, as it follows a bucket
-    to its region and has its own certificates: its error is the one that is raised, and where it has none, the bucket
-    is read by s3fs from then on.
+    obstore reads them, as it needs little of the interpreter's time; its transient errors are raised as
+    ``ConnectionError`` and ``TimeoutError``. s3fs reads if :func:`store_of` returns None, or if the key has empty parts
+    or unprintable characters. A request that obstore cannot fulfil is repeated by s3fs, which follows a bucket to its
+    region and has its own certificates: its error is raised, and if it succeeds, s3fs reads the bucket from then on.
     """
     bucket, key, version = files.split_path(path)
     part = _Part(key, version, etag, begin, end)
@@ -70,7 +69,7 @@ async def read_object(
 async def _by_s3fs(files: AbstractFileSystem, bucket: str, part: _Part) -> bytes:
     condition = ({"IfMatch": part.etag} if part.etag else {}) | ({"VersionId": part.version} if part.version else {})
     bounds = f"bytes={part.begin}-{part.end - 1}"
-    call = files._call_s3  # noqa: SLF001 - s3fs reads under a condition in no other way
+    call = files._call_s3  # noqa: SLF001 - the only way to a conditional read in s3fs
     response = await call("get_object", Bucket=bucket, Key=part.key, Range=bounds, **condition)
     try:
         return await response["Body"].read()  # type: ignore[no-any-return]
@@ -91,9 +90,9 @@ async def _by_obstore(store: S3Store, part: _Part) -> memoryview:
 
 
 def _raise_if_passing(error: Exception) -> None:
-    """Raise a fault that may be over when the same is asked again; the texts are of obstore, it has no types for these.
+    """Raise a transient error as such, by its text: obstore has no types for these errors.
 
-    What a server answered is not quoted: with a refusal it may repeat what was signed.
+    The server's answer is not quoted, as it may repeat a signature.
     """
     text = str(error)
     if status := _STATUS.search(text):

@@ -23,7 +23,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def load_core(serialized: str, name: str) -> Tokenizer:
-    """Return the tokenizer that the text of a ``tokenizer.json`` describes, without what it does to whole batches.
+    """Return the tokenizer that the text of a ``tokenizer.json`` describes, without its processing of batches.
 
     Padding, truncation and dropout are off, and special tokens in a text are text.
     """
@@ -95,10 +95,10 @@ def count_token_bytes(core: Tokenizer, vocabulary_size: int) -> NDArray[np.int32
 
 
 def fingerprint_of(core: Tokenizer, end_of_text: int) -> str:
-    """Return a hash of all that decides which ids a text gets."""
+    """Return a hash of everything that determines the ids of a text."""
     record = json.loads(core.to_str())
     for affix in ("continuing_subword_prefix", "end_of_word_suffix"):
-        record["model"][affix] = record["model"].get(affix) or None  # both spell that there is none
+        record["model"][affix] = record["model"].get(affix) or None  # both mean that there is none
     added = [
         [token["id"], token["content"]] if token["special"] else sorted(token.items())
         for token in record["added_tokens"]

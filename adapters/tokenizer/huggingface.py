@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @final
 class HuggingfaceTokenizer(Tokenizer):
-    """Encodes with a ``tokenizer.json``; special tokens in a document are taken as the text that they are.
+    """Encodes with a ``tokenizer.json``; special tokens in a document are ordinary text.
 
-    ``serialized`` is the text of that file and ``name`` what errors call it. ``end_of_text`` is the token that ends a
+    ``serialized`` is the text of that file and ``name`` its name in errors. ``end_of_text`` is the token that ends a
     document, else a usual one. ``files`` are what ``write`` writes, else ``tokenizer.json`` and its configuration.
-    ``backend`` is what encodes, always with the same ids: ``huggingface``, ``tiktoken``, ``gigatoken`` or ``auto``, the
-    fastest that is installed and equal; it is built and tried when first needed, and ``report`` hears of the choice.
+    ``backend`` is the encoder, always with the same ids: ``huggingface``, ``tiktoken``, ``gigatoken`` or ``auto``, the
+    fastest that is installed and equal; it is built and tried when first needed, and ``report`` receives the choice.
     Raises ``ConfigurationError`` if the tokenizer cannot keep the port's promise.
     """
 
@@ -67,8 +67,8 @@ class HuggingfaceTokenizer(Tokenizer):
     ) -> Self:
         """Return the tokenizer of a ``tokenizer.json``, a model folder or a model on the Hugging Face hub.
 
-        Code that a model brings along is never run. With ``follows_model`` it is the model's that was asked for, and
-        no tokenizer.
+        Code that comes with a model is never run. ``follows_model`` says that the model's tokenizer was asked for, not
+        one by its name.
         """
         file = _own_file(Path(path).expanduser())
         if not file.exists() and (path.startswith(("/", ".", "~")) or file.suffix == ".json"):
@@ -88,7 +88,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
     @property
     def backend(self) -> str:
-        """Return what encodes, by its name."""
+        """Return the name of the backend in use."""
         return self._encoder.name
 
     def check(self, documents: Sequence[str]) -> None:
@@ -137,7 +137,7 @@ class HuggingfaceTokenizer(Tokenizer):
 
 
 def _check_has_files(model: Any) -> None:
-    # what transformers makes of a folder without a tokenizer, for some types of models
+    # as transformers returns for a folder without a tokenizer, for some types of models
     if getattr(model, "is_fast", False) and not set(model.get_vocab()) - set(model.all_special_tokens):
         msg = "there are no files of a tokenizer"
         raise ValueError(msg)
@@ -163,7 +163,7 @@ def _configured_end(file: Path) -> str | None:
 
 
 def _own_file(path: Path) -> Path:
-    """Return the file beside a model of ours in the folder ``path``: transformers knows no such model."""
+    """Return the tokenizer.json beside a model of ours in the folder ``path``, which transformers does not know."""
     try:
         is_own = json.loads((path / "config.json").read_text(encoding="utf-8")).get("model_type") == OWN_TYPE
     except (OSError, ValueError, AttributeError):
@@ -172,7 +172,7 @@ def _own_file(path: Path) -> Path:
 
 
 def _model_tokenizer(path: str, revision: str | None, *, name: str, follows_model: bool) -> Any:
-    # three seconds, torch included, that a tokenizer.json can do without
+    # takes three seconds, torch included, and is not needed for a tokenizer.json
     from transformers import AutoTokenizer
 
     from holdfast.adapters.shared.network.hub import reached, refusal
@@ -183,7 +183,7 @@ def _model_tokenizer(path: str, revision: str | None, *, name: str, follows_mode
         _check_has_files(model)
     except ConfigurationError:
         raise
-    except Exception as error:  # what a folder may lack has no common type
+    except Exception as error:  # its errors have no common type
         reason = refusal(error, path) or (str(error).strip() or type(error).__name__).splitlines()[0]
         msg = (
             f"the tokenizer {name} cannot be loaded ({reason}): name a tokenizer.json, a folder with a tokenizer or a "

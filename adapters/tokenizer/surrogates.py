@@ -14,7 +14,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def check_surrogates(documents: Sequence[str]) -> None:
-    """Raise ``DataError`` for the first document that holds half of a surrogate pair, which has no bytes to encode."""
+    """Raise ``DataError`` for the first document with half of a surrogate pair, which UTF-8 cannot encode."""
     for index, document in enumerate(documents):
         if found := _SURROGATE.search(document):
             msg = (

@@ -30,7 +30,7 @@ SMALLEST_VOCABULARY = 257
 
 _LONGEST_WORD, _BEGINNING, _SHORT_WORD = 1 << 20, 1 << 16, 32  # characters
 # Raise it when the same documents become another tokenizer. It was not raised when words of more than _LONGEST_WORD
-# came to count by their beginning only: hardly any data have such words, and every kept tokenizer would be lost.
+# were first counted by their beginning only: few data have them, and all cached tokenizers would be lost.
 _TRAINING = 1
 
 
@@ -48,12 +48,11 @@ def train_tokenizer(
 ) -> HuggingfaceTokenizer:
     """Return a byte-level BPE tokenizer of ``vocabulary_size`` entries, end-of-text 0, trained on ``source``.
 
-    At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; ``usable`` gives each text as it is to be
-    used, or None (held out, left out), and ``usable_key`` names that choice. Equal arguments give an equal tokenizer,
-    also in another process; it is kept in ``cache_dir``, and ``report`` is told what happens. Fewer documents than the
-    vocabulary needs give a smaller one.
-    ``backend`` is what encodes, as for ``HuggingfaceTokenizer``.
-    Raises ``DataError`` if there is no text, or what ``judge`` raises over the first record that cannot be used, and
+    At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; ``usable`` returns a text as it is to be
+    used, or None to leave it out, and ``usable_key`` identifies that choice. Equal arguments give an equal tokenizer,
+    also in another process; it is cached in ``cache_dir``, and ``report`` receives the progress. Fewer documents than
+    the vocabulary needs give a smaller one. ``backend`` is the encoder, as for ``HuggingfaceTokenizer``. Raises
+    ``DataError`` if there is no text, or the error of ``judge`` about the first unusable record, and
     ``ConfigurationError`` if the vocabulary cannot hold the bytes.
     """
     if vocabulary_size < SMALLEST_VOCABULARY:
@@ -83,7 +82,7 @@ def sample_documents(
 ) -> Iterator[str]:
     """Yield usable texts of ``source`` in its order, at most ``max_bytes`` of UTF-8, spread along the units by size.
 
-    ``rejected`` hears of the records that cannot be used.
+    ``rejected`` receives the unusable records.
     """
     units = source.units()
     total = sum(max(unit.size, 1) for unit in units)
@@ -96,9 +95,9 @@ def sample_documents(
         for document in source.read(unit):
             if isinstance(document, Rejected):
                 if document.is_passing:
-                    raise DataError(document.reason)  # the tokenizer is kept, and would lack the rest for good
+                    raise DataError(document.reason)  # the tokenizer is cached, and would lack the rest for good
                 rejected(unit, document)
-                continue  # whoever reads it for training decides what becomes of the run
+                continue  # reading it for training decides whether the run fails
             if text := usable(document.text):
                 content = text.encode("utf-8", "replace")[: max_bytes - taken]
                 taken += len(content)
@@ -109,7 +108,7 @@ def sample_documents(
 
 @final
 class _FirstRejected:
-    """Keeps the first record that cannot be used, and counts them all."""
+    """Stores the first unusable record, and counts them all."""
 
     def __init__(self) -> None:
         self.first: tuple[Unit, Rejected] | None = None
@@ -121,7 +120,7 @@ class _FirstRejected:
 
 
 def _raise_no_text(source: DataSource, rejected: _FirstRejected, judge: Judge) -> NoReturn:
-    """Raise ``DataError`` with the reason why ``source`` gave no text: the first of the ``rejected``, or none there."""
+    """Raise ``DataError`` with the reason why ``source`` gave no text: the first rejected record, or no documents."""
     if rejected.first is None:
         raise DataError(no_text([unit.name for unit in source.units()]))
     unit, first = rejected.first

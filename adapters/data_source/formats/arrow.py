@@ -1,6 +1,6 @@
 """Reads Arrow IPC and Feather files: a document is one column of a row, a position the number of a batch and a row.
 
-It is the number of the record batch times 2^32 plus the row in it: so a batch is found without reading others.
+It is the number of the record batch times 2^32 plus the row in it, so a batch is found without reading the others.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
-    """Return a sentence if ``schema`` lacks a field or its text is none."""
+    """Return an error message if ``schema`` lacks a field or its text column holds no text."""
     if problem := fields.missing(schema.names, file):
         return problem
     kind = schema.field(fields.text).type
@@ -62,7 +62,7 @@ def _texts(column: Any) -> list[str | bytes | None]:
 
 
 def _values(column: Any) -> list[Any]:
-    # offsets that point outside of the file would be obeyed
+    # Arrow would follow offsets that point outside of the file
     column.validate(full=True)
     return list(column.to_pylist())
 

@@ -27,13 +27,13 @@ _NAMES = {"gz": "gzip", "zst": "zstd"}
 
 
 class CorruptDataError(Exception):
-    """A compressed file ends too early or does not unpack; the message says so for the middle of a sentence."""
+    """A compressed file is truncated or does not unpack; the message is a clause."""
 
 
 def unpacked(packed: io.BufferedReader, compression: Compression) -> io.BufferedReader:
-    """Return what ``packed`` holds as a stream that may be moved forwards; reading it may raise ``CorruptDataError``.
+    """Return the content of ``packed`` as a stream that can seek forwards; reading it may raise ``CorruptDataError``.
 
-    Several members (gzip) or frames (zstd), one behind the other, are one text.
+    Several members (gzip) or frames (zstd), one after the other, are one text.
     """
     if compression == "none":
         return packed

@@ -140,7 +140,7 @@ class _Lines:
         return self._start
 
     def skip_row(self) -> None:
-        """Pass over the rest of a row: inside quotes, a doubled one included, their number so far is odd."""
+        """Skip the rest of a row; a line end is inside quotes if the number of quotes before it is odd."""
         while not self._is_row_end and self._take(_PIECE_BYTES):
             pass
 

@@ -81,7 +81,7 @@ def _document(
 def _parsed(line: bytes) -> object:
     try:
         return orjson.loads(line)
-    except ValueError:  # what it refuses may still be JSON in Python's eyes: NaN, a byte order mark
+    except ValueError:  # Python's parser accepts more: NaN, a byte order mark
         return json.loads(line.decode().removeprefix(BYTE_ORDER_MARK))
 
 

@@ -21,7 +21,7 @@ def to_line(stream: io.BufferedReader, part: Part) -> int:
 
 
 def skip_line(stream: io.BufferedReader, limit: float) -> int:
-    """Pass over the rest of a line, or at least ``limit`` bytes of it; return how many bytes that were."""
+    """Skip the rest of a line, or at least ``limit`` bytes of it; return the number of bytes skipped."""
     skipped = 0
     while skipped < limit and (piece := stream.readline(_PIECE_BYTES)):
         skipped += len(piece)

@@ -27,7 +27,7 @@ def split_parquet(file: Any, size: int, unit_bytes: int) -> list[tuple[int, int]
     ``size`` is that of the file.
     """
     metadata = pq.ParquetFile(file).metadata
-    # of a group only what is its own is asked for: pyarrow ends the process where that of a column is damaged
+    # metadata of the row group only: pyarrow ends the process on damaged metadata of a column
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     plain = sum(group.total_byte_size for group in groups)
     parts: list[tuple[int, int]] = []

@@ -1,4 +1,4 @@
-"""The formats and compressions that suffixes of file names stand for."""
+"""The formats and compressions by suffixes of file names."""
 
 from __future__ import annotations
 

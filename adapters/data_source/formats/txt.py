@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def read_txt(stream: io.BufferedReader, part: Part, document_bytes: int) -> Iterator[Document | Rejected]:
-    """Yield plain text in pieces, cut behind the last line that ends in each ``document_bytes`` of the file.
+    """Yield plain text in pieces, cut after the last line that ends in each ``document_bytes`` of the file.
 
-    Where no line ends, the cut is behind a character. So the cuts follow from the place in the file, and however it is
-    divided into parts, the pieces are the same. Pieces of white space alone are left out, and so is a byte order mark.
+    Where no line ends, the cut is after a character. The cuts depend only on the place in the file, so the pieces are
+    the same however it is divided into parts. Pieces of white space alone are left out, and so is a byte order mark.
     """
     for start, content in _pieces(stream, part.start, document_bytes):
         if start >= part.limit:
@@ -27,7 +27,7 @@ def read_txt(stream: io.BufferedReader, part: Part, document_bytes: int) -> Iter
 
 
 def _pieces(stream: io.BufferedReader, position: int, size: int) -> Iterator[tuple[int, bytes]]:
-    # if there is a cut at ``position``, it belongs to the block that ends there or behind
+    # if there is a cut at ``position``, it belongs to the block that ends there or later
     start = max(position - 1, 0) // size * size
     stream.seek(start)
     held = b""

@@ -44,11 +44,11 @@ FAST: Mapping[str, Build] = {"gigatoken": _gigatoken, "tiktoken": _tiktoken}
 
 @final
 class ChosenEncoder:
-    """Encodes ``core``'s ids with the fastest of ``builders`` that gives them, found out when first needed.
+    """Encodes with the fastest backend of ``builders`` that gives the ids of ``core``, chosen when first needed.
 
     ``backend`` is ``auto``, ``huggingface`` or a name in ``builders``, which are tried in their order. A candidate is
-    compared on a sample that is hard and on the first documents; ``report`` hears which one is taken, and why others
-    are not. Raises ``ConfigurationError`` if the one that ``backend`` names cannot be used.
+    compared with ``core`` on difficult texts and on the first documents; ``report`` receives the choice, and why
+    candidates were rejected. Raises ``ConfigurationError`` if the one named by ``backend`` cannot be used.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ChosenEncoder:
 
     @property
     def name(self) -> str:
-        """Return which backend encodes."""
+        """Return the name of the backend in use."""
         self.check([])
         return self._name
 
@@ -98,7 +98,7 @@ class ChosenEncoder:
             raise
 
     def check(self, documents: Sequence[str]) -> None:
-        """Compare the backend on ``documents`` too, and go on to the next one if it differs."""
+        """Compare the backend with the reference on ``documents`` too; if it differs, choose the next one."""
         with self._lock:
             encoder = self._encoder or self._take_next()
             while encoder is not self._reference:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# what ByteLevel splits by, from tokenizers' pre_tokenizers/byte_level.rs
+# ByteLevel's expression, from tokenizers' pre_tokenizers/byte_level.rs
 GPT2_PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 
 _PARTS = re.compile(r"\\.|.", re.DOTALL)
-_BEYOND_PLAIN = re.compile(r"\(\?[^:i]|\\[1-9KGkgzZA]|[+*?]\+|\d\}\+")  # looks around, refers back or never gives back
+_BEYOND_PLAIN = re.compile(r"\(\?[^:i]|\\[1-9KGkgzZA]|[+*?]\+|\d\}\+")  # look-arounds, references, possessive repeats
 _FLAGS = re.compile(r"\(\?[a-zA-Z-]*x|\(\?[a-zA-Z-]+\)")  # comments, or flags for all that follows
 
 _UNPRINTED = (*range(33), *range(127, 161), 173)
@@ -37,17 +37,17 @@ class Ranks:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Return how many bytes each rank stands for."""
+        """Return the number of bytes of each rank's token."""
         return np.fromiter(map(len, self.by_token), np.int64, len(self.by_token))
 
 
 def rank_tokens(model: Mapping[str, Any], merge: Callable[[str], Sequence[object]]) -> Ranks:
     """Return the ranks of a BPE ``model``, as a ``tokenizer.json`` holds it; ``merge`` gives the parts of a word.
 
-    tiktoken joins any two neighbours whose bytes are a token, Hugging Face only those that are listed. Both do the
-    same if the merges of a token stand together and if merging the token's own bytes gives the token: what happens
-    inside of its bytes is then the same as when it stands alone, so no other pair that spells it ever occurs. Tokens
-    that merging does not give are left out, for they never occur. Raises ``UnfitError`` where that does not hold.
+    tiktoken joins any two neighbours whose bytes are a token, Hugging Face only those that are listed. Both agree if
+    the merges of each token are consecutive and merging the token's own bytes gives the token: its bytes are then
+    merged in a text as they are alone, so no other pair that spells it ever occurs. Tokens that merging never produces
+    are left out. Raises ``UnfitError`` if the condition fails.
     """
     _check_options(model)
     vocabulary: Mapping[str, int] = model["vocab"]
@@ -83,10 +83,10 @@ def split_pattern(pre_tokenizer: Mapping[str, Any] | None) -> str:
 
 
 def group_plain(pattern: str) -> str:
-    """Return an equal expression whose first alternatives are one group, as far as they look nowhere around.
+    """Return an equal expression whose first alternatives without look-arounds form one group.
 
-    tiktoken's engine (fancy-regex) gives what looks around to a slow machine that tries one alternative after another;
-    a group without any is one step of it. GPT-2's expression takes 0.7 of the time so.
+    tiktoken's engine (fancy-regex) runs look-arounds in a slow matcher that tries one alternative after another; a
+    group without them is one step of it. This takes 0.7 of the time for GPT-2's expression.
     """
     alternatives = _alternatives(pattern)
     plain = list(takewhile(lambda each: not _BEYOND_PLAIN.search(each), alternatives))
@@ -96,7 +96,7 @@ def group_plain(pattern: str) -> str:
 
 
 def _alternatives(pattern: str) -> list[str]:
-    """Return what ``|`` parts outside of all brackets."""
+    """Return the alternatives that ``|`` separates outside of all brackets."""
     alternatives, round_brackets, square_brackets = [""], 0, 0
     for part in _PARTS.findall(pattern):
         if not square_brackets:

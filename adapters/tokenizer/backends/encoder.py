@@ -24,7 +24,7 @@ class Encoder(Protocol):
 
 
 class UnfitError(Exception):
-    """A backend cannot give the ids of this tokenizer; its message is the reason, a clause without a full stop."""
+    """A backend cannot give the ids of this tokenizer; the message is the reason, a clause without a full stop."""
 
 
 def join_ids(parts: Sequence[Ids], dtype: np.dtype[np.unsignedinteger]) -> Encoded:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @final
 class FallbackEncoder:
-    """Encodes with ``fast``, but with ``reference`` what ``fast`` fails on or may see otherwise.
+    """Encodes with ``fast``, but with ``reference`` the documents that ``fast`` fails on or may encode differently.
 
-    The latter are documents with characters that Unicode has not settled everywhere. ``dtype`` is that of the ids, and
-    ``failed`` is told of the first failure.
+    The latter have characters on which versions of Unicode differ. ``dtype`` is that of the ids, and ``failed``
+    receives the first failure.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class FallbackEncoder:
         self._dtype = dtype
         self._failed = failed
         self._has_failed = False
-        is_unsettled()  # made here and not behind the first document: it takes a while, once a process
+        is_unsettled()  # made here and not after the first document: it takes a while, once a process
 
     def encode(self, documents: Sequence[str]) -> Encoded:
         """Return the ids of ``documents``."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 # gigatoken 0.10 remembers every word it has met and never forgets one: 450 million characters of random words took
-# 2.5 GB. It does not tell how many these are, so now and then the process is looked at
+# 2.5 GB. It does not report their number, so the size of the process is checked
 _CHARACTERS_BETWEEN_LOOKS = 1 << 27
 _MOST_GROWTH = 1 << 30
 
@@ -29,13 +29,13 @@ _MOST_GROWTH = 1 << 30
 class GigatokenEncoder:
     """Encodes with gigatoken on all cores (``RAYON_NUM_THREADS`` limits them), into ids of ``dtype``.
 
-    Raises ``UnfitError`` for what gigatoken cannot express. The library lets other Python threads run meanwhile, and
-    works in one thread inside a worker of ``multiprocessing``.
+    Raises ``UnfitError`` for tokenizers that gigatoken cannot express. The library releases the GIL, and uses one
+    thread inside a worker of ``multiprocessing``.
     """
 
     def __init__(self, core: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
         record = json.loads(core.to_str())
-        # gigatoken knows no way to read a special token that is written out as text, but to have none
+        # without special tokens, as gigatoken has no other way to read one that is written out as text
         record["added_tokens"] = [token for token in record["added_tokens"] if not token["special"]]
         if any(token[flag] for token in record["added_tokens"] for flag in ("single_word", "lstrip", "rstrip")):
             msg = "an added token takes the space around it or whole words only"
@@ -72,7 +72,7 @@ class GigatokenEncoder:
             return self._tokenizer
 
     def _forget_words(self) -> None:
-        """Begin anew if the process has grown by so much that words may be why."""
+        """Recreate the encoder if the process has grown so much that remembered words may be the cause."""
         if self._process.memory_info().rss - self._memory >= _MOST_GROWTH:
             self._tokenizer = _build(self._serialized)
             self._memory = self._process.memory_info().rss
@@ -81,6 +81,6 @@ class GigatokenEncoder:
 def _build(serialized: str) -> gigatoken.Tokenizer:
     try:
         return gigatoken.Tokenizer.from_json(serialized)
-    except Exception as error:  # what it raises depends on what it lacks
+    except Exception as error:  # its errors have no common type
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UnfitError(reason) from error

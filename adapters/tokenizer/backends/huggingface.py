@@ -1,4 +1,4 @@
-"""The reference encoder, whose ids are right by definition."""
+"""The reference encoder, whose ids are correct by definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits words longer than a piece, such as a megabyte of letters, between two tokens, with the same ids."""
+"""Splits words longer than a piece, for example a megabyte of letters, between two tokens, with the same ids."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     Ids = NDArray[np.unsignedinteger]
     Encode = Callable[[Sequence[str]], Encoded]
 
-_WITHIN = re.compile(r"(?<=[A-Za-z]{4})[A-Za-z]")  # so far within a word that no abbreviation such as 're stands before
+_WITHIN = re.compile(r"(?<=[A-Za-z]{4})[A-Za-z]")  # so far within a word that no contraction like 're precedes
 _CONTEXT = 256  # characters on either side in which a place between two tokens is looked for
 _ROUNDS = 4
 
 
 @final
 class LongWords:
-    """Encodes a text that has no place between words for a cut, by the merges of ``core``.
+    """Encodes a text that cannot be cut between words, by the merges of ``core``.
 
-    Byte pair encoding has this property, if each of its tokens is what its own bytes are encoded as: tokens are the
-    encoding of their text if and only if each two neighbours are the encoding of theirs (github/rust-gems, crates/bpe).
-    So a text is cut between any two tokens, and the two at each cut are compared with the encoding of both.
+    If each token of a byte pair encoding is the encoding of its own bytes, then tokens are the encoding of their text
+    if and only if each two neighbours are the encoding of theirs (github/rust-gems, crates/bpe). So a text is cut
+    between any two tokens, and the two at each cut are compared with the encoding of both.
     """
 
     def __init__(self, core: Tokenizer) -> None:
         self._core = core
 
     def encode(self, encode: Encode, text: str, size: int) -> Ids:
-        """Return the ids of ``text``, which ``encode`` gets in parts of about ``size``, or whole if that cannot be."""
+        """Return the ids of ``text``, passed to ``encode`` in parts of about ``size``, or whole if it cannot be cut."""
         cuts = self._cuts(encode, text, size) if self._is_mergeable else []
         for _ in range(_ROUNDS):
             parts = [encode([text[begin:end]]).ids for begin, end in pairwise([0, *cuts, len(text)])]

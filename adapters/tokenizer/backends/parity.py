@@ -41,7 +41,7 @@ _LONG = tuple(text * (10_000 // len(text)) for text in (*"a =\n\t0\u00e9\u4e2d",
 
 
 def sample_documents(core: Tokenizer) -> list[str]:
-    """Return texts that are hard to split and merge, and each token of ``core``, alone and among others."""
+    """Return texts that are hard to split and merge, and each token of ``core``, alone and among other tokens."""
     added = [token.content for token in core.get_added_tokens_decoder().values()]
     literal = [f"{token}|a{token}b| {token} |{token}{token}\n{token}\u0301" for token in added]
     tokens = [text for text in _spelled(core) if "\ufffd" not in text]
@@ -79,7 +79,7 @@ def _spelled(core: Tokenizer) -> list[str]:
 
 @cache
 def _characters() -> tuple[str, ...]:
-    # the first and the last of each run of one category: what tables of characters get wrong lies at their edges
+    # the first and the last of each run of one category: errors of character tables are at their edges
     points = [*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE0200)]
     kinds = [unicodedata.category(chr(point)) for point in points]
     edges = {place for place, (one, next_one) in enumerate(pairwise(kinds)) if one != next_one}

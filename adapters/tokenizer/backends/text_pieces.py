@@ -77,7 +77,7 @@ class TextPieces:
         self._long_words = LongWords(core)
 
     def fit(self, documents: Sequence[str]) -> bool:
-        """Return whether any of ``documents`` is so long that it is to be cut, and can be."""
+        """Return whether any of ``documents`` is long enough to be cut, and can be."""
         return max(map(len, documents), default=0) > self._size and self._can_be_cut
 
     def encode(self, encode: Encode, documents: Sequence[str]) -> Encoded:

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @final
 class TiktokenEncoder:
-    """Encodes with tiktoken, documents shared out over all cores, into ids of ``dtype``.
+    """Encodes documents with tiktoken, on all cores, into ids of ``dtype``.
 
-    Raises ``UnfitError`` for what tiktoken cannot express. The library lets other Python threads run meanwhile.
+    Raises ``UnfitError`` for tokenizers that tiktoken cannot express. The library releases the GIL.
     """
 
     def __init__(self, core: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
@@ -61,7 +61,7 @@ class TiktokenEncoder:
     def _encode_share(self, documents: Sequence[str]) -> Encoded:
         parts = [self._encoding.encode_to_numpy(text, disallowed_special=()) for text in documents]
         ranks = join_ids(parts, np.dtype(np.uint32))
-        # where Hugging Face keeps what lies between two matches of the expression, tiktoken would lose it
+        # tiktoken would lose text between two matches of the expression, which Hugging Face keeps
         if self._lengths[ranks.ids].sum() != sum(len(text.encode()) for text in documents):
             msg = "the expression that splits words skips some characters"
             raise ValueError(msg)

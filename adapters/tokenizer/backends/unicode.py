@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# planes 4 to 13 hold nothing, and so does what is left of 14; 15 and 16 are private use for good
+# planes 4 to 13 and the rest of 14 are empty; 15 and 16 are private use for good
 _EMPTY = slice(0x40000, 0xF0000)
 _ASSIGNABLE = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
-_FIRST_UNSETTLED = 0x378  # what lies before it was assigned long ago
+_FIRST_UNSETTLED = 0x378  # earlier characters were assigned long ago
 _BUILDING = Lock()
 
 
@@ -27,12 +27,12 @@ def find_unsettled(documents: Sequence[str]) -> list[int]:
     """Return which documents hold characters that this Python or ``tokenizers`` calls unassigned.
 
     Whether such a character is a letter depends on the version of Unicode that a library was built with: gigatoken
-    0.10 has 17, tokenizers 0.23 has 16. What is assigned keeps its nature in later versions.
+    0.10 has 17, tokenizers 0.23 has 16. Assigned characters keep their category in later versions.
     """
     others = [index for index, text in enumerate(documents) if not text.isascii()]
     if not others:
         return []
-    together = "".join([documents[index] for index in others])  # all at once: most have nothing of the kind
+    together = "".join([documents[index] for index in others])  # all at once: most documents have none
     points = np.frombuffer(together.encode("utf-32-le", "surrogatepass"), "<u4")
     places = np.flatnonzero(points >= _FIRST_UNSETTLED)
     places = places[is_unsettled()[points[places]]]
