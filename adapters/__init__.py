@@ -1,1 +1,1 @@
-"""Answers to the ports: ``adapters/<port>/<kind>.py`` is what the configuration calls ``<port>.kind: <kind>``."""
+"""Implementations of the ports: ``<port>.kind: <kind>`` of the settings chooses ``adapters/<port>/<kind>.py``."""

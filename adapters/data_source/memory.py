@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MemoryDataSource(BasicDataSource):
     """Serves documents from a mapping of unit names to texts, copied; a position is the index in its unit.
 
-    The bytes that it has read are those of the documents that it has yielded, in UTF-8.
+    ``bytes_read`` counts the UTF-8 bytes of the documents that it has yielded.
     """
 
     def __init__(self, units: Mapping[str, Sequence[str]]) -> None:

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BEYOND_BYTES = 1 << 18  # enough for the rest of most lines
-_FURTHER_BYTES = 1 << 20  # enough for nearly all the other lines, so that their reader waits once
-_SMALL_REST = 32  # a rest of a part that is this many times smaller than a range gets no request of its own
+_FURTHER_BYTES = 1 << 20  # enough for nearly all longer lines, so that their reader waits once
+_SMALL_REST = 32  # the rest of a part that is this many times smaller than a range is fetched with the range before
 
 RANGE_BYTES = 8 << 20
 AHEAD = 4
 STALL_SECONDS = 30.0
 
 _BUFFER_BYTES = 1 << 18
-_CHANGED = 412  # HTTP's "precondition failed": the file is not the one that was asked for
+_CHANGED = 412  # HTTP's "precondition failed": the file is not the requested version
 _CLOSED = "the stream is closed"
 
 
 @final
 class ReadCounter:
-    """Counts the bytes that arrived and the attempts that were repeated, over all streams that it is given to."""
+    """Counts the bytes received and the retries of all streams that share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,16 +49,16 @@ class ReadCounter:
 
     @property
     def bytes_read(self) -> int:
-        """Return how many bytes arrived and were used."""
+        """Return the number of bytes received and used."""
         return self._bytes_read
 
     @property
     def read_retries(self) -> int:
-        """Return how many attempts had to be repeated."""
+        """Return the number of retries."""
         return self._read_retries
 
     def add(self, *, bytes_read: int = 0, read_retries: int = 0) -> None:
-        """Count more."""
+        """Add to the counts."""
         with self._lock:
             self._bytes_read += bytes_read
             self._read_retries += read_retries
@@ -80,15 +80,15 @@ def open_ranges(
 ) -> io.BufferedReader[Any]:
     """Return the file at ``path``, which has ``size`` bytes, as a stream with ``seek``; nothing is read yet.
 
-    While one range of ``range_bytes`` is read, the next ``ahead`` of them are fetched at the same time, so memory holds
-    ``ahead + 1`` ranges; 0 suits random access. Where a part of the file ends, at the byte ``until`` (None: the end),
-    only ``beyond`` bytes more, at most a range, are fetched ahead, for what crosses it. A range that fails for a
-    passing reason, is cut short, or takes longer than ``stall_seconds`` (twice that at each retry: the line may be
-    slow) is fetched again under ``policy``.
-    ``etag`` is what ``file_system.info`` said: S3 and HTTP then refuse to mix the file with a later one.
+    While one range of ``range_bytes`` is read, the next ``ahead`` ranges are fetched, so memory holds ``ahead + 1``
+    ranges; 0 suits random access. After the byte ``until`` (None: the end), at which a part of the file ends, only
+    ``beyond`` more bytes, at most a range, are fetched ahead, for the record that crosses it. A range with a transient
+    error, with too few bytes, or slower than ``stall_seconds`` (doubled at each retry, as the network may be slow) is
+    fetched again under ``policy``.
+    ``etag`` is the version from ``file_system.info``: with it, S3 and HTTP refuse to return a later version.
     Reading raises ``DataError``, within the policy's deadline, if the file cannot be read or has changed.
-    One thread at a time may read; ``close`` never waits, and ``raw.close`` from another thread ends a read that waits.
-    ``raw.start`` begins to fetch what is read first.
+    One thread at a time may read; ``close`` never waits, and ``raw.close`` from another thread ends a waiting read.
+    ``raw.start`` prefetches the first range.
     """
     if range_bytes < 1 or ahead < 0:
         msg = f"ranges of {range_bytes} bytes with {ahead} ahead cannot be read: use at least 1 and 0"
@@ -171,13 +171,13 @@ class _RangeStream(io.RawIOBase):
         super().close()
 
     def start(self, position: int) -> None:
-        """Begin to fetch the range that follows ``position``, without waiting for it or moving there."""
+        """Start fetching the range after ``position``, without waiting or seeking."""
         end = self._steps.following(position, 0)
         if end is not None:
             self._pending.append(_Range(position, end, self._fetch(position, end)))
 
     def _next_range(self) -> tuple[int, bytes | memoryview]:
-        self._held = (0, b"")  # else memory would hold one range more
+        self._held = (0, b"")  # else memory would hold one more range
         while self._pending and not self._pending[0].begin <= self._position < self._pending[0].end:
             self._pending.popleft().body.cancel()
         begin = self._pending[-1].end if self._pending else self._position
@@ -250,10 +250,10 @@ class _RangeStream(io.RawIOBase):
 @final
 @dataclass(frozen=True, slots=True)
 class RangeSteps:
-    """Ranges of ``range_bytes`` of a file of ``size`` bytes, ``ahead`` of them beside the one that is read.
+    """Ranges of ``range_bytes`` of a file of ``size`` bytes, ``ahead`` of them besides the one being read.
 
-    From ``until`` on, where a part of the file ends but for its last line, nothing is fetched ahead but ``beyond``
-    bytes with the part's end, and ranges grow with the line.
+    After ``until``, where a part ends except for its last line, only ``beyond`` bytes are fetched ahead, with the
+    part's end, and ranges grow with the line.
     """
 
     size: int

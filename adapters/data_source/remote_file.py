@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """The file that ``file_system`` calls ``path``; ``etag``, if given, is the mark that its content must bear.
+    """The file at ``path`` of ``file_system``; ``etag``, if given, is the version that its content must have.
 
-    The mark is checked on S3 and HTTP, where a weak one (``W/"..."``) is no promise of equal bytes.
+    S3 and HTTP check the version; a weak HTTP ETag (``W/"..."``) does not guarantee equal bytes.
     """
 
     file_system: AbstractFileSystem
@@ -39,9 +39,9 @@ class RemoteFile:
         return without_secrets(self.file_system.unstrip_protocol(self.path))
 
     def fetch(self, begin: int, end: int) -> Future[bytes | memoryview]:
-        """Start to read the bytes from ``begin`` to before ``end``.
+        """Start reading the bytes from ``begin`` to before ``end``.
 
-        To cancel the result drops the connection, or abandons a thread where the file system cannot be interrupted.
+        Cancelling the future drops the connection, or abandons a thread if the file system cannot be interrupted.
         """
         files = self.file_system
         if isinstance(files, AsyncFileSystem) and files.async_impl and not files.asynchronous:

@@ -47,13 +47,12 @@ _held: WeakKeyDictionary[Any, dict[str, _Held]] = WeakKeyDictionary()
 
 
 async def store_of(files: AbstractFileSystem, bucket: str) -> S3Store | None:
-    """Return the store through which obstore reads ``bucket`` as ``files``, an ``S3FileSystem``, would; None if none.
+    """Return a store in which obstore reads ``bucket`` as ``files``, an ``S3FileSystem``, would, or None.
 
-    There is none where obstore is not installed; where ``files`` is of a subclass, or has options that obstore could
-    not follow: requester pays, keys of the customer and other additions to each request, a session that was handed in,
-    settings of botocore beyond region, time-outs and addressing, certificates of one's own (``AWS_CA_BUNDLE``), a
-    proxy; where the bucket is an access point or a directory; where there are no credentials; or where
-    :func:`give_up` said so. Once credentials change there is a new store.
+    It is None if obstore is not installed; if ``files`` is of a subclass or has options that obstore does not support
+    (requester pays, customer keys and other additions to requests, a given session, settings of botocore beyond region,
+    time-outs and addressing, a custom ``AWS_CA_BUNDLE``, a proxy); if the bucket is an access point or a directory
+    bucket; if there are no credentials; or after :func:`give_up`. Changed credentials give a new store.
     """
     await files.set_session()
     client = await files.get_s3(bucket)
@@ -128,7 +127,7 @@ def _given(options: Mapping[str, Any]) -> set[str]:
 
 def _verify(files: AbstractFileSystem) -> bool | None:
     verify = files.client_kwargs.get("verify")
-    if verify is None:  # obstore would trust such certificates in addition to the system's, not instead of them
+    if verify is None:  # obstore would trust these certificates besides the system's, not in place of them
         own = files.session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
         return None if own else True
     return verify if isinstance(verify, bool) else None

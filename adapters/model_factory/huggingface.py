@@ -236,7 +236,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
 
 
 def _stand_in(attention: str) -> str:
-    # what needs a GPU is to be asked again where it runs; here another that is told the same takes its place
+    # attention that needs a GPU is probed again there; here one with the same arguments replaces it
     if attention.startswith("flash_attention"):
         return VARLEN
     return "sdpa" if attention == "flex_attention" else attention

@@ -37,7 +37,7 @@ def committed_steps(root: Path) -> Sequence[int]:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether something, be it a dangling link, has that name; a disk that cannot tell raises ``OSError``."""
+    """Return whether ``path`` exists, even as a dangling link; raises ``OSError`` if the disk cannot be read."""
     try:
         path.lstat()
     except FileNotFoundError:
@@ -76,15 +76,15 @@ class StoreFolder:
         self._superseded = root / "superseded"
 
     def prepare(self) -> None:
-        """Make what is missing."""
+        """Create the missing folders."""
         self._make(self._checkpoints, self._quarantine, self._staging, self._trash)
 
     def checkpoint(self, step: int) -> Path:
-        """Return where ``step`` is kept."""
+        """Return the folder of the checkpoint of ``step``."""
         return self._checkpoints / folder_name(step)
 
     def pinned(self) -> Collection[int]:
-        """Return the steps whose checkpoints somebody asked to be kept."""
+        """Return the steps of the pinned checkpoints."""
         _check_no_link(self._pins)
         try:
             names = [path.name for path in self._pins.iterdir()]
@@ -93,7 +93,7 @@ class StoreFolder:
         return {int(match[1]) for match in map(_NAME.fullmatch, names) if match}
 
     def pin(self, step: int) -> None:
-        """Have the checkpoint of ``step`` kept until ``unpin``; raises ``StateError`` if there is none."""
+        """Exempt the checkpoint of ``step`` from deletion until ``unpin``; raises ``StateError`` if there is none."""
         self._check_stored(step)
         self._make(self._pins)
         if not is_there(self._pins / folder_name(step)):
@@ -110,11 +110,11 @@ class StoreFolder:
         self._files.sync_folder(self._pins)
 
     def staging_folder(self, share: StateShare | None = None) -> Path:
-        """Return where a new save, or the one that ``share`` is of, is under way; its name is the save's id."""
+        """Return the folder of the draft of a new save, or of that of ``share``; its name is the save's id."""
         return self._staging / (uuid4().hex if share is None else share.save_id)
 
     def checkpoints(self, at_most: int | None = None) -> Sequence[Path]:
-        """Return whatever is named as a checkpoint, by step, up to that of the step ``at_most``."""
+        """Return the paths named as checkpoints, sorted by step, up to the step ``at_most``."""
         _check_no_link(self._checkpoints)
         try:
             names = [path.name for path in self._checkpoints.iterdir()]
@@ -141,44 +141,44 @@ class StoreFolder:
                 self._files.remove_tree(staging)
 
     def set_aside(self, folder: Path, flaw: str) -> Path:
-        """Move a checkpoint into quarantine, named after what is wrong with it, and return where it is now."""
+        """Move a checkpoint into quarantine, named after its defect, and return its new path."""
         return self._move(folder, self._quarantine / f"{folder.name}.{flaw}")
 
     def supersede(self, step: int) -> None:
-        """Move the checkpoints of steps after ``step`` out of the way, the latest first."""
+        """Move the checkpoints of steps after ``step`` to the folder of superseded ones, the latest first."""
         for folder in reversed(self.checkpoints()[len(self.checkpoints(step)) :]):
             self._move(folder, self._superseded / folder.name)
 
     def move_to_erased(self, folder: Path) -> Path:
-        """Move a checkpoint to where erased ones lie, unless it is there already, and return where it is now."""
+        """Move a checkpoint to the folder of erased ones, unless it is there already, and return its new path."""
         if folder.parent == self._erased:
             return folder
         return self._move(folder, self._erased / folder.name)
 
     def check_not_erased(self) -> None:
-        """Raise ``StateError`` if checkpoints were erased here: who finds no others must not begin anew unawares."""
+        """Raise ``StateError`` if checkpoints were erased here: a run must not start from scratch without notice."""
         if _children(self._erased):
             msg = f"checkpoints of {self.root} were erased and none is left: start a new run with --fresh"
             raise StateError(msg)
 
     def all_folders(self) -> Sequence[Path]:
-        """Return whatever lies where checkpoints, those that were set aside and erased ones do."""
+        """Return all paths in the folders of stored, quarantined, superseded and erased checkpoints."""
         places = (self._checkpoints, self._quarantine, self._superseded, self._erased)
         return [path for place in places for path in _children(place)]
 
     def leftovers(self) -> Sequence[Path]:
-        """Return what failures and crashes have left."""
+        """Return the remains of failed saves and of crashes."""
         return [*_children(self._trash), *_children(self._staging)]
 
     def delete(self, folders: Sequence[Path]) -> None:
-        """Delete checkpoints, each recorded before, and gone from its place before its first file is, if one may."""
+        """Delete checkpoints, if permitted: each is recorded first, and moved away before its files are deleted."""
         for folder in folders if self._guard.allows(Role.DELETE) else ():
             self._guard.record_deletion(folder.name, "retention")
             self._files.rename(folder, self._trash / f"{folder.name}.{uuid4().hex}")
         self.sweep()
 
     def delete_durably(self, folder: Path) -> None:
-        """Delete one checkpoint, a copy of which is archived, durably; touch nothing else, beside what others do."""
+        """Delete one archived checkpoint durably and nothing else, while another thread may save."""
         self._guard.record_deletion(folder.name, "the disk is nearly full")
         target = self._trash / f"{folder.name}.{uuid4().hex}"
         self._files.rename(folder, target)
@@ -187,7 +187,7 @@ class StoreFolder:
         self._files.remove_tree(target)
 
     def sweep(self) -> None:
-        """Delete what failures and crashes have left, if one may, once its move out of ``checkpoints`` is durable."""
+        """Delete the remains of failed saves and of crashes, if permitted, once their moves are durable."""
         if not self._guard.allows(Role.DELETE):
             return
         leftovers = self.leftovers()

@@ -35,10 +35,10 @@ _HOUR = 3600.0
 
 @final
 class TierMigrator:
-    """Brings copies from ``archive`` to ``disk``, and deletes those that may go from either, one at a time.
+    """Copies checkpoints from ``archive`` to ``disk``, and deletes expired copies from either, one at a time.
 
-    With a ``budget`` copies leave a tight disk; one that was brought stays for so many ``hours`` of this process. What
-    does not work is logged and tried again the next time. One thread at a time.
+    With a ``budget``, copies are deleted from a nearly full disk; a fetched one stays for ``hours`` of this process.
+    Failed operations are logged and retried the next time. For one thread at a time.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class TierMigrator:
         self._is_tight = False
 
     def fetch(self, step: int, reason: str) -> None:
-        """Bring the copy of ``step`` to the disk and keep it there for a while.
+        """Fetch the copy of ``step`` to the disk and hold it there for ``hours``.
 
-        Raises ``CorruptCheckpoint`` for a copy that is damaged, ``StateError`` if it cannot be brought.
+        Raises ``CorruptCheckpoint`` for a copy that is damaged, ``StateError`` if it cannot be fetched.
         """
         self._disk.adopt(step, lambda staging: self._archive.fetch(step, staging))
         self._disk.hold(step)
@@ -78,9 +78,9 @@ class TierMigrator:
         damaged: MutableSet[int],
         rejected: MutableSequence[RejectedCheckpoint],
     ) -> bool:
-        """Bring the first copy of ``infos`` that verifies; return whether there is one.
+        """Fetch the first copy of ``infos`` that verifies; return whether there is one.
 
-        Steps in ``damaged`` are passed over; what does not verify joins them and ``rejected``.
+        Steps in ``damaged`` are skipped; copies that do not verify are added to ``damaged`` and ``rejected``.
         """
         for info in infos:
             step = info.progress.step
@@ -101,7 +101,7 @@ class TierMigrator:
             self._disk.release(step)
 
     def enforce_disk_budget(self, phase: Phase) -> None:
-        """Delete from a tight disk what may go, the oldest first, until it is no longer tight."""
+        """Delete evictable copies from a nearly full disk, the oldest first, until it has room."""
         self._release_brought()
         if self._budget is None or not self._disk.guard.allows(Role.DELETE):
             return
@@ -119,9 +119,10 @@ class TierMigrator:
             self._sound.discard(later)
 
     def apply_retention(self, retention: Retention, *, saved: int) -> None:
-        """Delete from the archive what ``retention`` dooms there.
+        """Delete expired copies from the archive, as ``retention`` says.
 
-        Not the last copy of what the disk was to keep for ever, nor, with a budget, of what may have to leave the disk.
+        The last copy of a checkpoint that the disk retains for ever stays, as do, with a budget, copies of all that is
+        on disk.
         """
         try:
             self._apply_retention(retention, saved)

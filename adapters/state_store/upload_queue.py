@@ -26,7 +26,7 @@ class UploadQueue:
             self.is_open = True
 
     def close(self) -> None:
-        """Give no more steps to ``take``; whoever waits there goes on."""
+        """Give no more steps to ``take``; a thread that waits there gets None."""
         with self._changed:
             self.is_open = False
             self._changed.notify_all()
@@ -52,7 +52,7 @@ class UploadQueue:
             return step
 
     def end(self, step: int, state: CopyState) -> None:
-        """Tell what became of a step that was taken."""
+        """Record the final state of a step that was taken."""
         with self._changed:
             advanced(self._copies.pop(step), state)
             self._changed.notify_all()

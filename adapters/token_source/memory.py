@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @final
 class MemoryTokenSource(BasicTokenSource):
-    """Serves ``shards``, tokens by name, as they are given; whoever gives them leaves them unchanged."""
+    """Serves ``shards``, tokens by name, without copying them; the caller must not change them."""
 
     def __init__(self, shards: Mapping[str, Tokens]) -> None:
         self._tokens = dict(sorted(shards.items()))

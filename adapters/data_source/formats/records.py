@@ -16,7 +16,7 @@ Value = str | int | float | bool | None
 
 BYTE_ORDER_MARK = "\ufeff"
 
-_READING = 2  # raise it when the same bytes become other documents
+_READING = 2  # increase it when the same bytes give different documents
 _MOST_NAMES_SHOWN = 10
 
 
@@ -27,11 +27,11 @@ def fingerprint_of(*how: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much of a file is taken at once, in bytes.
+    """The sizes of documents, records and units, in bytes.
 
-    Plain text is cut about every ``document_bytes`` (4 or more): behind the last line that ends in each so many bytes,
-    so that a piece is less than twice as long. A record longer than ``record_bytes`` is rejected without being held in
-    memory. Files that can be entered anywhere are read in parts of about ``unit_bytes``, whatever their size.
+    Plain text is cut after the last line end in each ``document_bytes`` (4 or more), so a piece is less than twice as
+    long. A record longer than ``record_bytes`` is rejected without loading it into memory. Files with random access are
+    read in parts of about ``unit_bytes``, whatever their size.
     """
 
     document_bytes: int = 64 << 10
@@ -56,36 +56,36 @@ class Part:
 @final
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Which field of a record is the text, and what other fields must hold: for each name, the values allowed."""
+    """The text field of a record, and the ``filter``: for each name of another field, the allowed values."""
 
     text: str
     filter: tuple[tuple[str, frozenset[tuple[bool, Value]]], ...] = ()
 
     @classmethod
     def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None) -> Self:
-        """Return the choice of ``text`` and of records whose fields hold one of the values ``allowed`` for them."""
+        """Return the fields with the text field ``text`` and the filter ``allowed``, a value or several a name."""
         return cls(text, tuple((name, frozenset(map(_key, _several(some)))) for name, some in (allowed or {}).items()))
 
     @property
     def names(self) -> list[str]:
-        """Return all fields that are looked at, the text first."""
+        """Return the names of all fields that are read, the text first."""
         return [self.text, *(name for name, _ in self.filter if name != self.text)]
 
     def as_text(self) -> Self:
-        """Return the same choice among records whose fields are all texts."""
+        """Return the same fields for records whose values are all text."""
         as_text = ((name, frozenset((False, str(value)) for _, value in allowed)) for name, allowed in self.filter)
         return type(self)(self.text, tuple(as_text))
 
     def to_json(self) -> list[object]:
-        """Return the choice as JSON, equal for equal choices."""
+        """Return the fields as JSON, equal for equal fields."""
         return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter)]
 
     def wants(self, record: Mapping[str, object]) -> bool:
-        """Return whether the filter lets ``record`` pass; a field that is missing counts as None."""
+        """Return whether ``record`` passes the filter; a missing field counts as None."""
         return all(_is_among(record.get(name), allowed) for name, allowed in self.filter)
 
     def missing(self, columns: Iterable[str], file: str) -> str | None:
-        """Return a sentence if not all fields are among the ``columns`` of ``file``."""
+        """Return a sentence if the ``columns`` of ``file`` do not include all fields, else None."""
         columns = list(columns)
         for name in self.names:
             if name not in columns:
@@ -95,9 +95,9 @@ class Fields:
 
 
 def document(text: object, place: str, start: int, end: int, fields: Fields) -> Document | Rejected | None:
-    """Return what the text of the record at ``place`` makes, None if it is blank.
+    """Return the document of the record at ``place``, its rejection if ``text`` is not text, or None if it is blank.
 
-    Half of a surrogate pair is no Unicode text.
+    Half of a surrogate pair is not valid Unicode.
     """
     if not isinstance(text, str):
         reason = (
@@ -125,7 +125,7 @@ def too_long(place: str, start: int, end: int, limit: int) -> Rejected:
 
 
 def not_utf8(file: str, position: int, start: int, end: int) -> Rejected:
-    """Return the rejection of a record whose byte at ``position`` is not UTF-8."""
+    """Return the rejection of a record that is not UTF-8 at the byte ``position``."""
     reason = (
         f"{file}: byte {position} is not UTF-8; it seems to be a binary file or text in another encoding: "
         "convert it to UTF-8 or leave it out"
@@ -140,7 +140,7 @@ def kind_of(value: object) -> str:
 
 
 def shown(names: Iterable[str]) -> str:
-    """Return ``names`` for a sentence, many of them cut short."""
+    """Return ``names`` for a sentence, a long list shortened."""
     names = list(names)
     more = ", ..." if len(names) > _MOST_NAMES_SHOWN else ""
     return f"{', '.join(map(repr, names[:_MOST_NAMES_SHOWN]))}{more}" if names else "nothing at all"

@@ -27,10 +27,10 @@ _PROCESSORS = allowed_cpus()  # when libgomp was loaded, which counts them then
 
 @contextmanager
 def threads_of_run(recorded: str = "") -> Iterator[None]:
-    """Within the block torch computes with as many threads as there are processors for this process.
+    """Within the block torch uses one thread for each processor that this process may use.
 
-    A run keeps the number ``recorded`` with its checkpoints where a quota alone would change it, as the bits of a step
-    depend on it. ``OMP_NUM_THREADS``, if it is set, counts instead.
+    A resumed run keeps the number ``recorded`` in its checkpoint if only a quota would change it, as a step's bits
+    depend on it. ``OMP_NUM_THREADS`` takes precedence.
     """
     before, wanted = torch.get_num_threads(), usable_cpus()
     if recorded.isdigit() and wanted < int(recorded) <= allowed_cpus():
@@ -47,13 +47,12 @@ def threads_of_run(recorded: str = "") -> Iterator[None]:
 
 @final
 class BriefWaits:
-    """Makes the threads of libgomp sleep after a moment at a barrier, in place of what GOMP_SPINCOUNT says.
+    """Makes the threads of libgomp sleep early at a barrier, whatever GOMP_SPINCOUNT says.
 
-    libgomp counts the threads that it manages in the whole process, and lets waiting threads sleep soon while they are
-    more than the processors that it found when it was loaded. So a thread here has it start one thread more than these,
-    and all of them sleep. If a thread cannot be started, libgomp ends the process without a save. So nothing happens
-    where ``has_room`` finds too little room for the threads of all ranks on this machine, and never again after that,
-    nor where libgomp is not loaded.
+    libgomp lets waiting threads sleep early while it manages more threads in the process than it found processors when
+    it was loaded. So a thread here has it start one thread more. libgomp ends the process without a save if a thread
+    cannot be started, so this object does nothing from then on if ``has_room`` finds too little room for the threads of
+    all ranks on this machine, and nothing if libgomp is not loaded.
     """
 
     def __init__(self, maps: Path = _MAPS, *, has_room: Callable[[int], bool] = has_room_for_threads) -> None:
@@ -63,7 +62,7 @@ class BriefWaits:
         self._thread: Thread | None = None
 
     def begin(self) -> None:
-        """Sleep soon at barriers from now on; twice is harmless."""
+        """Let threads sleep early at barriers; may be called twice."""
         if self._thread is not None or not self._libraries:
             return
         num_ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
@@ -81,7 +80,7 @@ class BriefWaits:
         is_there.wait()
 
     def end(self) -> None:
-        """Spin again as GOMP_SPINCOUNT says; twice is harmless."""
+        """Let threads spin again as GOMP_SPINCOUNT says; may be called twice."""
         if self._over is None or self._thread is None:
             return
         self._over.set()
@@ -102,9 +101,9 @@ class BriefWaits:
 
 @contextmanager
 def spinning_by_load(spinning: Spinning, seconds: float = _SECONDS_BETWEEN_LOOKS) -> Iterator[None]:
-    """Within the block a thread looks every so many ``seconds`` whether threads wait for processors, as others work.
+    """Within the block a thread checks every ``seconds`` whether threads wait for a processor.
 
-    While ``spinning`` says so, those of libgomp sleep soon at barriers. What a step computes does not depend on it.
+    As long as ``spinning`` advises it, the threads of libgomp sleep early at barriers. Results do not change.
     """
     waits, over = BriefWaits(), Event()
 

@@ -25,13 +25,13 @@ class HeartbeatFiles:
         self._size = size
 
     def tell(self, beat: Heartbeat) -> None:
-        """Replace what this rank has told; a disk that refuses is told of by those who save."""
+        """Replace this rank's heartbeat; errors of the disk are ignored here, as saving reports them."""
         with suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             replace_file(self._path, json.dumps(beat.to_json()).encode(), is_durable=False)
 
     def all(self) -> Sequence[Heartbeat]:
-        """Return what each rank told last."""
+        """Return the last heartbeat of each rank."""
         beats = []
         for rank in range(self._size):
             with suppress(OSError, ValueError, KeyError, TypeError):  # not there yet, or gone
@@ -39,6 +39,6 @@ class HeartbeatFiles:
         return beats
 
     def leave(self) -> None:
-        """Remove what this rank has told."""
+        """Remove this rank's heartbeat."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)

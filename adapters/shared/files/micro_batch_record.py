@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @final
 class MicroBatchRecord:
-    """Keeps a ``MicroBatchState`` of what ``key`` describes (model, length, precision, device) in ``path``.
+    """Stores the ``MicroBatchState`` for ``key`` (model, length, precision, device) in ``path``.
 
-    It saves time and no more: one that is damaged, of something else or cannot be written is told by ``say``, and the
-    sizes are found again.
+    It only saves time: if it is damaged, has another key or cannot be written, ``say`` reports that, and the sizes are
+    found again.
     """
 
     def __init__(self, path: Path, key: str, say: Callable[[str], object]) -> None:
@@ -28,7 +28,7 @@ class MicroBatchRecord:
         self._say = say
 
     def read(self) -> MicroBatchState | None:
-        """Return what is remembered, None if nothing is."""
+        """Return the stored state of ``key``, None if there is none or it is unreadable."""
         try:
             record = json.loads(read_regular(self._path))
             rows, shortages = record["rows"], {int(size): times for size, times in record["shortages"].items()}
@@ -44,7 +44,7 @@ class MicroBatchRecord:
         return MicroBatchState(rows, shortages) if are_counts and of_this else None
 
     def write(self, known: MicroBatchState) -> None:
-        """Remember ``known``, in one move."""
+        """Store ``known``, atomically."""
         record = {"key": self._key, "rows": known.rows, "shortages": known.shortages}
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import OpenFile
 
 _SLICES = "slices"  # in a file's metadata: of each tensor the whole shape and where the slice starts
-_LARGEST_HEADER = 100_000_000  # what the safetensors package takes
+_LARGEST_HEADER = 100_000_000  # the largest header that the safetensors package accepts
 _PIECE = 16 << 20
 
 
@@ -36,7 +36,7 @@ def slices_part(name: str, slices: Mapping[str, Slice]) -> TensorsPart:
 
 @dataclass(frozen=True, slots=True)
 class Sliced:
-    """A tensor that several files hold together: each one's range (start, count), (0, 0) where it has none of it."""
+    """A tensor spread over several files: the range (start, count) in each, (0, 0) if the file has none of it."""
 
     dtype: torch.dtype
     shape: torch.Size
@@ -63,7 +63,7 @@ class ShardLayout:
 
     @classmethod
     def of(cls, files: Sequence[TensorFile]) -> ShardLayout:
-        """Return that of ``files``; a range that several have counts in the first."""
+        """Return the layout of ``files``; a range that is in several files is read from the first."""
         tensors: dict[str, Sliced] = {}
         for number, file in enumerate(files):
             for name, (dtype, shape, start, count) in file.slices.items():
@@ -76,7 +76,7 @@ class ShardLayout:
 
     @classmethod
     def from_json(cls, text: bytes, where: object) -> ShardLayout:
-        """Return what ``to_json`` wrote; raises ``StateError`` about ``where`` for anything else."""
+        """Read the JSON of ``to_json``; raises ``StateError`` about ``where`` for any other text."""
         try:
             record = json.loads(text)
             tensors = {
@@ -94,7 +94,7 @@ class ShardLayout:
             raise StateError(msg) from error
 
     def to_json(self) -> str:
-        """Return it for other programs too."""
+        """Return the layout as one line of JSON, which other programs can read too."""
         tensors = {
             name: {"dtype": dtype_name(tensor.dtype), "shape": list(tensor.shape), "ranges": list(tensor.ranges)}
             for name, tensor in self.tensors.items()
@@ -191,7 +191,7 @@ class SlicedTensors:
     def read(self, name: str, start: int, count: int, into: Tensor | None = None) -> Tensor:
         """Return ``count`` elements of the flattened tensor ``name`` from ``start`` on; ``into`` itself if it can be.
 
-        That is a host tensor (count,) to be overwritten, which can be if it has the dtype of what was saved.
+        ``into``, a host tensor (count,) to be overwritten, is used if it has the dtype that was saved.
         """
         tensor = self.layout.tensors[name]
         found = torch.empty(count, dtype=tensor.dtype) if into is None or into.dtype != tensor.dtype else into
@@ -214,7 +214,7 @@ class SlicedTensors:
 
 @contextmanager
 def saved_tensors(path: Path, open_file: OpenFile) -> Iterator[SlicedTensors]:
-    """Give what a ``TensorsPart`` wrote into the file ``path``; raises ``StateError`` if it cannot be read."""
+    """Yield the tensors that a ``TensorsPart`` wrote to ``path``; raises ``StateError`` if it cannot be read."""
     try:
         with open_file(path) as file:
             whole = TensorFile(str(path), file.read, fill=file.fill)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class ShardCipher:
     """Encrypts the files of one shard; each can be read only under its own name, in its own shard.
 
-    Segments are small, as rows are read here and there. What is read raises ``CorruptTokensError`` if it is not what
-    was written.
+    Segments are small, as rows are read here and there. Reading raises ``CorruptTokensError`` if the bytes are not
+    those that were written.
     """
 
     def __init__(self, shard_id: str, key: bytes, wrapped: WrappedKey) -> None:
@@ -48,7 +48,7 @@ class ShardCipher:
         return encrypted_size(num_bytes, SMALL_SEGMENT_SIZE)
 
     def encryptor(self, name: str) -> Encryptor:
-        """Return what encrypts the file ``name`` piece by piece."""
+        """Return an encryptor that takes the file ``name`` piece by piece."""
         return Encryptor(self._key, self._belongs_to(name), SMALL_SEGMENT_SIZE)
 
     def encrypt(self, name: str, data: bytes) -> bytes:
@@ -56,7 +56,7 @@ class ShardCipher:
         return b"".join(encrypt_stream(self._key, self._belongs_to(name), [data], SMALL_SEGMENT_SIZE))
 
     def decrypt(self, name: str, data: bytes) -> bytes:
-        """Return what was encrypted as ``data``."""
+        """Return the plaintext of ``data``, the encrypted file ``name``."""
         with _damage():
             belongs_to = self._belongs_to(name)
             return b"".join(decrypt_stream(self._key, belongs_to, [data], name=name, segment_size=SMALL_SEGMENT_SIZE))
@@ -69,17 +69,17 @@ class ShardCipher:
             )
 
     def read(self, file: EncryptedFile, offset: int, size: int) -> bytes:
-        """Return a part of what ``open`` returned."""
+        """Return ``size`` bytes of the plaintext of ``file``, which ``open`` returned, from ``offset`` on."""
         with _damage():
             return file.read(offset, size)
 
     def hidden(self, text: str) -> str:
-        """Return a name for ``text`` that tells nothing of it."""
+        """Return a keyed hash of ``text``, to name a file by it without revealing it."""
         key = blake3(self._key, derive_key_context="holdfast names beside a shard of tokens").digest()
         return str(blake3(text.encode("utf-8", "surrogatepass"), key=key).hexdigest(length=16))
 
     def to_json(self) -> dict[str, str]:
-        """Return what ``ShardEncryption.open`` needs; it tells nothing to who has not the provider's key."""
+        """Return the fields that ``ShardEncryption.open`` needs; they are useless without the provider's key."""
         wrapped = b64encode(self._wrapped.data).decode("ascii")
         return {"id": self._id, "key_id": self._wrapped.key_id, "wrapped_key": wrapped}
 

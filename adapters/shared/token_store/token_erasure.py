@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
 
 _RECORD = "ERASED.json"
-_LONGEST_NAME = 60  # of a dataset, in the names of what was set aside of it
+_LONGEST_NAME = 60  # of a dataset, in the names of its quarantined and half-erased folders
 
 
 @dataclass(frozen=True, slots=True)
 class ErasableTokens:
-    """A folder with so many shards: a dataset, a shard in quarantine, a draft, or what an erasure has left."""
+    """A folder with ``num_shards`` shards: a dataset, a shard in quarantine, a draft, or a half-erased dataset."""
 
     folder: Path
     num_shards: int
@@ -38,10 +38,10 @@ class ErasableTokens:
 class TokenEraser:
     """Erases encrypted tokens in the cache at ``root``, all or those of ``dataset``; raises ``OSError``.
 
-        .erased/<dataset>.<random>/ERASED.json   what is left of one; it says when it was erased and ``by`` whom
+        .erased/<dataset>.<random>/ERASED.json   the record of one dataset: when it was erased, and ``by`` whom
 
-    A dataset is moved there first, so that nobody can begin to read it meanwhile; and what a crash has left there half
-    erased is found, and erased by the next call.
+    A dataset is moved there first, so that no process can begin to read it meanwhile; the next call also erases
+    datasets that a crash left half erased.
     """
 
     def __init__(self, root: Path, files: TokenFileOperations, by: Mapping[str, str], dataset: str | None) -> None:
@@ -53,9 +53,9 @@ class TokenEraser:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep others from beginning to write within the block; raises ``StateError`` while a process uses the tokens.
+        """Prevent other processes from writing within the block; raises ``StateError`` if a process uses the tokens.
 
-        ``found`` and ``erase`` belong into the block.
+        Call ``found`` and ``erase`` within the block.
         """
         with self._folder.locked():
             for draft in _folders_in(self._folder.drafts):
@@ -65,7 +65,7 @@ class TokenEraser:
             yield
 
     def found(self) -> Sequence[ErasableTokens]:
-        """Return what can be erased, with what was set aside and what crashes have left.
+        """Return the folders that can be erased, including quarantined shards and remains of crashes.
 
         Raises ``StateError`` for a dataset that is a link or holds one.
         """
@@ -77,7 +77,7 @@ class TokenEraser:
         others = [*_folders_in(self._folder.quarantine), *graves]
         prefix = "" if name is None else f"{name[:_LONGEST_NAME]}."
         folders = [*datasets, *(path for path in others if path.name.startswith(prefix))]
-        if folders or name is None:  # nobody can tell which dataset a draft was of
+        if folders or name is None:  # a draft does not record its dataset
             folders = [*_folders_in(self._folder.drafts), *folders]
         return [ErasableTokens(path, len(_shards_in(path))) for path in folders]
 

@@ -1,6 +1,7 @@
-"""The MD5s that object stores tell of their objects, computed from the file that was uploaded.
+"""MD5 checksums as object stores report them, computed from the file that was uploaded.
 
-They guard against damage on the way, not against a forger; where a store tells none that agrees, bytes are compared.
+They guard against damage on the way, not against a forger; if a store reports no matching checksum, the bytes are
+compared.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ _TAG = re.compile(r"[0-9a-f]{32}(-[0-9]+)?")
 
 
 def part_bytes(size: int) -> int:
-    """Return how large the parts are in which a file of ``size`` bytes is uploaded to S3, if it is in parts at all."""
+    """Return the part size in bytes of a multipart upload to S3 of a file of ``size`` bytes."""
     return max(_PART, math.ceil(size / _MOST_PARTS / _PIECE) * _PIECE)
 
 
 def tag_of(info: Mapping[str, Any]) -> str | None:
-    """Return what a store's listing says of an object's bytes, None if it says nothing that is known here."""
+    """Return the MD5 tag in a store's listing of an object, None if it has no known form."""
     if md5 := info.get("md5Hash"):  # Google
         return base64.b64decode(md5).hex()
     tag = str(info.get("ETag", "")).strip('"')
@@ -40,7 +41,7 @@ def tag_of(info: Mapping[str, Any]) -> str | None:
 
 
 def fingerprint(files: FileOperations, path: Path, tag: str) -> tuple[str, str]:
-    """Return the hash of the file as the manifest has it, and the tag it would have if uploaded as that of ``tag``.
+    """Return the hash of the file in the manifest's form, and its tag if it were uploaded in the way of ``tag``.
 
     Both are of the same bytes, as the file is read once.
     """

@@ -35,11 +35,11 @@ _PATIENCE = 5.0  # seconds to wait for a renewal in progress when the lease is r
 class ArchiveLease:
     """The right to write to the archive under ``objects``, for one process at a time.
 
-    Each term is an object of its own, ``lease/<number>``, created for one of all that try; the highest holds. A term
-    lasts ``ttl`` seconds and is renewed by the next one. Whoever waits for the end of another's looks at it for ``ttl``
-    seconds by ``timer``, which no correction of a clock moves, and by ``clock`` at the end that it names only if that
-    was written on this host; a holder that was a process of this machine and is gone is not waited for. ``say`` is told
-    of a wait. Terms below the highest are deleted; the highest never is, so that numbers only grow.
+    Each term is an object of its own, ``lease/<number>``, which only one process can create; the highest holds. A term
+    lasts ``ttl`` seconds and is renewed by the next one. A process that waits for another's term observes it for
+    ``ttl`` seconds by ``timer``, which corrections of a clock do not affect; it compares the term's end with ``clock``
+    only if that was written on this host. It does not wait for a dead process of this machine. ``say`` reports a wait.
+    Terms below the highest are deleted; the highest never is, so that numbers only grow.
     """
 
     def __init__(
@@ -69,18 +69,18 @@ class ArchiveLease:
 
     @property
     def is_lost(self) -> bool:
-        """Return whether it was held, and is known to be another's now."""
+        """Return whether this lease was held and has been lost to another process."""
         return self._is_lost
 
     @property
     def fence(self) -> int:
-        """Return a number that is higher than that of all holders before, 0 while it is not held."""
+        """Return a number that is higher than those of all earlier holders, 0 while the lease is not held."""
         return 0 if self._is_lost else self._fence
 
     def acquire(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Take the lease, once another's has run out; return whether it was, false if told to stop meanwhile.
+        """Acquire the lease, waiting until another's expires; return False if ``should_stop`` ends the wait.
 
-        Raises ``StateError`` if the other goes on renewing it, or another was faster.
+        Raises ``StateError`` if another process keeps renewing it or acquires it first.
         """
         with self._lock:
             number = self._wait(should_stop)
@@ -97,13 +97,13 @@ class ArchiveLease:
             self._begin(self._number + 1)
 
     def confirm(self) -> None:
-        """Raise ``StateError`` if the lease is known not to be held; asks nobody."""
+        """Raise ``StateError`` if the lease is known not to be held, without asking the store."""
         if self._is_lost or not self._number:
             msg = f"{self._objects.name()} is leased by another process: stop the other run that archives there"
             raise StateError(msg)
 
     def release(self) -> None:
-        """Give the lease back, so that the next one need not wait; if that fails, it waits."""
+        """Release the lease, so that the next process need not wait; errors are ignored."""
         if not self._lock.acquire(timeout=_PATIENCE):
             return
         try:
@@ -214,8 +214,8 @@ def _number(key: str) -> int:
 class LeaseRecord:
     """One term of a lease, as its object says; ``fence`` is the number of its holder's first term.
 
-    ``expires_at`` is by the holder's clock, 0 once it was given back. ``place`` tells where ``pid`` is a process: this
-    boot of this machine and its namespace of processes, empty where nobody can tell.
+    ``expires_at`` is by the holder's clock, in seconds since 1970, 0 once released. ``place`` says where ``pid`` is
+    valid: the boot of the machine and its process namespace, empty if unknown.
     """
 
     holder: str
@@ -252,7 +252,7 @@ class LeaseRecord:
 
 
 def pid_namespace() -> str:
-    """Return where the numbers of processes mean what they mean here, nothing where nobody can tell."""
+    """Return an id of the boot and the process namespace in which a pid is valid, "" if it is unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

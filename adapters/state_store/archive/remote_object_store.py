@@ -130,7 +130,7 @@ class RemoteObjectStore(ObjectStore):
     @override
     def clear(self, is_litter: Callable[[str], bool]) -> None:
         if "s3" not in self._protocols:
-            return  # an upload to Google that nobody goes on with ends by itself, after a week
+            return  # Google deletes unfinished uploads itself, after a week
         bucket, prefix, _ = self._file_system.split_path(self._path(""))
         inside = f"{prefix}/" if prefix else ""
         with self._doing("rid of unfinished uploads", ""):
@@ -161,7 +161,7 @@ class RemoteObjectStore(ObjectStore):
             return None
 
     def _asked(self, call: Callable[[], T], num_bytes: int = 0) -> T:
-        self._file_system.invalidate_cache()  # what another process does to the store is in no cache
+        self._file_system.invalidate_cache()  # a cache misses the changes of other processes
         policy = replace(self._policy, deadline=self._policy.deadline + num_bytes / _SLOWEST)
         return retry(lambda left: within(left, call), policy, _may_pass)
 
