@@ -74,7 +74,7 @@ class BlinkerEventBus(EventBus):
     def _deliver(self, event: E, handler: Callable[[E], object]) -> None:
         try:
             handler(event)
-        except Exception as error:  # noqa: BLE001  whatever a handler raises must not reach the publisher
+        except Exception as error:  # noqa: BLE001 no exception of a handler may reach the publisher
             if not isinstance(event, HandlerFailed):
                 name = getattr(handler, "__qualname__", type(handler).__qualname__)
                 self.publish(HandlerFailed(type(event).__name__, name, error))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @final
 class MemoryEventBus(EventBus):
-    """Keeps each event in ``published``, failures of handlers included, for tests and for hosts that look back.
+    """Stores each event in ``published``, failures of handlers included, for tests and for hosts that read them.
 
     A handler that publishes gets its event delivered before its own call returns.
     """
@@ -46,7 +46,7 @@ class MemoryEventBus(EventBus):
     def _deliver(self, event: Event, handler: Callable[[Any], object]) -> None:
         try:
             handler(event)
-        except Exception as error:  # noqa: BLE001  whatever a handler raises must not reach the publisher
+        except Exception as error:  # noqa: BLE001 no exception of a handler may reach the publisher
             if not isinstance(event, HandlerFailed):
                 name = getattr(handler, "__qualname__", type(handler).__qualname__)
                 self.publish(HandlerFailed(type(event).__name__, name, error))

@@ -27,7 +27,7 @@ _LARGEST = 4096
 class FileKeyProvider(KeyProvider):
     """Wraps by the key in the file ``path``, and unwraps by it and those in the ``old`` files.
 
-    A file holds 32 bytes or base64 of them, belongs to this user, and nobody else may read or write it. It is read
+    A file holds 32 bytes or base64 of them, belongs to this user, and is not accessible to other users. It is read
     once; a link is followed.
     """
 

@@ -27,8 +27,8 @@ _HOW_TO_MAKE = "make one with `openssl rand -base64 32`"
 class KeyRing:
     """Wraps by the first of ``keys``, each of 32 bytes, and unwraps by any of them: AES-256-GCM.
 
-    What is stored is nonce (12 bytes) | encrypted data key | tag (16); the key's id and the context are authenticated
-    with it. The id is the beginning of the key's SHA-256, which tells nothing of a random key.
+    The stored form is nonce (12 bytes) | encrypted data key | tag (16); key id and context are authenticated with it.
+    The id is the beginning of the key's SHA-256, which reveals nothing about a random key.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -37,13 +37,13 @@ class KeyRing:
         self._first = ids[0]
 
     def wrap(self, data_key: bytes, context: bytes) -> WrappedKey:
-        """Answer ``KeyProvider.wrap``."""
+        """Wrap a data key as ``KeyProvider.wrap`` promises."""
         nonce = secrets.token_bytes(_NONCE_SIZE)
         encrypted = self._ciphers[self._first].encrypt(nonce, data_key, _authenticated(self._first, context))
         return WrappedKey(self._first, nonce + encrypted)
 
     def unwrap(self, wrapped: WrappedKey, context: bytes) -> bytes:
-        """Answer ``KeyProvider.unwrap``."""
+        """Unwrap a data key as ``KeyProvider.unwrap`` promises."""
         cipher = self._ciphers.get(wrapped.key_id)
         if cipher is None:
             msg = (
@@ -54,7 +54,7 @@ class KeyRing:
         nonce, encrypted = wrapped.data[:_NONCE_SIZE], wrapped.data[_NONCE_SIZE:]
         try:
             return cipher.decrypt(nonce, encrypted, _authenticated(wrapped.key_id, context))
-        except (InvalidTag, ValueError) as error:  # a nonce that was cut short is a ValueError
+        except (InvalidTag, ValueError) as error:  # a truncated nonce is a ValueError
             msg = (
                 f"the data key that the key {wrapped.key_id} wrapped cannot be authenticated: it was changed or "
                 "moved; use another copy"

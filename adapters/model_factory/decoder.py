@@ -73,7 +73,7 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
 
     @override
     def await_weights(self) -> None:
-        """Leave the weights at ``path`` unread from now on, as each of them is restored from elsewhere."""
+        """Do not read the weights at ``path`` from now on, as all of them are restored from a checkpoint."""
         self._awaits_weights = True
 
     @override
@@ -144,7 +144,7 @@ def _read_folder(folder: Path) -> tuple[DecoderShape, Dropout]:
         raise ConfigurationError(msg)
     try:
         complete = AutoConfig.for_model(**config).to_dict()  # with transformers' defaults
-    except Exception as error:  # transformers raises whatever it likes over a configuration
+    except Exception as error:  # transformers' errors over a configuration have no common type
         reason = shorten(str(error), width=200)
         msg = f"{folder / 'config.json'} does not describe a {model_type}, {reason}: set model.path to another folder"
         raise ConfigurationError(msg) from error

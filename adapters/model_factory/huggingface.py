@@ -49,11 +49,10 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
 
     ``path`` with ``pretrained`` loads safetensors weights, without it only the configuration there; with no path,
     ``config`` (``model_type`` and its fields) describes a new model. Code that comes with a model is run, and weights
-    that are a pickle are opened, only if ``trusts`` names its very ``path``. The only token for the hub is that of the
-    environment, ``HF_TOKEN``.
-    ``attention`` names kinds of attention, joined by commas: the first that the model can use, and that keeps the
-    documents of a row apart, is taken; auto is sdpa or else eager. ``sequence_length`` is the longest row that the
-    model will see, ``gradient_checkpointing`` a budget or a policy of
+    that are a pickle are opened, only if ``trusts`` names exactly its ``path``. A token for the hub is taken from
+    ``HF_TOKEN`` only. ``attention`` names kinds of attention, joined by commas: the first that the model can use, and
+    that isolates the documents of a row, is used; auto is sdpa or else eager. ``sequence_length`` is the longest row
+    that the model will see, ``gradient_checkpointing`` a budget or a policy of
     ``holdfast.adapters.shared.modeling.activation_checkpointing``.
     """
 
@@ -77,14 +76,14 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         self._trusts_code = trusts.code_of is not None and trusts.code_of == path
         self._pickle_of = trusts.pickle_of
         self._checkpointing = gradient_checkpointing
-        # False keeps the hub's client from a token that somebody once stored on this machine
+        # False: the hub's client must not use a token stored on this machine
         self._revision = revision
         self._source = {"revision": revision, "token": os.environ.get("HF_TOKEN") or False}
         self._awaits_weights = False
 
     @override
     def await_weights(self) -> None:
-        """Leave the weights at ``path`` unread from now on, as each of them is restored from elsewhere."""
+        """Do not read the weights at ``path`` from now on, as all of them are restored from a checkpoint."""
         self._awaits_weights = True
 
     @override
@@ -116,7 +115,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             yield
         except ConfigurationError:
             raise
-        except Exception as error:  # models raise whatever they like over a configuration
+        except Exception as error:  # errors of models over a configuration have no common type
             name = self._path or self._config.get("model_type")
             msg = f"model {name} cannot be built: {explain(error, self._path)}"
             raise ConfigurationError(msg) from error
@@ -127,7 +126,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             config = self._load_config(vocabulary_size, end_of_text)
             with torch.device("meta"), torch.random.fork_rng(devices=[]):
                 network = self._from_scratch(config, "eager")
-        except Exception:  # noqa: BLE001  whatever is wrong with the model, ``build`` says it
+        except Exception:  # noqa: BLE001 ``build`` reports all faults of the model
             return None
         return sum(int(parameter.numel()) for parameter in network.parameters())
 

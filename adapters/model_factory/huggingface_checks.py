@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_known_fields(fields: Mapping[str, Any]) -> None:
-    """Raise ``ValueError`` for a field that the model does not have: transformers would keep it and never read it."""
+    """Raise ``ValueError`` for a field that the model does not have: transformers would store and ignore it."""
     _check_model_type(fields["model_type"])
     default = AutoConfig.for_model(fields["model_type"])
     known = {*default.to_dict(), *default.attribute_map, *_known_to_class(default)}
@@ -34,7 +34,7 @@ def check_known_fields(fields: Mapping[str, Any]) -> None:
 
 
 def check_head_counts(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` for heads that share keys unevenly: transformers would find out in the first step."""
+    """Raise ``ValueError`` for heads that share keys unevenly: transformers would fail in the first step."""
     heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
         msg = f"num_attention_heads, {heads}, is not a multiple of num_key_value_heads, {shared}"
@@ -57,7 +57,7 @@ def check_sizes(network: PreTrainedModel, *, vocabulary_size: int, sequence_leng
 
 
 def check_vocabulary(config: PreTrainedConfig, vocabulary_size: int) -> None:
-    """Raise ``ConfigurationError`` if ``config`` tells that the tokenizer has more ids than the model."""
+    """Raise ``ConfigurationError`` if the tokenizer has more ids than ``config`` has."""
     rows = getattr(config.get_text_config(), "vocab_size", None)
     if isinstance(rows, int):
         _check_vocabulary_size(rows, vocabulary_size)
@@ -72,17 +72,17 @@ def check_length(config: PreTrainedConfig, sequence_length: int | None) -> None:
 
 
 def longest_row(config: PreTrainedConfig) -> int | None:
-    """Return how many positions the model has, None if it knows no such limit."""
+    """Return the number of positions of the model, None if it has no limit."""
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
 
 
 def explain(error: Exception, path: str | None) -> str:
-    """Return in one line why the model at ``path`` could not be built; what the hub refuses, in our words."""
+    """Return in one line why the model at ``path`` could not be built; refusals of the hub are in our words."""
     if refused := refusal(error, path):
         return refused
     while isinstance(error, StrictDataclassError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # which says it without the names of transformers' validators
+        error = error.__cause__  # whose text lacks the names of transformers' validators
     is_word = isinstance(error, LookupError) or not str(error)  # such as KeyError("nope")
     return shorten(f"{type(error).__name__}: {error}" if is_word else str(error), width=300)
 

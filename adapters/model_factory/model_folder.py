@@ -13,7 +13,7 @@ _LARGEST_INDEX = 64 << 20
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise ``ConfigurationError`` if ``folder`` holds what leads elsewhere; opens nothing but maps of weights.
+    """Raise ``ConfigurationError`` if ``folder`` points outside itself; opens nothing but maps of weights.
 
     Refused are links out of the folder (but those of the hub's cache to its own blobs), pipes, sockets and devices, and
     maps of weights that name anything but files in the folder.

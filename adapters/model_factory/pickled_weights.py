@@ -1,4 +1,4 @@
-"""Weights in formats other than safetensors: which of them are trusted, and how they are opened."""
+"""Weights in formats other than safetensors: the check that they are trusted, and their reader."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WHOLE = "mp_rank_00_model_states.pt"
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """Of which model the user trusts what could run code: the code beside it, and weights that are a pickle.
+    """The model whose code and pickled weights, both of which can run code, the user trusts.
 
     Both are the value of its path, so that another path, or a default, trusts nothing.
     """
@@ -34,10 +34,10 @@ class Trust:
 
 
 def pickled_weights(path: str, trusted: str | None) -> Mapping[str, Tensor] | None:
-    """Return the weights in the folder ``path`` if they are a pickle, None if they are safetensors or are not here.
+    """Return the weights in the folder ``path`` if they are a pickle, None if they are safetensors or do not exist.
 
-    A pickle is opened only if ``trusted`` is ``path``, and then for tensors and plain values alone: torch refuses what
-    would call anything else. Raises ``ConfigurationError`` otherwise, and for shards of ZeRO-3.
+    A pickle is opened only if ``trusted`` is ``path``, and then for tensors and plain values alone: torch refuses
+    pickles that would call anything else. Raises ``ConfigurationError`` otherwise, and for shards of ZeRO-3.
     """
     folder = Path(path)
     if not folder.is_dir() or any((folder / name).is_file() for name in _SAFE):
@@ -58,7 +58,7 @@ def pickled_weights(path: str, trusted: str | None) -> Mapping[str, Tensor] | No
 
 
 def _pickles(folder: Path) -> tuple[Sequence[Path], str | None]:
-    """Return the files that hold the weights, and under which name, None if they are all that is in them."""
+    """Return the files of the weights, and the name that holds them there, None if a file has nothing else."""
     if (folder / _PICKLE).is_file():
         return [folder / _PICKLE], None
     if (folder / _INDEX).is_file():
@@ -97,7 +97,7 @@ def _deepspeed(folder: Path) -> Path:
 def _tensors(file: Path, member: str | None) -> Mapping[str, Tensor]:
     try:
         found: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever an unpickler stumbles over
+    except Exception as error:  # errors of an unpickler have no common type
         reason = shorten(str(error).partition("\n")[0], width=200)
         msg = f"{file} holds objects other than tensors and was not loaded ({reason}): convert its weights"
         raise ConfigurationError(msg) from error

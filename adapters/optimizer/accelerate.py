@@ -68,7 +68,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
             backends.append(InitProcessGroupKwargs(backend="cuda:nccl,cpu:gloo"))
         accelerator = Accelerator(
             cpu=self._device == "cpu",
-            mixed_precision="no",  # what is not fp32 is autocast here: it refuses fp16 on a CPU
+            mixed_precision="no",  # other precisions than fp32 are autocast here: Accelerate refuses fp16 on a CPU
             gradient_accumulation_plugin=steps,
             kwargs_handlers=backends,
         )

@@ -25,7 +25,7 @@ def announce_builds(needed: Sequence[str] = (), *, seconds_of_silence: float = S
     torch waits forever, and silently, for a lock that a killed build left in its folder (under TORCH_EXTENSIONS_DIR,
     or torch's own). So a lock is removed if no process of this machine has it open and nothing in its folder has
     changed for ``seconds_of_silence``: another machine may build in a shared folder. Each process calls this before it
-    builds, so none starts to wait for a lock that another one then removes.
+    builds, so none waits for a lock that another process then removes.
     """
     folders = list(_build_folders())
     for name in needed:

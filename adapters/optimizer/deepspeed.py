@@ -30,7 +30,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
 
     ``device``, ``precision``, ``algorithm`` and ``seed`` are those of ``AccelerateOptimizer``. ``own`` are the run's
     values by DeepSpeed's dotted keys, ``zero_optimization.stage`` and ``gradient_clipping`` among them. ``config``
-    names a DeepSpeed JSON file, taken as it is: one that contradicts them raises ``ConfigurationError``.
+    names a DeepSpeed JSON file, used unchanged; a contradiction to them raises ``ConfigurationError``.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
             optimizer = self._spec.build(model.network, self._device, "flat")
             groups = [dict(group) for group in optimizer.param_groups]
             engine, _ = accelerator.prepare(model, optimizer)
-            unset_hf_deepspeed_config()  # else transformers would shard every model that is built from now on
+            unset_hf_deepspeed_config()  # or transformers would shard all models built from now on
         os.environ.setdefault("LOCAL_RANK", "0")  # stage 3 reads it in each step, alone too
         from holdfast.adapters.optimizer.deepspeed_engine import DeepSpeedEngine
 
@@ -123,7 +123,7 @@ def _check_async_io(zero: Mapping[str, Any]) -> None:
 
 def _make_world_of_one() -> None:
     """Set the environment that torchrun would set for a single process, as DeepSpeed needs a process group."""
-    # port 0 is any free port: no other process needs it, and a port that was looked up could be taken meanwhile
+    # port 0 is any free port: no other process needs it, and a port found in advance could be taken meanwhile
     os.environ.update(zip(_WORLD, ("0", "0", "1", "127.0.0.1", "0"), strict=True))
 
 

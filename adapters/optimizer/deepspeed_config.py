@@ -45,8 +45,8 @@ def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ra
     """Return ``config`` for the engine of a run whose values are ``own``, by dotted key of DeepSpeed.
 
     A value that is "auto" or absent is the run's, or else DeepSpeed's default; one that the run leaves open (None) is
-    the file's; one that contradicts the run raises ``ConfigurationError``. Keys that Holdfast knows nothing of go
-    through as they are. Batches are cut by Holdfast, so the engine is told of one sample at a time; optimizer and
+    the file's; one that contradicts the run raises ``ConfigurationError``. Keys that Holdfast does not know are passed
+    on unchanged. Batches are cut by Holdfast, so the engine is configured for one sample at a time; optimizer and
     schedule are Holdfast's, so a ``scheduler`` is left out (``unused_parts`` says so).
     """
     for name in _SECTIONS:
@@ -151,7 +151,7 @@ def _check_algorithm(config: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     kind, ours = _value_at(config, "optimizer.type"), own.get("optimizer.algorithm", "adamw")
     if kind in (None, "auto") or str(kind).lower() == ours:
         return
-    # DeepSpeed's Adam is AdamW unless it is told otherwise
+    # DeepSpeed's Adam is AdamW by default
     decays_apart = _value_at(config, "optimizer.params.adam_w_mode") is not False
     if str(kind).lower() == "adam" and ours == "adamw" and decays_apart:
         return

@@ -12,12 +12,12 @@ from holdfast.domain.errors import ConfigurationError
 if TYPE_CHECKING:
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 
-_ALIGNMENT = 16  # of all sizes in a product, as the hardware asks
+_ALIGNMENT = 16  # of all sizes in a product, as the hardware requires
 _SMALL_INPUT, _SMALL_OUTPUT = 4096, 1024  # torchao's documentation: no more than this on both sides is slower in 8 bits
 
 
 def use_float8(model: CausalLanguageModel, *, sequence_length: int, emulate: bool = False) -> None:
-    """Let the large linear layers of ``model``, but for its head, multiply in 8 bits; parameters and names stay.
+    """Make the large linear layers of ``model``, except its head, multiply in 8 bits; parameters and names stay.
 
     Each tensor is scaled as a whole, by its largest number at that moment. ``emulate`` computes the same without such
     hardware, in layers of any size. Raises ``ConfigurationError`` without torchao, with adapters, or if the model has

@@ -41,7 +41,7 @@ def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, o
         sharded = fully_shard(part, mesh=mesh, mp_policy=mixed, offload_policy=where)
         assert isinstance(sharded, FSDPModule)
         sharded.set_gradient_divide_factor(1.0)  # a sum over ranks, not a mean
-        sharded.set_force_sum_reduction_for_comms(True)  # gloo supports no other
+        sharded.set_force_sum_reduction_for_comms(True)  # the only one that gloo supports
     register_fsdp_forward_method(model, "generate")
 
 

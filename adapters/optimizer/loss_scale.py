@@ -1,4 +1,4 @@
-"""Loss scaling, which keeps small fp16 gradients from underflowing."""
+"""Loss scaling, which prevents underflow of small fp16 gradients."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class _MemoryUpdate(Update):
     def accumulate(self, part: Batch, *, weight: float, last: bool) -> float:
         self._trainable.check_fits(part)
         loss, gradient = self._trainable.model.loss(part)
-        with np.errstate(invalid="ignore"):  # ``apply`` is what complains
+        with np.errstate(invalid="ignore"):  # ``apply`` raises the error
             self._gradient += weight * gradient
         return loss
 

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class MemoryProcessGroup(ProcessGroup):
     """One member of a group whose ranks are threads, made by ``linked``; without arguments, a group of one.
 
-    A member that was closed is gone: the others fail at once, those that only do not come, after the time-out.
+    If a member is closed, the other ones fail at once; if it does not arrive, they fail after the time-out.
     """
 
     def __init__(self, rank: int = 0, table: _Table | None = None) -> None:

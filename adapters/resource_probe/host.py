@@ -24,9 +24,9 @@ _AVERAGE = re.compile(r"some avg10=([0-9.]+)")
 
 @final
 class HostResourceProbe(ResourceProbe):
-    """Asks psutil, the control group under ``cgroup``, the pressures under ``pressure``, and NVML for ``gpu``.
+    """Reads psutil, the control group under ``cgroup``, the pressures under ``pressure``, and NVML for ``gpu``.
 
-    ``folder`` is on the disk that counts. ``gpu`` is the number or UUID that NVML knows a device by; None is none.
+    ``folder`` is on the disk to be measured. ``gpu`` is the number or UUID of a device in NVML, None for no GPU.
     """
 
     def __init__(

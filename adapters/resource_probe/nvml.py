@@ -19,7 +19,7 @@ class Gpu:
 
     @classmethod
     def open(cls, name: str, stack: ExitStack, library: Any = None) -> Gpu | None:
-        """Return the device with this number or UUID until ``stack`` is closed, or None if there is no such device.
+        """Return the device with this number or UUID until ``stack`` is closed, or None if it does not exist.
 
         None is also returned on a machine without NVIDIA's driver.
         """
