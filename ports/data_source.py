@@ -56,7 +56,7 @@ class Rejected:
 
 
 class DataSource(ABC):
-    """Documents in units, each readable from any position that a document ended at.
+    """Documents in units, each readable from the end of any of its documents.
 
     - ``units`` returns the same order each time and at least one unit, or raises ``DataError`` with the place searched.
     - ``read(unit, start)`` yields the documents from ``start`` on (None: the unit's start), the same ones each time.
@@ -89,7 +89,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def expect(self, unit: Unit, start: int | None = None) -> None:
-        """Announce that ``unit`` will be read from ``start`` on soon; a remote source may begin to fetch it.
+        """Announce that ``unit`` will soon be read from ``start`` on; a remote source may prefetch it.
 
         Raises nothing and has no other effect.
         """

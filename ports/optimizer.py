@@ -148,7 +148,7 @@ class Trainable(ABC):
 
     @abstractmethod
     def restore(self, folder: Path, *, weights_only: bool = False, open_file: OpenFile = open_plainly) -> None:
-        """Continue from what ``capture`` wrote into ``folder``."""
+        """Continue from the files of ``capture`` in ``folder``."""
 
 
 class Optimizer(ABC, Generic[Model]):

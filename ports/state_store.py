@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class StatePart(ABC):
     """A captured piece of state: one file of a checkpoint, as a stream of bytes.
 
-    ``name`` is the file's path in the checkpoint, relative and in POSIX form, another one for each part of a snapshot.
+    ``name`` is the file's path in the checkpoint, relative and in POSIX form, unique among the parts of a snapshot.
     """
 
     name: str
@@ -107,7 +107,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True, slots=True)
 class RejectedCheckpoint:
-    """A checkpoint that failed verification, why, and where it was set aside."""
+    """A checkpoint that failed verification, the reason, and its place in quarantine."""
 
     name: str
     reason: str
@@ -120,7 +120,7 @@ Rejected = RejectedCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The newest valid checkpoint, None if there is none, and those that were set aside in the search for it.
+    """The newest valid checkpoint, None if there is none, and those that were quarantined in the search for it.
 
     ``folder`` contains the verified files of the snapshot's parts, and possibly files of the store itself. They stay
     readable as long as this object exists, which may own them, until the store is garbage-collected or the retention of
@@ -181,22 +181,22 @@ class StateStore(ABC):
     - ``save`` returns once the snapshot is durable (it survives ``kill -9``, and power loss if the medium can). After a
       crash at any earlier moment the store contains what it contained before. Later changes of the argument have no
       effect.
-    - A failed ``save`` raises ``StateError``, leaves older checkpoints unchanged, and leaves no checkpoint
-      of its own. Exceptions of a part propagate unchanged, except ``OSError``, which becomes ``StateError``.
+    - A failed ``save`` raises ``StateError``, leaves older checkpoints unchanged, and adds none. Exceptions of a part
+      propagate unchanged, except ``OSError``, which becomes ``StateError``.
     - Saving a step that is already stored raises ``StateError`` and changes nothing.
     - ``load`` returns the files of exactly one saved snapshot, that of the highest step that verifies. A checkpoint
-      that does not verify is set aside, not deleted, and reported in ``rejected``; the next older one is used. The
+      that does not verify is quarantined, not deleted, and reported in ``rejected``; the next older one is used. The
       files of different snapshots are never mixed.
     - If the medium cannot be read, or a checkpoint is of a later version, ``load`` and ``list`` raise ``StateError``
-      and set nothing aside.
+      and quarantine nothing.
     - ``restore`` passes to ``into`` the folder that ``load`` would return and a function that opens files in it, and
       returns the same value as ``load``. A store may verify bytes while they are read, so that a large state is read
       only once and exactly the verified bytes are used: read through that function, not from the folder. If
       verification fails, ``into`` is called again, for the same checkpoint or an older one; if none is left,
       ``info`` is None although ``into`` was called. Exceptions of ``into`` for a checkpoint that verifies propagate.
     - ``load`` and ``restore`` with ``at_most`` ignore later steps.
-    - ``supersede`` removes the checkpoints of later steps from ``load`` and ``list``, the latest first; on a disk they
-      are set aside. Their steps can be saved again, and copies elsewhere are deleted once ``flush`` returns.
+    - ``supersede`` removes the checkpoints of later steps from ``load`` and ``list``, the latest first; a disk
+      keeps them in another folder. Their steps can be saved again, and copies elsewhere are gone once ``flush`` returns.
     - ``list`` returns the complete checkpoints, oldest first, without verifying their bytes.
     - Retention deletes only checkpoints that are older than a durable successor, never the newest, the one just saved,
       one that is being copied elsewhere, or one that the last ``spare`` protects. A deletion that fails is retried
@@ -206,8 +206,8 @@ class StateStore(ABC):
       call ``contribute``, in any order. All shares are stored or none. If a rank fails, or does not arrive within the
       others' ``patience``, ``save`` raises ``StateError`` and names it. ``contribute`` returns once its parts are
       durable, and raises ``StateError`` if they cannot be, or if the save was abandoned. Neither hangs.
-    - ``scrub`` verifies an older checkpoint, a different one each time, concurrently with all other calls, and sets it
-      aside if it is damaged.
+    - ``scrub`` verifies an older checkpoint, a different one each time, concurrently with all other calls, and
+      quarantines it if it is damaged.
     - Not promised: two writers at once.
     """
 
@@ -234,7 +234,7 @@ class StateStore(ABC):
 
     @abstractmethod
     def supersede(self, step: int) -> None:
-        """Move the checkpoints of steps after ``step`` out of the way."""
+        """Remove the checkpoints of steps after ``step`` from ``load`` and ``list``."""
 
     @abstractmethod
     def list(self) -> Sequence[CheckpointInfo]:
@@ -246,11 +246,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def spare(self, floor: RollBackFloor) -> None:
-        """Have the retention of later saves leave what ``floor`` needs; a store that keeps all does so anyway."""
+        """Exempt the checkpoints that ``floor`` needs from retention; a store that deletes nothing ignores this."""
 
     @abstractmethod
     def scrub(self) -> Sequence[RejectedCheckpoint]:
-        """Verify an older checkpoint; return it if it was set aside. Rank-local, callable from any thread."""
+        """Verify an older checkpoint; return it if it was quarantined. Rank-local, callable from any thread."""
 
     @abstractmethod
     def flush(self) -> None:

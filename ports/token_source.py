@@ -64,7 +64,7 @@ class TokenSource(ABC):
 
     @abstractmethod
     def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
-        """Return arrays that ``make`` makes of the tokens of ``shard``."""
+        """Return the arrays that ``make`` computes from the tokens of ``shard``, int64, by name."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -57,7 +57,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def token_bytes(self) -> NDArray[np.int32]:
-        """Return the number of bytes of text that each id stands for, int32, (vocabulary_size,), 0 for special ids."""
+        """Return the number of bytes of text of each id, int32, (vocabulary_size,), 0 for special ids."""
 
     @abstractmethod
     def encode(self, documents: Sequence[str]) -> Encoded:

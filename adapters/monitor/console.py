@@ -39,7 +39,7 @@ _TROUBLE = re.compile(r"\b(NOT|DROPPED|ROLLED BACK|damaged|failed)\b")
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """What the run does while it takes no step, since ``began``, and the ``share`` that is done, None if unknown."""
+    """The activity of a run between steps, since ``began``, and the ``share`` that is done, None if unknown."""
 
     name: str
     share: float | None
@@ -54,19 +54,18 @@ class _Phase:
 
 @final
 class ConsoleMonitor(Monitor):
-    """Shows step, loss, learning rate, tokens a second and the time that is left, and each evaluation on its own line.
+    """Shows step, loss, learning rate, tokens per second and the time left, and each evaluation on its own line.
 
     In a terminal one line is redrawn four times a second, with as many figures as fit; elsewhere (a file, a pipe, a
-    terminal without cursor) a line with the time of the day is printed at most every ten seconds, without control
-    characters, and one of a phase that takes ``shortest_phase`` seconds. ``file`` is standard error unless given.
-    Either budget may be None. The figures are read from the
-    metrics ``loss`` and ``tokens_per_second`` (both smoothed over some ten steps), ``lr``, ``tokens`` (since the run's
-    start), ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss`` and ``eval_bits_per_byte``; others are not
-    shown.
+    terminal without cursor) a line with the time of day is printed at most every ten seconds, without control
+    characters, and one for each phase longer than ``shortest_phase`` seconds. ``file`` is standard error by default.
+    Either budget may be None. The figures are the metrics ``loss`` and ``tokens_per_second`` (both smoothed over about
+    ten steps), ``lr``, ``tokens`` (since the run's start), ``memory_bytes``, ``rejected`` (shown unless 0),
+    ``eval_loss`` and ``eval_bits_per_byte``; other metrics are not shown.
 
-    A thread of its own writes, so a terminal that is held (Ctrl-S) or a pipe that nobody reads does not block the loop:
-    the oldest of 1,000 waiting lines are dropped. A console that is gone raises ``TrainingError`` once.
-    What was printed cannot be taken back by ``rewind``.
+    A separate thread writes, so a stopped terminal (Ctrl-S) or a full pipe does not block the loop: the oldest of 1,000
+    waiting lines are dropped. A console that is gone raises ``TrainingError`` once.
+    ``rewind`` does not remove printed lines.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class ConsoleMonitor(Monitor):
         self._start()
 
     def say(self, text: str) -> None:
-        """Print ``text`` above the live line; after ``close`` it is simply printed."""
+        """Print ``text`` above the live line, or after ``close`` without one."""
         if not self._closing.is_set():
             self._lines.append(text)
             self._start()
@@ -127,7 +126,7 @@ class ConsoleMonitor(Monitor):
             self._print(text)
 
     def show(self, phase: str, share: float | None = None) -> None:
-        """Show ``phase`` in place of the figures, and the share that is done; an empty name shows the figures again."""
+        """Show ``phase`` and the ``share`` done in place of the figures; an empty name shows the figures again."""
         before, now = self._phase, self._clock()
         is_new = before is None or before.name != phase
         self._phase = _Phase(phase, share, now if is_new or before is None else before.began) if phase else None

@@ -38,7 +38,7 @@ class Smoothed:
 
 @final
 class Figures:
-    """The latest figures of a run, and how fast its budget was spent in the last minutes."""
+    """The latest figures of a run, and the speed of the last minutes."""
 
     def __init__(self, total_steps: int | None, total_tokens: int | None, step: int = 0) -> None:
         self._total_steps = total_steps
@@ -57,7 +57,7 @@ class Figures:
         return figures
 
     def update(self, step: int, metrics: Mapping[str, float], now: float) -> None:
-        """Take in the figures of a step."""
+        """Add the figures of a step."""
         self.step = step
         self._loss.add(metrics["loss"])
         if (speed := metrics.get("tokens_per_second", 0.0)) > 0.0:
@@ -69,7 +69,7 @@ class Figures:
             self._samples.append((now, share))
 
     def measure(self, step: int, loss: float) -> None:
-        """Take in the loss of an evaluation."""
+        """Add the loss of an evaluation."""
         self._evaluations[step] = loss
 
     @property

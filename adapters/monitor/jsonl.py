@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @final
 class JsonlMonitor(Monitor):
-    """Writes each record as ``{"step": 100, "loss": 3.41, ...}`` into a file that any tool reads, also while it grows.
+    """Writes each record as ``{"step": 100, "loss": 3.41, ...}`` into a file that can be read while it grows.
 
-    A record is with the operating system when ``record`` returns, so it survives ``kill -9``; nothing is buffered, so a
-    disk that hangs makes ``record`` hang too. Not-a-number and the infinities are the strings "NaN", "Infinity" and
-    "-Infinity". A metric that is itself called ``step`` is written as ``step_`` (and ``step_`` as ``step__``).
-    ``rewind`` leaves the earlier lines as they are, byte for byte, and the file whole if it is interrupted.
-    What the disk refuses raises ``StateError``.
+    A record is passed to the operating system before ``record`` returns, so it survives ``kill -9``; nothing is
+    buffered, so ``record`` waits for a slow disk. NaN and the infinities are the strings "NaN", "Infinity" and
+    "-Infinity". A metric named ``step`` is written as ``step_`` (and ``step_`` as ``step__``). ``rewind`` does not
+    change the earlier lines, and leaves the file complete if it is interrupted.
+    Raises ``StateError`` if the disk refuses a record.
     """
 
     def __init__(self, path: Path) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @final
 class MemoryMonitor(Monitor):
-    """Keeps the figures in ``records``, in the order in which they came, for tests and for hosts that read them."""
+    """Stores the figures in ``records``, in the order of the calls, for tests and for hosts that read them."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, dict[str, float]]] = []

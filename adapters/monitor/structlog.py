@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @final
 class StructlogMonitor(Monitor):
-    """Logs each record as one event ``metrics`` of level info, through whatever the process configured structlog to be.
+    """Logs each record as one event ``metrics`` of level info, through structlog as the process has configured it.
 
-    The figures stand together under ``metrics``, so no name can collide with the log's own keys. A log cannot forget:
-    ``rewind`` does nothing, and a resumed run logs some steps again. A call takes as long as the log's own handlers.
+    The figures are together under ``metrics``, so no name can collide with the log's own keys. ``rewind`` does nothing,
+    so a resumed run logs some steps again. A call takes as long as the log's own handlers.
     """
 
     def __init__(self, logger_name: str = "holdfast.metrics") -> None:

@@ -25,10 +25,10 @@ _UNBOUNDED = 0
 class TensorboardMonitor(Monitor):
     """Writes scalars into event files in ``folder``, which TensorBoard shows while they grow, as float32.
 
-    A thread of the library writes them: ``record`` only queues, and a disk that hangs makes the queue grow, nothing
-    else. The file is up to date after every ten seconds and after ``close``, which waits for the disk.
-    ``rewind`` writes a mark that makes TensorBoard hide the later steps; their bytes stay.
-    Raises ``ConfigurationError`` without the extra ``tensorboard``, and ``StateError`` for what the disk refused.
+    A thread of the library writes them: ``record`` only queues, and a slow disk only makes the queue grow. The file is
+    flushed every ten seconds and by ``close``, which waits for the disk. ``rewind`` writes a mark that makes
+    TensorBoard hide the later steps; their bytes stay.
+    Raises ``ConfigurationError`` without the extra ``tensorboard``, and ``StateError`` if the disk refused figures.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -86,8 +86,8 @@ class TensorboardMonitor(Monitor):
 
 
 def _wait_for_a_later_name(folder: Path) -> None:
-    # Files are read in the order of their names, which start with the second of their making: a mark to forget must
-    # not be read before what it forgets.
+    # Files are read in the order of their names, which start with the second of their creation: a mark must not be
+    # read before the steps that it hides.
     now = time.time()
     if any(folder.glob(f"events.out.tfevents.{int(now):010d}.*")):
         time.sleep(int(now) + 1 - now)

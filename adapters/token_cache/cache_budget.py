@@ -31,7 +31,7 @@ class _Stored:
 
 @final
 class CacheBudget:
-    """Keeps the shards in ``folder``, of whatever dataset, within ``budget`` bytes."""
+    """Limits the shards of all datasets in ``folder`` to ``budget`` bytes."""
 
     def __init__(self, folder: TokenFolder, shards: StoredShards, *, budget: int, policy: EvictionPolicy) -> None:
         self._folder = folder
@@ -46,9 +46,9 @@ class CacheBudget:
             self._raise_too_small(num_bytes, 0)
 
     def free(self, num_bytes: int) -> None:
-        """Delete as many shards as it takes for ``num_bytes`` more; the caller holds the folder's lock.
+        """Evict shards until there is room for ``num_bytes`` more; the caller holds the folder's lock.
 
-        Deletes nothing, and raises ``ConfigurationError``, if what others have open leaves too little.
+        Raises ``ConfigurationError`` and deletes nothing if the shards in use leave too little room.
         """
         stored = self._stored()
         used = sum(each.num_bytes for each in stored.values())
@@ -108,7 +108,7 @@ class CacheBudget:
                 status = {entry.name: entry.stat(follow_symlinks=False) for entry in entries}
             last_used = status[MANIFEST].st_mtime
         except (FileNotFoundError, NotADirectoryError, KeyError, CorruptTokensError, DataError):
-            return None  # nothing complete of ours, so not ours to delete
+            return None  # not a complete shard that Holdfast wrote, so not deleted
         if path.parent == self._shards.place:
             last_used = max(last_used, self._shards.last_used(name))
         return _Stored(name, sum(each.st_size for each in status.values()), last_used)

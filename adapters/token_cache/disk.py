@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
 @final
 class DiskTokenCache(BasicTokenSource, TokenCache):
-    """Keeps the shards of the dataset ``fingerprint`` under ``folder``, beside those of other datasets.
+    """Stores the shards of the dataset ``fingerprint`` under ``folder``, which may contain other datasets.
 
         <fingerprint>/<shard>/   tokens.bin  offsets.bin  hashes.bin  manifest.json  derived-*.safetensors
 
-    A shard is there once its folder has its name; ``shards`` reads each manifest once. ``open`` compares sizes each
-    time and, with ``verify``, hashes the first time; what is damaged is set aside, so that ``missing`` names it.
-    ``budget`` bytes hold for all complete shards of all datasets; what is being written comes on top until it is
-    complete, and derived arrays count from the next ``put`` on. ``eviction`` orders the shards of all datasets; without
-    it, others' go first, and those last used longest ago. An evicted shard is missing, and its derived arrays go with
-    it. A shard is pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with one
-    file descriptor (derived arrays take none); this object lets go of them when room is needed. ``folder`` must be new,
-    empty or a token cache, or ``ConfigurationError`` is raised; and on a local disk, since locks hold there only. With
-    ``encryption`` all but names, sizes and counts is encrypted, a shard by a key of its own, and ids are decrypted as
-    they are read; a folder holds either encrypted tokens or plain ones.
+    A shard exists once its folder has its name; ``shards`` reads each manifest once. ``open`` compares sizes each time
+    and, with ``verify``, hashes the first time; a damaged shard is quarantined, so that ``missing`` returns it.
+    ``budget`` limits the bytes of all complete shards of all datasets; unfinished shards are not counted, and derived
+    arrays count from the next ``put`` on. ``eviction`` orders the shards of all datasets; without it, those of other
+    datasets are evicted first, least recently used first. Derived arrays are evicted with their shard. A shard is
+    pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with one file descriptor
+    (derived arrays need none), until their room is needed. ``folder`` must be new, empty or a token cache, or
+    ``ConfigurationError`` is raised; it must be on a local disk, as locks work only there. With ``encryption``
+    everything but names, sizes and counts is encrypted, with a key for each shard, and ids are decrypted when they are
+    read; a folder contains either encrypted or plain tokens.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
                 return stored.shard
             self._folder.make_folder(self._shards.place)
         grown = self._cache_budget.check if self._cache_budget else _unlimited
-        with self._folder.draft() as draft:  # what the parts raise is not the disk's, and comes through
+        with self._folder.draft() as draft:  # exceptions of the parts propagate unchanged
             cipher = self._encryption and self._encryption.new()
             manifest = ShardWriter(self._folder.files, draft, grown, cipher).write(name, parts, meta)
             with storing(f"the shard {name!r}", self._folder.root):
@@ -117,7 +117,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
         target = self._shards.path_of(manifest.name)
         with self._folder.locked():
             if (stored := self._stored(manifest.name)) is not None:
-                return stored  # another process was faster, and its shard may be in use
+                return stored  # another process stored it first, and may use it
             if self._cache_budget is not None:
                 self._cache_budget.free(sum(manifest.sizes.values()) + (draft / MANIFEST).stat().st_size)
             self._folder.make_folder(target.parent)
@@ -129,7 +129,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
         try:
             return self._shards.read(path)
         except (FileNotFoundError, NotADirectoryError, CorruptTokensError):
-            pass  # what is there, if anything, is no shard
+            pass  # there is no complete shard
         if path.exists() or path.is_symlink():
             self._shards.set_aside(name)
         return None

@@ -49,7 +49,7 @@ class _Entry:
 
 @final
 class MemoryTokenCache(BasicTokenSource, TokenCache):
-    """Keeps shards in memory, at most ``budget`` bytes of them; one is pinned while what ``open`` returned is held."""
+    """Stores shards in memory, at most ``budget`` bytes; a shard is pinned while a result of ``open`` exists."""
 
     def __init__(self, *, budget: int | None = None, eviction: EvictionPolicy | None = None) -> None:
         self._budget = budget

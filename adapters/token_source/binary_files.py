@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 22
 _AS_THEY_ARE = {np.dtype("<u2"): "<u2", np.dtype("<u4"): "<u4", np.dtype("<i2"): "<u2", np.dtype("<i4"): "<u4"}
 _RAW = {"uint16": "<u2", "uint32": "<u4", "int32": "<i4", "int64": "<i8"}
-# the headers of llm.c and modded-nanogpt: 256 int32, the first a magic number that tells the type of the ids
+# the headers of llm.c and modded-nanogpt: 256 int32, the first a magic number for the type of the ids
 _HEADER_BYTES = 1024
 _MAGIC = {20240520: "uint16", 20240801: "uint32"}
 
@@ -33,7 +33,7 @@ _MAGIC = {20240520: "uint16", 20240801: "uint32"}
 def binary_shards(
     file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path
 ) -> Iterator[FileShard]:
-    """Yield the shards of ``file``, cut between documents; what was found out about it is kept in ``folder``."""
+    """Yield the shards of ``file``, cut between documents; its document boundaries are cached in ``folder``."""
     ids = open_flat(file, options.dtype)
     index = derived.get(folder / "documents.safetensors", lambda: _scan(file, ids, options))
     offsets, content = index["offsets"], index["content"].tobytes().hex()
@@ -48,7 +48,7 @@ def binary_shards(
 
 
 def open_flat(file: TokenFile, dtype: str) -> NDArray[np.integer[Any]]:
-    """Return the ids of ``file``, 1-D, as a memory map; raises ``DataError`` for what is no array of integers."""
+    """Return the ids of ``file``, (num_tokens,), as a memory map; raises ``DataError`` if they are not integers."""
     try:
         if file.path.suffix.lower() == ".npy":
             ids = np.load(file.path, mmap_mode="r", allow_pickle=False)

@@ -1,4 +1,4 @@
-"""Reads the shards of a token cache as they are."""
+"""Reads the shards of a token cache without converting them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_token_cache(path: Path) -> bool:
 
 
 def cached_shards(path: Path, options: ReadOptions, *, verify: bool, max_open: int) -> Iterator[FileShard]:
-    """Yield the shards below ``path``, for which ``is_token_cache`` is true; none of them is deleted."""
+    """Yield the shards below the token cache ``path``; none of them is ever deleted."""
     place = _only_dataset(path) if (path / MARKER).is_file() else path
     folder = TokenFolder(place.parent, TokenFileOperations())
     stored = StoredShards(folder, place, verify=verify, max_open=max_open, remedy=_REMEDY, error=DataError)

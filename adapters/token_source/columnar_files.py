@@ -28,7 +28,7 @@ _BATCH_ROWS = 1024
 def columnar_shards(
     file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path
 ) -> Iterator[FileShard]:
-    """Yield the shards of ``file``, each some of its rows, converted into ``folder`` unless they are there already."""
+    """Yield the shards of ``file``, groups of its rows, after converting them into ``folder`` if necessary."""
 
     def convert() -> Arrays:
         number = 0
@@ -99,7 +99,7 @@ def _with_end_of_text(
 
 
 def _lists(file: TokenFile, column: str) -> Iterator[tuple[NDArray[np.integer[Any]], NDArray[np.int64]]]:
-    """Yield the flat values of some rows, and how many belong to each."""
+    """Yield the flat ids of consecutive rows, and the length of each row, int64 (rows,)."""
     arrow, _ = _pyarrow()
     row = 0
     try:

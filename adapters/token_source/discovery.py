@@ -27,10 +27,10 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "checksum", "mtime", "Las
 
 
 def find_files(path: str, folder: TokenFolder) -> Sequence[TokenFile]:
-    """Return the files that ``path`` names: itself, those in a folder and below, or those that a glob matches.
+    """Return the files that ``path`` names: itself, those below a folder, or those that a glob matches.
 
-    ``path`` is local, or a URL of any scheme that fsspec knows: such files are copied into ``folder`` once, and again
-    when the place tells of other bytes. Raises ``DataError`` if there are none or a place cannot be read.
+    ``path`` is local, or a URL of any scheme that fsspec supports: remote files are downloaded into ``folder``, and
+    again when their version changes. Raises ``DataError`` if there are no files or they cannot be read.
     """
     is_url = "://" in path and not path.startswith("file://")
     found = list(_fetch(path, folder) if is_url else _local(path.removeprefix("file://")))
@@ -61,7 +61,7 @@ def _fetch(url: str, folder: TokenFolder) -> Iterator[TokenFile]:
         file_system, root = url_to_fs(url)
         place = _plain(file_system.unstrip_protocol(_fixed_part(root)))
         for remote in sorted(_listed(file_system, root)):
-            info = file_system.info(remote)  # listings of some places lack what tells versions apart
+            info = file_system.info(remote)  # some listings lack the version of a file
             name = _plain(file_system.unstrip_protocol(remote))
             _check_suffix(name)
             version = next((str(info[key]) for key in _VERSIONS if info.get(key)), "")

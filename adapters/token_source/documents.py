@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @final
 class DocumentScanner:
-    """Finds documents in ids that are fed piece by piece; one ends behind ``end_of_text``, or where it is said to.
+    """Finds documents in ids that are fed piece by piece; a document ends after ``end_of_text`` or at a given end.
 
-    A document's hash is the BLAKE2b of its ids as little-endian uint32, 8 bytes read as a uint64, its end-of-text left
-    out: the same whatever the width of the stored ids, and whether or not the file has the end-of-text.
+    A document's hash is the BLAKE2b of its ids as little-endian uint32, without end-of-text, 8 bytes read as a uint64.
+    So it does not depend on the type of the stored ids or on whether the file has the end-of-text.
     """
 
     def __init__(self, end_of_text: int) -> None:
@@ -37,7 +37,7 @@ class DocumentScanner:
         self._content = blake3()
 
     def feed(self, ids: NDArray[np.integer[Any]]) -> None:
-        """Take the next ids, all of them non-negative and below 2**32."""
+        """Add the next ids, (num_tokens,), all from 0 to 2**32 - 1."""
         wide = ids.astype("<u4", copy=False)
         data = bytes_of(wide)
         ends = np.flatnonzero(wide == self._end_of_text) + 1
@@ -71,7 +71,7 @@ class DocumentScanner:
 
 
 def check_ids(ids: NDArray[np.integer[Any]], vocabulary_size: int, place: Callable[[int], str]) -> None:
-    """Raise ``DataError`` unless all ids lie in ``[0, vocabulary_size)``; ``place`` says where the n-th of them is."""
+    """Raise ``DataError`` unless all ids are in ``[0, vocabulary_size)``; ``place(n)`` names the n-th of them."""
     if not ids.size or (int(ids.max()) < vocabulary_size and int(ids.min()) >= 0):
         return
     first = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))

@@ -1,4 +1,4 @@
-"""Files of token ids that other programs have made."""
+"""Files of token ids made by other programs."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ _MAX_OPEN = 64
 class FilesTokenSource(BasicTokenSource):
     """Reads token ids from ``paths``: files, folders, globs, local or URLs, and token caches of Holdfast.
 
-    - ``.npy``: one dimension of integers. ``.bin``: raw little-endian ids of ``dtype``; ``auto`` goes by the header of
-      llm.c, then by ``{"dtype": ...}`` in a JSON file beside it (``x.json`` or ``x.bin.json``), then takes uint16.
-      Both are mapped where they lie (int64 is narrowed shard by shard), and a document ends behind each
-      ``end_of_text``; what follows the last one is a document too, without end-of-text.
-    - ``.parquet``, ``.arrow``: ``column`` holds lists of integers; a document ends with its row and behind each
-      ``end_of_text``, which is added to a row that lacks it. They are converted once.
-    - A token cache, or the folder of a dataset in it, as it is.
-    Shards come in the order of their names; a mapping says for each of ``paths`` where it lay when that was chosen.
+    - ``.npy``: one dimension of integers. ``.bin``: raw little-endian ids of ``dtype``; ``auto`` reads the header of
+      llm.c, or ``{"dtype": ...}`` in a JSON file beside it (``x.json`` or ``x.bin.json``), else assumes uint16. Both
+      are memory-mapped in place (int64 is narrowed shard by shard), and a document ends after each ``end_of_text``; ids
+      after the last one are a document too, without end-of-text.
+    - ``.parquet``, ``.arrow``: ``column`` contains lists of integers; a document ends with its row and after each
+      ``end_of_text``, which is added to a row without one. They are converted once.
+    - A token cache, or the folder of a dataset in it, unchanged.
+    Shards are sorted by name; a mapping gives for each of ``paths`` its place when that order was chosen.
 
-    The first call of ``shards`` reads all that is new, finds the documents and checks that all ids are below
-    ``vocabulary_size``. What it found, conversions and copies of distant files are kept in ``folder``, which must be
-    new, empty, or a token cache, where no budget counts them. A shard is about ``shard_tokens`` tokens of one file.
+    The first call of ``shards`` reads all new files, finds the documents and checks that all ids are below
+    ``vocabulary_size``. Its results, conversions and downloads are stored in ``folder``, which must be new, empty, or a
+    token cache, whose budget does not count them. A shard is about ``shard_tokens`` tokens of one file.
     """
 
     def __init__(

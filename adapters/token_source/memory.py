@@ -1,4 +1,4 @@
-"""Tokens that are in memory already."""
+"""Tokens in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that all kinds of token files share: read options, and the shards made of a file."""
+"""Values shared by all kinds of token files: read options, and the shards of a file."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenFile:
-    """A local file; ``name`` is what a person calls it, ``etag`` and, of the local copy, ``stamp`` change with it.
+    """A local file; ``name`` is its name in messages; ``etag`` and the ``stamp`` of the local copy change with it.
 
-    ``place`` is where the path that led to it begins: a folder, that of a glob, or the file itself.
+    ``place`` is the beginning of the path in the settings: a folder, that of a glob, or the file itself.
     """
 
     name: str
@@ -32,7 +32,7 @@ class TokenFile:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How files are read: what ends a document, which ids there are, their type in raw files, and what a shard is."""
+    """Options of reading: the end of a document, the vocabulary, the type of raw ids, and the size of a shard."""
 
     end_of_text: int
     vocabulary_size: int
@@ -41,7 +41,7 @@ class ReadOptions:
     shard_tokens: int
 
     def to_key(self) -> str:
-        """Return the text that names folders of conversions; it must never change, or conversions are made again."""
+        """Return the text that names folders of conversions; if its form changed, files would be converted again."""
         return (
             f"Reading(end_of_text={self.end_of_text!r}, vocabulary_size={self.vocabulary_size!r}, "
             f"dtype={self.dtype!r}, column={self.column!r}, shard_tokens={self.shard_tokens!r})"
@@ -50,7 +50,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileShard:
-    """A shard and how to open it; ``file`` is what it is a part of, and ``place`` where the path to that begins."""
+    """A shard and a function that opens it; ``file`` contains it, and ``place`` is as in ``TokenFile``."""
 
     shard: TokenShard
     open: TokensOpener
@@ -59,7 +59,7 @@ class FileShard:
 
 
 def stamp_of(path: Path) -> str:
-    """Return what changes when the file is written to."""
+    """Return a text that changes when the file is written to."""
     status = path.stat()
     return f"{status.st_size}-{status.st_mtime_ns}"
 
