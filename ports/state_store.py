@@ -196,7 +196,7 @@ class StateStore(ABC):
       ``info`` is None although ``into`` was called. Exceptions of ``into`` for a checkpoint that verifies propagate.
     - ``load`` and ``restore`` with ``at_most`` ignore later steps.
     - ``supersede`` removes the checkpoints of later steps from ``load`` and ``list``, the latest first; a disk
-      keeps them in another folder. Their steps can be saved again, and copies elsewhere are gone once ``flush`` returns.
+      moves them to another folder. Their steps can be saved again; copies elsewhere are deleted when ``flush`` returns.
     - ``list`` returns the complete checkpoints, oldest first, without verifying their bytes.
     - Retention deletes only checkpoints that are older than a durable successor, never the newest, the one just saved,
       one that is being copied elsewhere, or one that the last ``spare`` protects. A deletion that fails is retried
