@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """Anything that stops a run; its message is one sentence for a person: what is wrong, where, what to do."""
+    """An error that stops a run; its message is one sentence for a person: the fault, its place and the remedy."""
 
 
 class ConfigurationError(TrainingError):
@@ -12,7 +12,7 @@ class ConfigurationError(TrainingError):
 
 
 class PluginFailed(ConfigurationError):
-    """What an entry point of another package names cannot be imported or made."""
+    """The object of another package's entry point cannot be imported or constructed."""
 
 
 class DataError(TrainingError):
@@ -28,7 +28,7 @@ class StateError(TrainingError):
 
 
 class NonFiniteState(StateError):
-    """A checkpoint verifies, but its optimizer's state holds infinities or what is no number: it trains nothing."""
+    """A checkpoint verifies, but its optimizer's state holds infinities or NaN: training cannot continue from it."""
 
 
 class OutOfMemory(TrainingError):
@@ -40,12 +40,12 @@ class StepTorn(TrainingError):
 
 
 class LeaveAtOnce(BaseException):
-    """The process is to end where it is: no error, and nothing more is saved."""
+    """The process is to end immediately, without an error and without a save."""
 
 
 class NonFiniteGradients(TrainingError):
-    """A gradient was infinite or not a number; nothing was updated."""
+    """A gradient was infinite or NaN; no parameter was updated."""
 
 
 class RestartNeeded(TrainingError):
-    """The run can go on, but only in a new process: start the same command again."""
+    """The run can continue, but only in a new process: start the same command again."""

@@ -4,7 +4,7 @@
     while budget is left:
         batch = next(feed)                     -> DataStalled, or
                                                -> DataEnded         (handlers may answer Evaluate; then StopRun)
-        one optimizer step                     -> UpdateDropped, if its loss or gradient was no number
+        one optimizer step                     -> UpdateDropped, if its loss or gradient is not finite
                                                -> StepCompleted     (handlers may answer Evaluate, SaveCheckpoint)
                                                -> MemoryExhausted   (handlers may answer SplitBatch; same batch again)
         execute commands
@@ -19,9 +19,9 @@
             StopRun                            -> StopRequested     (handlers may answer SaveCheckpoint)
     RunFinished, or RunFailed                  (its handlers make the last complete step durable)
 
-``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that was set aside, and so does
-``ContractWeakened`` if the run continues under other conditions. The bus publishes ``HandlerFailed`` if a handler
-raises.
+``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that is moved to quarantine, and so
+does ``ContractWeakened`` if the run continues under different conditions. The bus publishes ``HandlerFailed`` if a
+handler raises.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RunStarted(Event):
-    """The loop begins, from nothing (step 0) or from a restored checkpoint."""
+    """The loop begins at step 0 or from a restored checkpoint."""
 
     progress: Progress
 
@@ -60,7 +60,7 @@ class StepCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class UpdateDropped(Event):
-    """The loss or gradient of a step was no number: the step counts, its batch is consumed, and nothing was updated."""
+    """The loss or gradient of a step was not finite: the step counts, its batch is consumed, no parameter changed."""
 
     progress: Progress
     reason: str
@@ -68,7 +68,7 @@ class UpdateDropped(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemoryExhausted(Event):
-    """A step did not fit into memory; nothing was changed, and ``micro_batch`` rows were tried at a time."""
+    """A step with micro-batches of ``micro_batch`` rows did not fit into memory; no parameter was changed."""
 
     progress: Progress
     micro_batch: int
@@ -85,7 +85,7 @@ class BatchSplit(Event):
 
 @dataclass(frozen=True, slots=True)
 class ResourcesAdjusted(Event):
-    """The run uses more or less of the machine: ``knob`` went from ``before`` to ``after``, for ``reason``."""
+    """The run uses more or less of the machine: ``knob`` was turned from ``before`` to ``after``, for ``reason``."""
 
     progress: Progress
     knob: Knob
@@ -104,7 +104,7 @@ class EvaluationCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointStarted(Event):
-    """State is about to be captured: what must not be older than the checkpoint is made safe by handlers of this."""
+    """State is about to be captured; handlers first write the files that must not be older than the checkpoint."""
 
     progress: Progress
     reason: str
@@ -123,7 +123,7 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed(Event):
-    """A checkpoint could not be made durable, those before it are as they were, and training goes on."""
+    """A checkpoint could not be made durable, earlier ones are unchanged, and training continues."""
 
     progress: Progress
     reason: str
@@ -141,7 +141,7 @@ class CheckpointArchived(Event):
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFailed(Event):
-    """The checkpoint of ``step`` could not be copied to the archive; the next one is tried, and training goes on."""
+    """The checkpoint of ``step`` could not be copied to the archive; the next one is tried, and training continues."""
 
     step: int
     problem: str
@@ -149,7 +149,7 @@ class ArchiveFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMoved(Event):
-    """The copy of ``step`` in one tier gave way to that in another, or one was brought there to be read."""
+    """The copy of ``step`` moved from the tier ``source`` to ``target``, or was fetched to ``target`` to be read."""
 
     step: int
     source: Tier
@@ -159,7 +159,7 @@ class CheckpointMoved(Event):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRejected(Event):
-    """A checkpoint failed verification and was set aside at ``location``; an older one is used."""
+    """A checkpoint failed verification and was moved to ``location``; an older one is used."""
 
     name: str
     reason: str
@@ -168,7 +168,7 @@ class CheckpointRejected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ContractWeakened(Event):
-    """From here on the run equals the undisturbed one but for rounding, for these ``reasons``."""
+    """From here on the run equals the undisturbed one only up to rounding, for these ``reasons``."""
 
     progress: Progress
     reasons: Sequence[str]
@@ -176,7 +176,7 @@ class ContractWeakened(Event):
 
 @dataclass(frozen=True, slots=True)
 class RolledBack(Event):
-    """The run stood at ``from_step`` and goes on from an earlier checkpoint, of ``progress``, for this ``reason``."""
+    """The run rolled back from ``from_step`` to the checkpoint of ``progress``, for ``reason``."""
 
     progress: Progress
     from_step: int
@@ -185,7 +185,7 @@ class RolledBack(Event):
 
 @dataclass(frozen=True, slots=True)
 class RollBackSkipped(Event):
-    """The run should have gone back for ``reason``, but has no checkpoint that old: training goes on as it is."""
+    """The run should have rolled back for ``reason``, but has no checkpoint that old: training continues unchanged."""
 
     progress: Progress
     reason: str
@@ -193,7 +193,7 @@ class RollBackSkipped(Event):
 
 @dataclass(frozen=True, slots=True)
 class DataStalled(Event):
-    """Training waited ``seconds`` for the batch that comes now, although batches are made ahead."""
+    """Training waited ``seconds`` for the next batch, although batches are prefetched."""
 
     progress: Progress
     seconds: float
@@ -201,7 +201,7 @@ class DataStalled(Event):
 
 @dataclass(frozen=True, slots=True)
 class RunStalled(Event):
-    """Training had shown no sign of life for so many ``seconds``, and goes on."""
+    """Training made no progress for ``seconds``, and has resumed."""
 
     progress: Progress
     seconds: float
@@ -217,7 +217,7 @@ class DataEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class StopRequested(Event):
-    """Somebody asked the run to end at this step boundary."""
+    """A request to end the run at this step boundary was accepted."""
 
     progress: Progress
     reason: str
@@ -241,7 +241,7 @@ class RunFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class HandlerFailed(Event):
-    """A handler of ``event`` raised; training went on."""
+    """A handler of ``event`` raised an error; training continued."""
 
     event: str
     handler: str

@@ -1,4 +1,4 @@
-"""Reports of what a run is doing while it takes no steps."""
+"""Reports of the activity of a run between steps."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ _SIZE = re.compile(rf"({_NUMBER}) ?({'|'.join(UNITS)})?", re.IGNORECASE)
 
 
 def size_in_bytes(text: str) -> int:
-    """Return what a size such as 6GiB, 1.5GB or 2e9 is as a whole number, rounded down.
+    """Return a size such as 6GiB, 1.5GB or 2e9 as a whole number, rounded down.
 
     K, M, G and T, with or without B, count in thousands, KiB, MiB, GiB and TiB in 1,024; small letters mean the same.
-    Raises ``ValueError`` for no size, and for one below 1 or above 2^63 - 1.
+    Raises ``ValueError`` for text that is not a size, and for a size below 1 or above 2^63 - 1.
     """
     found = _SIZE.fullmatch(text.strip())
     size = int(Decimal(found[1].replace("_", "")) * _BY_NAME.get((found[2] or "").lower(), 1)) if found else 0

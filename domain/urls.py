@@ -1,4 +1,4 @@
-"""Hides passwords, keys and signatures that stand in URLs."""
+"""Hides passwords, keys and signatures in URLs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def hide_user(text: str, replacement: str) -> str:
 def hide_parameters(text: str, mask: str, is_secret: Callable[[str], bool], *, end: re.Pattern[str]) -> str:
     """Return ``text`` with ``mask`` in place of the parameters of URLs whose names are secret.
 
-    A value reaches to the next match of ``end``.
+    A value extends to the next match of ``end``.
     """
     parts = []
     start = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import Snapshot, StateStore
 
 
-_PARTING_SECONDS = 30.0  # for the others' shares once this rank has left the loop: some may be gone
+_CLOSING_SECONDS = 30.0  # for the shards of other ranks, which may be dead, after this rank has left the loop
 
 
 @final
@@ -37,7 +37,7 @@ class AsyncCheckpointWriter:
         self.outcome: AcknowledgeSave | None = None
 
     def check_supports(self, trainable: Trainable) -> None:
-        """Raise ``StateError`` if the store cannot assemble what the ranks of ``trainable`` capture."""
+        """Raise ``StateError`` if the state of ``trainable`` is sharded and the store does not support that."""
         if trainable.is_sharded and not self._store.takes_shares:
             msg = "the state is sharded over ranks, which this state store does not support: set state_store.kind=disk"
             raise StateError(msg)
@@ -46,7 +46,7 @@ class AsyncCheckpointWriter:
         """Return this rank's share of the save ``save_id``, once the save before has ended."""
         self._thread.settle(None)
         self._awaited = save_id
-        patience = group.timeout_seconds / 2  # the others may wait in the group meanwhile
+        patience = group.timeout_seconds / 2  # the other ranks may be waiting in a collective
         return StateShare(save_id, group.rank, group.size, patience, lambda: self._is_over(save_id))
 
     def submit(self, snapshot: Snapshot, number: int, started: float) -> None:
@@ -63,12 +63,12 @@ class AsyncCheckpointWriter:
         return self.outcome
 
     def give_up(self) -> None:
-        """Abandon an unfinished sharded save: its outcome is known already."""
+        """Abandon an unfinished sharded save, whose outcome is already known."""
         self._awaited = ""
 
     def close(self) -> None:
         """Wait for all submitted saves, and end the thread."""
-        self._patient_until = time.monotonic() + _PARTING_SECONDS
+        self._patient_until = time.monotonic() + _CLOSING_SECONDS
         self._thread.close(None)
 
     def _is_over(self, save_id: str) -> bool:
@@ -80,7 +80,7 @@ class AsyncCheckpointWriter:
             location = self._store.save(snapshot).location
         except StateError as error:
             problem = str(error)
-        except Exception as error:  # noqa: BLE001  it is told and, if nobody can go on without the save, raised there
+        except Exception as error:  # noqa: BLE001  reported, and raised by ``save`` where training waits for it
             problem = f"step {step} could not be saved, {type(error).__name__}: {error}"
         self.outcome = AcknowledgeSave(number, step, location, time.perf_counter() - started, problem)
         self._inbox.post(self.outcome)

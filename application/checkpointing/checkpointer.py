@@ -51,13 +51,13 @@ class _Pending:
 class Checkpointer:
     """Saves a trainable to a state store and restores it; ``parts`` (the tokenizer) go into each checkpoint too.
 
-    All ranks of ``group`` call each method. The first rank writes and quarantines, the others read the result; if the
-    state is sharded, each rank writes its own shards, and the first one assembles the checkpoint. A periodic save
+    All ranks of ``group`` call each method. The first rank writes and quarantines, the other ranks read the result; if
+    the state is sharded, each rank writes its own shards, and the first one assembles the checkpoint. A periodic save
     blocks training only while it captures: a thread makes it durable and posts an ``AcknowledgeSave`` to ``inbox``.
     Every other save blocks until durable, so tensors in host memory are written in place and no copy is kept. Only one
     save is under way at a time. ``memory`` decides whether the copy fits beside the next step or training waits for the
-    disk, and holds the copy that this process may roll back to. ``conditions`` are what the bits of a step depend on: a
-    resume under other conditions is reported, and recorded in all later checkpoints.
+    disk, and holds the copy that this process may roll back to. ``conditions`` are the facts that a bitwise
+    resume depends on: a resume under different ones is reported, and recorded in all later checkpoints.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Checkpointer:
         self._memory.drop_durable(self._durable_step)
         try:
             snapshot = self._captured(progress, reason, evaluation_loss)
-        except StateError:  # a step that was cut in two: the last whole one may still be in memory
+        except StateError:  # an update was interrupted: the last complete step may still be in memory
             self._save_held()
             raise
         if reason is SaveReason.PERIODIC:
@@ -153,7 +153,7 @@ class Checkpointer:
             if reason is not SaveReason.PERIODIC:
                 if problem is not None:
                     raise StateError(problem)
-                self._memory.clear()  # an older copy, whose own save failed, is not what to go back to any more
+                self._memory.clear()  # a copy whose own save failed is older than this checkpoint
 
     def acknowledge(self, outcome: AcknowledgeSave) -> None:
         """Publish the outcome of the save under way, unless ``outcome`` is of a save that was settled before."""
@@ -190,9 +190,9 @@ class Checkpointer:
 
     def _captured(self, progress: Progress, reason: SaveReason, evaluation_loss: float | None) -> Snapshot:
         records = self._group.gather(json.dumps({"cursor": progress.cursor.to_json(), "save_id": uuid4().hex}))
-        told = [json.loads(record) for record in records]
-        cursor = Cursor.join([Cursor.from_json(record["cursor"]) for record in told])
-        share = self._writer.share(told[0]["save_id"], self._group) if self._trainable.is_sharded else None
+        gathered = [json.loads(record) for record in records]
+        cursor = Cursor.join([Cursor.from_json(record["cursor"]) for record in gathered])
+        share = self._writer.share(gathered[0]["save_id"], self._group) if self._trainable.is_sharded else None
         captured = self._trainable.capture(copy=reason is SaveReason.PERIODIC)
         parts = (*captured, *(self._parts if self._group.rank == 0 else ()))
         loss = evaluation_loss if evaluation_loss is not None and math.isfinite(evaluation_loss) else None

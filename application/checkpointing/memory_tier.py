@@ -39,7 +39,7 @@ class MemoryTier:
         return self._snapshot
 
     def hold(self, snapshot: Snapshot) -> None:
-        """Keep ``snapshot`` in place of the one before, if there is room."""
+        """Hold ``snapshot`` in place of the previous copy, or no copy if memory is nearly full."""
         self._snapshot = None if self._unpack is None or self._is_tight() else snapshot
 
     def drop_durable(self, durable_step: int) -> None:

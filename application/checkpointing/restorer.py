@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 class Restorer:
     """Restores ``trainable`` from ``store`` or ``memory``; all ranks of ``group`` call each method.
 
-    A checkpoint is verified while it is read. The first rank reads it before the others, since it quarantines damaged
-    checkpoints and fetches archived ones. A checkpoint that one rank rejects is used by none. ``is_unfinished`` says
-    that a restore is under way or was interrupted by an error: the state is inconsistent then.
+    A checkpoint is verified while it is read. The first rank reads it before the other ranks, since it quarantines
+    damaged checkpoints and fetches archived ones. A checkpoint that one rank rejects is used by none.
+    ``is_unfinished`` says that a restore is under way or was interrupted by an error: the state is inconsistent then.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Restorer:
         return loaded.info
 
     def from_memory(self, step: int) -> Progress | None:
-        """Restore the copy in memory if it is of ``step`` or before; return its progress, None without such a copy.
+        """Restore the copy in memory if it is of ``step`` or before; return its progress, None if it was not restored.
 
         For a process that trains alone, as a copy is of one rank. The state is that of the checkpoint, bit for bit.
         """
@@ -82,14 +82,14 @@ class Restorer:
     def roll_back_to(self, step: int) -> Progress | None:
         """Restore the newest state of ``step`` or before and supersede later checkpoints; return its progress.
 
-        None, with nothing changed, if there is no such state.
+        Returns None, with nothing changed, if there is none.
         """
         progress = self.from_memory(step) if self._group.size == 1 else None
         if progress is None:
             info = self.from_store(at_most=step)
             if info is None:
                 return None
-            self._memory.clear()  # what it holds may be of steps that are taken back
+            self._memory.clear()  # its copy may be of a step that is rolled back
             progress = info.progress
         with self._begun():
             if self._group.rank == 0:
@@ -113,23 +113,23 @@ class Restorer:
             loaded, problem = self._restore_in_turn(at_most)
             rejected += [each.name for each in loaded.rejected]
             step = 0 if loaded.info is None else loaded.info.progress.step
-            told = _Told(step, rejected, problem, self.is_unfinished)
-            each = [_Told(**json.loads(other)) for other in self._group.gather(json.dumps(asdict(told)))]
-            if problems := [f"rank {rank}: {other.problem}" for rank, other in enumerate(each) if other.problem]:
+            own = _RankReport(step, rejected, problem, self.is_unfinished)
+            reports = [_RankReport(**json.loads(text)) for text in self._group.gather(json.dumps(asdict(own)))]
+            if problems := [f"rank {rank}: {report.problem}" for rank, report in enumerate(reports) if report.problem]:
                 raise StateError(problem or problems[0])
-            steps = [other.step for other in each]
-            if 0 in steps and any(other.is_unfinished and other.rejected for other in each):
-                raise _lost(name for other in each for name in other.rejected)
+            steps = [report.step for report in reports]
+            if 0 in steps and any(report.is_unfinished and report.rejected for report in reports):
+                raise _lost(name for report in reports for name in report.rejected)
             if len(set(steps)) == 1:
                 return loaded
-            if at_most == min(steps) or not any(other.rejected for other in each):
+            if at_most == min(steps) or not any(report.rejected for report in reports):
                 known = ", ".join(map(str, steps))
                 msg = f"the ranks found checkpoints of steps {known}: run.dir must be one folder of all hosts"
                 raise StateError(msg)
             at_most = min(steps)
 
     def _restore_in_turn(self, at_most: int | None) -> tuple[Loaded, str]:
-        """Restore as ``_restore`` does, the first rank before the others; return the result and the problem, if any."""
+        """Restore as ``_restore`` does, on the first rank first; return the result and the problem, if any."""
         loaded, problem = Loaded(None, None), ""
         if self._group.rank > 0:
             self._group.barrier()
@@ -149,7 +149,7 @@ class Restorer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _RankReport:
     """The report of a rank: the step it restored (0 if none), the checkpoints it rejected, and the problem, if any."""
 
     step: int

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class BackgroundWorker:
     """Makes calls one after another, in order, in a thread of its own, from the first call to ``close``.
 
-    An error does not keep the later calls from being made; ``raise_errors`` raises it in the caller's thread.
+    An error does not prevent later calls; ``raise_errors`` raises it in the caller's thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -36,7 +36,7 @@ class BackgroundWorker:
         self._calls.put(call)
 
     def settle(self, seconds: float | None) -> bool:
-        """Wait at most so many ``seconds``, None for ever, until every call so far was made; return whether it was."""
+        """Wait up to ``seconds`` (None: without limit) for the calls submitted so far; return whether all were made."""
         if self._thread is None:
             return True
         made = threading.Event()
@@ -44,7 +44,7 @@ class BackgroundWorker:
         return made.wait(seconds)
 
     def raise_errors(self) -> None:
-        """Raise what calls have raised since this was last asked: as it is, or as a group if there is more than one."""
+        """Raise the error of the calls since this was last called, several as an ``ExceptionGroup``."""
         errors = [self._errors.get() for _ in range(self._errors.qsize())]
         if len(errors) == 1:
             raise errors[0]
@@ -53,7 +53,7 @@ class BackgroundWorker:
             raise ExceptionGroup(msg, errors)
 
     def close(self, seconds: float | None) -> None:
-        """End the thread once every call was made; leave it to itself if that takes more than ``seconds``."""
+        """End the thread after the last call; abandon it if that takes more than ``seconds``."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._calls.put(None)
@@ -63,6 +63,6 @@ class BackgroundWorker:
         while (call := self._calls.get()) is not None:
             try:
                 call()
-            except Exception as error:  # noqa: BLE001  raised where somebody hears it
+            except Exception as error:  # noqa: BLE001  raised by ``raise_errors``
                 self._errors.put(error)
-            del call  # what it holds may be large, and the next one may be long in coming
+            del call  # it may hold large objects, and the next one may come much later

@@ -19,9 +19,9 @@ R = TypeVar("R")
 
 @final
 class ThreadPool:
-    """Makes calls in ``threads`` threads that a process does not wait for at its end.
+    """Makes calls in ``threads`` daemon threads.
 
-    It does wait for those of ``concurrent.futures``: a read that hangs would keep it from ending.
+    Unlike those of ``concurrent.futures``, they cannot keep a process alive when a read hangs.
     """
 
     def __init__(self, threads: int, name: str) -> None:
@@ -38,7 +38,7 @@ class ThreadPool:
         return future
 
     def resize(self, threads: int) -> None:
-        """Work in so many threads from now on; one that is too many ends once the calls before this were begun.
+        """Use ``threads`` threads from now on; surplus ones end once all calls submitted before this have started.
 
         Not to be called while or after ``close`` is.
         """
@@ -51,7 +51,7 @@ class ThreadPool:
         self._size = threads
 
     def close(self, seconds: float) -> None:
-        """Cancel the calls that have not begun, and wait at most so many ``seconds`` for those that have."""
+        """Cancel the calls that have not started, and wait at most ``seconds`` for those that have."""
         self._cancel_waiting()
         for _ in self._threads:
             self._calls.put(None)
@@ -74,7 +74,7 @@ class ThreadPool:
                     future.set_result(call())
                 except Exception as error:  # noqa: BLE001  raised where the result is asked for
                     future.set_exception(error)
-                except BaseException as error:  # such as the panic of a library in Rust
+                except BaseException as error:  # for example a panic of a Rust library
                     future.set_exception(error)
                     raise
-            del waiting, future, call  # what was made belongs to whoever asked for it
+            del waiting, future, call  # the result belongs to the caller

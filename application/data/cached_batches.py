@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.domain.data.row_index import RowPlace
     from holdfast.domain.data.sample_order import EarlierSize, RankShard
 
-# what is read together, in whole batches: NumPy is called as often for many rows as for a few, each of which may lie in
-# a shard of its own, and that takes a file descriptor meanwhile
+# the limits of one read, in whole batches: more rows take no more calls of NumPy, but each may be in another shard,
+# which takes a file descriptor
 _MOST_SAMPLES = 128
 _MOST_TOKENS = 1 << 18
 
@@ -65,7 +65,7 @@ class CachedBatches:
         return sum(source.num_rows for source in self._sources)
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
-        """Yield the batches that follow ``cursor``; raises ``DataError`` if there is nothing to train on."""
+        """Yield the batches that follow ``cursor``; raises ``DataError`` if no row is left to train on."""
         sizes = tuple(source.num_rows for source in self._sources)
         if not any(sizes):
             if any(source.dropped for source in self._sources):
@@ -88,7 +88,7 @@ class CachedBatches:
             begin = end
 
     def _blocks(self, shares: Iterator[tuple[range, int]]) -> Iterator[Sequence[tuple[range, int]]]:
-        """Yield ``shares`` in blocks to be read together, each twice the last: the first batch waits for no other."""
+        """Yield ``shares`` in blocks to be read together, each twice the last, so the first batch is ready soon."""
         tokens = self._share.batch // self._share.ranks * self._length
         most = max(1, min(_MOST_SAMPLES // self._share.batch, _MOST_TOKENS // tokens))
         size = 1

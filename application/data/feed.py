@@ -28,7 +28,7 @@ class BatchStream(Protocol):
 
     @property
     def max_threads(self) -> int:
-        """Return the number of threads that would never wait for each other."""
+        """Return the largest useful number of threads."""
         ...
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
@@ -40,8 +40,8 @@ class BatchStream(Protocol):
 class Feed:
     """Takes batches from ``stream``, ``prefetch`` of them ahead in a thread, and can take a batch back.
 
-    Prefetching changes nothing, since each batch carries the cursor of the next one. ``source`` and ``rejections``
-    serve only the figures of ``supply``.
+    Prefetching changes no batch, as each carries the cursor of the next one. ``source`` and ``rejections`` serve only
+    the figures of ``supply``.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Feed:
 
     @property
     def max_threads(self) -> int:
-        """Return the number of threads that would never wait for each other."""
+        """Return the largest useful number of threads."""
         return self._stream.max_threads
 
     @property

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
-MOST_EXPECTING = 24  # lanes, as each keeps what was fetched in memory; more wait for each other seldom enough
-_BARREN_EPOCHS = 3  # after so many without a row it is worth looking whether there is any
+MOST_EXPECTING = 24  # lanes, as each holds its prefetched data in memory; with more lanes waits are rare
+_BARREN_EPOCHS = 3  # after this many epochs without a row all units are checked for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class LaneReader:
             self._expect(unit, max(start.position, unit.start))
 
     def windows(self, start: LanePosition) -> Generator[Window]:
-        """Yield the windows from ``start`` on; the first one whole, whatever ``start.taken`` is.
+        """Yield the windows from ``start`` on; the first one is whole for any ``start.taken``.
 
-        A window ends with its epoch. Raises ``DataError`` if no unit holds anything that makes a row.
+        A window ends with its epoch. Raises ``DataError`` if no unit yields a row.
         """
         begin = start._replace(taken=0)
         num_barren = 0
@@ -143,7 +143,7 @@ class LaneReader:
 
     def _check_some(self) -> None:
         has_documents = False
-        for unit in self._units:  # what this lane was dealt is no proof: the others may hold all there is
+        for unit in self._units:  # not only this lane's: all rows may be in units of other lanes
             for group in self._reader.tokens(unit, wanted=self._wanted, is_hashed=False):
                 if self._window([_Documents.of(group)], LanePosition(), LanePosition()).rows.num_rows:
                     return
@@ -178,7 +178,7 @@ class _Documents:
         return len(self.ids)
 
     def first_reaching(self, num_tokens: int) -> int | None:
-        """Return the first document with which the tokens are at least so many, None if they are fewer."""
+        """Return the index of the document that completes ``num_tokens`` tokens, None if there are fewer."""
         if len(self.ids) < num_tokens or not len(self.lengths):
             return None
         return int(np.searchsorted(np.cumsum(self.lengths), num_tokens))

@@ -34,7 +34,7 @@ class Prefetch(Generic[T]):
     """Iterates ``items`` in a thread, at most ``depth`` of them ahead; an error is raised in place of its item.
 
     Only one thread at a time may iterate, and it alone may ``resize``. ``close`` ends the thread at its next item and
-    waits for it, so that nothing keeps running after a finished run.
+    waits for it, so that no thread runs on after the run.
     """
 
     def __init__(self, items: Iterator[T], *, depth: int) -> None:
@@ -116,7 +116,7 @@ class Prefetch(Generic[T]):
                 if self._closed:
                     return
                 self._ready.put(item)
-        except BaseException as caught:  # noqa: BLE001  it is raised again in the thread that asks
+        except BaseException as caught:  # noqa: BLE001  raised again in the consuming thread
             error = caught
         finally:
             if isinstance(self._items, Generator):

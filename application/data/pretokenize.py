@@ -78,7 +78,7 @@ class PrepareTokens:
         self._done = 0
 
     def run(self) -> Prepared:
-        """Make the missing shards; raises the error that prevented one, after the others have stopped.
+        """Make the missing shards; raises the error that prevented one, after all threads have stopped.
 
         A read that hangs is abandoned after five seconds.
         """
@@ -119,7 +119,7 @@ class PrepareTokens:
             self._stop_if_cancelled()
             self._cache.put(name, self._tokens(units, total, meta["rejected"]), meta)
         except BaseException:
-            self._cancelled.set()  # here, so that no other thread begins a shard before the caller hears of it
+            self._cancelled.set()  # here, so that no other thread begins a shard before the caller receives the error
             raise
 
     def _tokens(self, units: Sequence[Unit], total: int, rejected: list[object]) -> Iterator[Tokens]:
@@ -141,7 +141,7 @@ class PrepareTokens:
                 raise error
 
     def check(self) -> None:
-        """Raise ``ConfigurationError`` if shards were evicted to make room for others in the meantime."""
+        """Raise ``ConfigurationError`` if shards were evicted in the meantime to make room."""
         shards = self._plan()
         if missing := self._cache.missing(shards):
             msg = (

@@ -18,7 +18,7 @@ Record = dict[str, object]
 
 @final
 class RejectedRecords:
-    """Ends the run at the first record that cannot be used, or skips each such record and writes it down once.
+    """Ends the run at the first record that cannot be used, or skips these records and writes each down once.
 
     ``write`` gets source, position and reason as JSON. ``known`` are the records of earlier processes: data that are
     read again, after a resume or in another epoch, are not counted again. Thread-safe.

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
 _OPEN_SHARDS = 2048  # each takes a few of the 65,530 memory maps that Linux lets a process have
-_ASKED_AGAIN_SECONDS = 10.0  # behind these the source is told again which shards are in use
+_ASKED_AGAIN_SECONDS = 10.0  # after these, open shards are reported to the source as in use again
 
 
 class Rows(Protocol):
-    """Rows, each at hand by its number."""
+    """Rows with random access by number."""
 
     @property
     def num_rows(self) -> int:
@@ -47,7 +47,7 @@ class Rows(Protocol):
 
 @final
 class JoinedRows(Rows):
-    """The rows of all ``parts``, those of the first one first: what came later changes no number."""
+    """The rows of all ``parts``, those of the first one first: later parts change no number."""
 
     def __init__(self, parts: Sequence[Rows]) -> None:
         self._parts = parts
@@ -76,9 +76,10 @@ class JoinedRows(Rows):
 
 @final
 class PackedRows(Rows):
-    """The rows that the ``wanted`` documents of a token source make, shard by shard, each at hand by its number.
+    """The rows that the ``wanted`` documents of a token source make, shard by shard, with random access by number.
 
-    ``wanted`` takes the hashes of documents; ``key`` names packing and choice: what is derived once is kept under it.
+    ``wanted`` maps the uint64 hashes of documents to bool; ``key`` names packing and choice: derived arrays are cached
+    under it.
     """
 
     def __init__(self, tokens: TokenSource, packing: Packing, wanted: Wanted, key: str) -> None:
@@ -115,13 +116,13 @@ class PackedRows(Rows):
         opened, at_hand = {}, self._at_hand
         for shard in set(shards.tolist()):
             held = at_hand.get(shard)
-            if held is None or (ids := held[0]()) is None:  # the source has let go of it
+            if held is None or (ids := held[0]()) is None:  # the source has closed it
                 ids, held = self._open(shard)
             opened[shard] = (ids, held[1])
         return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
 
     def _open(self, shard: int) -> tuple[TokenIds, tuple[weakref.ref[TokenIds], RowIndex]]:
-        """Return the ids of a shard, and what finds them and their index again as long as the source holds them."""
+        """Return the ids of a shard, and a weak reference to them with their index."""
         ids = self._tokens.open(self._shards[shard]).ids
         self._at_hand[shard] = held = (weakref.ref(ids), self._index_of(shard))
         return ids, held
@@ -138,7 +139,7 @@ class PackedRows(Rows):
     def _totals(self) -> Mapping[str, NDArray[np.int64]]:
         if not self._shards:
             return {name: np.zeros(0, np.int64) for name in ("rows", "tokens", "dropped")}
-        # kept beside the first shard, so that a start need not open each of thousands
+        # stored with the first shard, so that a start need not open thousands of shards
         return self._tokens.derive(self._shards[0], f"totals {self._key} {self._tokens.fingerprint()}", self._count)
 
     def _count(self, _: Tokens) -> Mapping[str, NDArray[np.int64]]:

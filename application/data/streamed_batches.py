@@ -81,7 +81,7 @@ class StreamedBatches:
 
     @property
     def max_threads(self) -> int:
-        """Return the number of threads that would never wait for each other: one a lane and source of this rank."""
+        """Return the largest useful number of threads: one for each lane and source of this rank."""
         return self._plan.lanes // self._share.ranks * len(self._readers)
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
@@ -103,7 +103,7 @@ class StreamedBatches:
         finally:
             with self._turning:
                 self._pool = None
-            pool.close(_PATIENCE_SECONDS)  # a read that hangs must not keep a run from ending
+            pool.close(_PATIENCE_SECONDS)  # a read that hangs must not prevent the end of a run
             for stream in streams.values():
                 stream.close()
             for reader in self._readers:

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
 _GROUP_CHARACTERS = 1 << 21  # enough that the tokenizer's threads are busy, few enough to stay small
-_SHOWN_CHARACTERS = 300  # of what a transform raised, which may hold the document
+_SHOWN_CHARACTERS = 300  # of a transform's error, which may contain the document
 
 
 @dataclass(frozen=True, eq=False)
 class TokenizedGroup:
-    """Some documents of a unit as token ids, flat, end-of-text behind each.
+    """Some documents of a unit as flat token ``ids`` (tokens,), each followed by end-of-text.
 
-    Reading from one of the ``ends``, of the documents one by one, yields what follows that document.
-    ``hashes`` is None where nobody asked for them.
+    Document ``i`` is ``ids[offsets[i] : offsets[i + 1]]``, and reading from ``ends[i]`` continues after it. ``offsets``
+    is int64 (documents + 1,); ``hashes`` is uint64 (documents,), or None if they were not requested.
     """
 
     ids: NDArray[np.unsignedinteger]
@@ -68,7 +68,7 @@ class TextReader:
 
     @property
     def fingerprints(self) -> list[str]:
-        """Return what identifies the tokens: those of source, tokenizer and transforms."""
+        """Return the fingerprints of source, tokenizer and transforms, which identify the tokens."""
         transforms = [transform.fingerprint() for transform in self._transforms]
         return [self.source.fingerprint(), self._tokenizer.fingerprint(), *transforms]
 
@@ -82,7 +82,7 @@ class TextReader:
         is_kept: bool = False,
         is_hashed: bool = True,
     ) -> Iterator[TokenizedGroup]:
-        """Yield the documents of ``unit`` from ``start`` on that have text, each with its end-of-text behind it.
+        """Yield the documents of ``unit`` from ``start`` on that have text, each followed by end-of-text.
 
         Documents that ``wanted`` refuses by their hashes are read, but not tokenized; None wants all.
         A bad record raises ``DataError`` or, where that is the policy, goes to ``rejected``, else to the run's list.
@@ -164,7 +164,7 @@ class TextReader:
 
 
 def _hashes(group: Sequence[tuple[Document, str]]) -> NDArray[np.uint64]:
-    # of the text as it was stored, so that transforms move no document to the other side of a hold-out
+    # of the text before transforms, so that these move no document into or out of the hold-out
     return np.array([hash_of(document.text) for document, _ in group], np.uint64)
 
 

@@ -21,9 +21,9 @@ _PROBES = (
 
 
 def find_difference(own: Tokenizer, given: Tokenizer) -> str | None:
-    """Return in words how ``given`` differs from ``own``, the tokenizer of a model; None if it does not.
+    """Return a clause on how ``given`` differs from ``own``, the tokenizer of a model; None if it does not.
 
-    Compared are the number of ids, what each id stands for, special ones included, and the ids of some hard texts.
+    Compared are the number of ids, the token of each id, special ones included, and the ids of some hard texts.
     """
     if own.fingerprint() == given.fingerprint():
         return None

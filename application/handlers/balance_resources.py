@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from holdfast.domain.resources.balance_state import BalancePolicy, BalanceState, KnobChange
     from holdfast.domain.resources.knobs import ResourceSample
 
-_READING_SECONDS = 0.25  # shorter steps are put together
+_READING_SECONDS = 0.25  # shorter steps are combined
 
 
 @final
 class BalanceResources:
-    """Tells ``policy`` of steps, saves and the ``latest`` sample of the machine, and asks for the changes it wants.
+    """Reports steps, saves and the ``latest`` sample of the machine to ``policy``, and asks for the changes it wants.
 
-    ``state`` says which knobs there are and where they stand.
+    ``state`` holds the knobs and their values.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 class ControlFiles:
     """Asks for a checkpoint where there is a file ``SAVE``, and for one and the end of the run where there is ``STOP``.
 
-    ``is_there`` and ``remove`` take a file's name. A file goes once it is obeyed, so none is lost to a crash; after a
-    save that failed the next look asks again. At most one look a second.
+    ``is_there`` and ``remove`` take a file's name. A file is removed once its request is fulfilled, so no
+    crash loses it; after a failed save the next check asks again. At most one check a second.
     """
 
     def __init__(

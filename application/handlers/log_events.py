@@ -75,7 +75,7 @@ class LogEvents:
                 return None
             case CheckpointFailed(progress, reason, problem):
                 if reason in (SaveReason.FINAL, SaveReason.PREEMPT):
-                    return None  # it ends the run, whose error says it
+                    return None  # it ends the run with an error that reports it
                 is_new = self._is_new(problem)
                 self._unsaved.add(_kind(problem))
                 if reason == SaveReason.EXCEPTION:
@@ -87,7 +87,7 @@ class LogEvents:
                 return sentence_of(event)
 
     def _is_new(self, problem: str) -> bool:
-        """Return whether no such problem was logged recently, whatever the numbers in it."""
+        """Return whether no problem with the same words, numbers aside, was logged recently."""
         kind, now = _kind(problem), self._now()
         is_new = kind not in self._told or now - self._told[kind] >= _SECONDS_REMEMBERED
         if is_new:

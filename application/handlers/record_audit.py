@@ -1,4 +1,4 @@
-"""Records in the audit log what a run did with its checkpoints."""
+"""Records the actions of a run on its checkpoints in the audit log."""
 
 from __future__ import annotations
 

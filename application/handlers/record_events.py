@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @final
 class RecordEvents:
-    """Gives each event but ``StepCompleted`` (metrics tell it) to ``write`` as a JSON object with its time in UTC."""
+    """Writes each event as a JSON object with its time in UTC, except ``StepCompleted``, which the metrics cover."""
 
     def __init__(self, write: Callable[[Mapping[str, Any]], object]) -> None:
         self._write = write

@@ -85,7 +85,7 @@ class RecordMetrics:
             self._patience = min(_PATIENCE_SECONDS, self._grace_seconds * _SHARE_OF_GRACE)
 
     def settle(self, event: Event) -> None:
-        """Wait until what was recorded has reached the monitors; raises ``TrainingError`` if they take 30 seconds."""
+        """Wait until all figures have reached the monitors; raises ``TrainingError`` if they take 30 seconds."""
         if not self._thread.settle(self._patience):
             msg = f"the monitors have not answered for {self._patience:.0f} s at {type(event).__name__}"
             raise TrainingError(msg)
@@ -128,7 +128,7 @@ class RecordMetrics:
         self._record(event.progress.step, metrics)
 
     def _compiling(self) -> Mapping[str, float]:
-        """Return what the step compiled: asked for in the loop, as the next step may compile again."""
+        """Return the compilations of the step; called in the loop, as the next step may compile again."""
         if (found := self._compilations) is None:
             return {}
         before, self._compile_seconds = self._compile_seconds, found.seconds
@@ -144,7 +144,7 @@ class RecordMetrics:
         self._record(event.progress.step, metrics)
 
     def _sampled_memory(self) -> int:
-        """Ask at most once a second: the operating system takes longer to tell than all else here takes."""
+        """Ask at most once a second, as the query of the operating system takes longer than all the rest here."""
         now = time.monotonic()
         if now - self._asked >= 1.0:
             self._asked, self._memory_bytes = now, self._trainable.memory_bytes()
@@ -158,7 +158,7 @@ class RecordMetrics:
         for monitor in self._monitors:
             try:
                 tell(monitor)
-            except Exception as error:  # noqa: BLE001  raised below, once all have been told
+            except Exception as error:  # noqa: BLE001  raised below, after all monitors were called
                 errors.append(error)
         if len(errors) == 1:
             raise errors[0]

@@ -28,7 +28,7 @@ class ScrubCheckpoints:
         self._thread = BackgroundWorker("scrub")
         self._is_looking = False
 
-    def __call__(self, event: CheckpointSaved) -> None:  # noqa: ARG002  that it happened is enough
+    def __call__(self, event: CheckpointSaved) -> None:  # noqa: ARG002  only its occurrence counts
         """Count a save, and start a verification if one is due."""
         self._saves += 1
         if self._saves % self._every == 0 and not self._is_looking:

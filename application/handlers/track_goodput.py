@@ -41,11 +41,11 @@ _WENT_INTO = {
 
 @final
 class TrackGoodput:
-    """Tells ``ledger``, and ``write`` for later starts, what the time since ``began`` (of ``clock``) went into.
+    """Records the use of the time since ``began`` (of ``clock``) in ``ledger``, and with ``write`` for later starts.
 
     Each event closes the time since the one before it, so that every second is counted once. A mark is made at the
-    start, the end, each save and each fall of the step, else at most once a second, and ever more rarely: what a kill
-    leaves uncounted is a second, or two thousandths of the start's time. The mark at the end says whether the end was
+    start, the end, each save and each fall of the step, else at most once a second, and ever more rarely: a kill leaves
+    at most a second uncounted, or two thousandths of the start's time. The mark at the end says whether the end was
     planned: a spent budget, a file ``STOP``, a host or Ctrl-C, but no other signal, as schedulers send those.
     """
 

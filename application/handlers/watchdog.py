@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED_STEPS = 64
 _TICKS_BETWEEN_FIGURES = 12
-_JOIN_SECONDS = 1.0  # a thread that waits for a dead disk is left to itself
+_JOIN_SECONDS = 1.0  # then a thread that waits for a dead disk is abandoned
 
 
 class Heartbeats(Protocol):
@@ -94,7 +94,7 @@ class Watchdog:
         elif isinstance(event, RunStarted):
             self._step, self._last_tick = event.progress.step, self._clock()
             watched = threading.get_ident()
-            self._tell(watched)  # before the first step: a rank that stops in it can be named by the others
+            self._tell(watched)  # before the first step, so that all ranks can name one that stops in it
             self._thread = threading.Thread(target=self._watch, args=(watched,), name="watchdog", daemon=True)
             self._thread.start()
         elif isinstance(event, (RunFinished, RunFailed)):

@@ -34,7 +34,7 @@ class ResourceSampler:
 
     def latest(self) -> ResourceSample | None:
         """Return the newest sample, None before the first one."""
-        if (error := self._error) is not None:  # only then taken away: it may come while this looks
+        if (error := self._error) is not None:  # cleared only if seen, as the thread may set it at any time
             self._error = None
             raise error
         return self._latest
@@ -51,7 +51,7 @@ class ResourceSampler:
         try:
             while not self._ended.wait(self._seconds):
                 self._latest = self._probe.sample()
-        except Exception as error:  # noqa: BLE001  raised where somebody hears it
+        except Exception as error:  # noqa: BLE001  raised by ``latest``
             self._latest = None
             self._error = error
         finally:

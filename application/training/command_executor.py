@@ -115,17 +115,17 @@ class CommandExecutor:
         Raises ``TrainingError`` if the run has rolled back as often as it may, or if there is no checkpoint that old
         and the command is not optional.
         """
-        left = self._state.progress
-        if left.step < command.step:
+        current = self._state.progress
+        if current.step < command.step:
             return False  # another command has taken those steps back already
         restored = self._restore(command)
         if restored is None:
-            self._bus.publish(RollBackSkipped(left, command.reason))
+            self._bus.publish(RollBackSkipped(current, command.reason))
             return False
         self._state.progress, self._state.measurement = restored, None  # before anything else can fail
         cursor = self._feed.follow(restored.cursor, skip=command.skip)
         self._state.progress = replace(restored, cursor=cursor)
-        self._bus.publish(RolledBack(self._state.progress, left.step, command.reason))
+        self._bus.publish(RolledBack(self._state.progress, current.step, command.reason))
         return True
 
     def _execute(self, command: Command) -> None:
@@ -160,7 +160,7 @@ class CommandExecutor:
         self._checkpoints.weaken_reproducibility(progress, [reason])
 
     def _adjust_resources(self, command: AdjustResources) -> None:
-        """Turn the knob, if it is one of the loop's; handlers of ``ResourcesAdjusted`` turn the others."""
+        """Apply the change if the knob is one of the loop's; handlers of ``ResourcesAdjusted`` apply the rest."""
         match command.knob:
             case Knob.MICRO_BATCH:
                 self._split_batch(command.after)
@@ -187,10 +187,10 @@ class CommandExecutor:
 
         None, with nothing changed, if there is no checkpoint that old and the command is optional.
         """
-        left = self._state.progress
-        num_returns = len(left.health.returns)
-        if command.limit is not None and num_returns >= command.limit:
-            msg = f"{command.reason}, after {num_returns} roll-backs, which is the limit: {_REMEDY}"
+        current = self._state.progress
+        num_rollbacks = len(current.health.returns)
+        if command.limit is not None and num_rollbacks >= command.limit:
+            msg = f"{command.reason}, after {num_rollbacks} roll-backs, which is the limit: {_REMEDY}"
             msg += ", or allow more with recovery.health.max_rollbacks"
             raise TrainingError(msg)
         restored = None if command.rather is None else self._checkpoints.roll_back(command.rather)
@@ -200,7 +200,7 @@ class CommandExecutor:
             msg = f"{command.reason}, and there is no checkpoint of step {step} or before to roll back to: {_REMEDY}, "
             msg += "or save more often with state_store.every"
             raise TrainingError(msg)
-        return restored if restored is None or command.skip is None else left.rolled_back_to(restored)
+        return restored if restored is None or command.skip is None else current.rolled_back_to(restored)
 
 
 def _reported(command: AcknowledgeArchive | AcknowledgeMove | ReportDamage | ReportStall, progress: Progress) -> Event:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Evaluator:
     """Sums the loss over the held-out documents; ``token_bytes`` int32 (ids,) turns it into bits per byte.
 
-    The ranks of ``group`` share the batches, each running the model as often as the others. ``show`` gets the progress.
+    The ranks of ``group`` share the batches and run the model equally often. ``show`` gets the progress.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Evaluator:
             number = begin + self._group.rank
             batch = batches[min(number, len(batches) - 1)]
             loss = self._nats(batch)
-            if number < len(batches):  # else it was measured for company: sharded models take all ranks
+            if number < len(batches):  # else the result is dropped: a sharded model runs on all ranks or none
                 nats += loss
                 num_targets += batch.num_targets
                 num_bytes += int(self._token_bytes[batch.input_ids[batch.loss_mask]].sum())
-        whole = self._group.sum((nats, num_targets, num_bytes))
-        return Evaluation(whole[0], max(1, int(whole[1])), max(1, int(whole[2])))
+        totals = self._group.sum((nats, num_targets, num_bytes))
+        return Evaluation(totals[0], max(1, int(totals[1])), max(1, int(totals[2])))
 
     def _batches(self, should_stop: Callable[[], bool]) -> Sequence[Batch]:
         """Return the held-out batches, none if ``should_stop``; a thread reads them the first time."""

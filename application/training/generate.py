@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.tokenizer import Tokenizer
 
-_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer decodes the first bytes of a character to
+_UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # the text that a tokenizer decodes an incomplete character to
 
 
 def generate(
@@ -79,7 +79,7 @@ class IncrementalDecoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []  # those of the last piece, as a tokenizer may treat a beginning otherwise, and later
+        self._ids: list[int] = []  # from the last piece on, as a tokenizer may decode the start of a text differently
         self._num_shown = 0
 
     def after(self, token: int) -> str:

@@ -112,7 +112,7 @@ class TrainRun:
             self._commands.execute_all()
         except (LeaveAtOnce, KeyboardInterrupt):  # the latter may come between a step and its progress
             raise
-        except BaseException as error:  # a panic of a library in Rust is no Exception
+        except BaseException as error:  # a panic of a Rust library is not an Exception
             self._bus.publish(RunFailed(self._progress, error))
             raise
         finally:
@@ -159,12 +159,12 @@ class TrainRun:
             learning_rate=self._plan.schedule.at(self._progress),
             num_targets=quorum.num_targets,
             num_tokens=quorum.num_tokens,
-            should_stop=self._must_hurry,
+            should_stop=self._is_grace_short,
             on_applied=lambda loss, dropped: self._complete_step(batch, quorum.num_tokens, loss, dropped),
         )
 
     def _complete_step(self, batch: Batch, num_tokens: int, loss: float, dropped: str | None) -> None:
-        """Let the progress be that of the parameters: whatever fails from here on, a save is of this step."""
+        """Set the progress to that of the new parameters, so that a save after any later failure is of this step."""
         self._state.progress = self._progress.after(batch, num_tokens, loss if dropped is None else None)
         if dropped is not None:
             self._bus.publish(UpdateDropped(self._progress, dropped))
@@ -179,13 +179,13 @@ class TrainRun:
         self._inbox.post(StopRun("the data ended"))
 
     def _recover(self, error: OutOfMemory | StepTorn, rows: int) -> None:
-        """Report a step that ran out of memory with micro-batches of ``rows`` rows, so that handlers make it smaller.
+        """Report that a step ran out of memory in micro-batches of ``rows`` rows, so that handlers reduce them.
 
         Raises ``OutOfMemory`` if no handler answers, and ``RestartNeeded`` if only a new process can repeat the step.
         """
         self._bus.publish(MemoryExhausted(self._progress, rows, str(error)))
         if not self._inbox:
-            raise _without_remedy(error, rows)
+            raise _does_not_fit(error, rows)
         if isinstance(error, StepTorn) and self._group.size == 1 and (step := self._progress.step):
             command = RollBack(step, "memory ran out in the middle of an update", optional=True)
             if self._commands.roll_back(command):
@@ -196,13 +196,13 @@ class TrainRun:
             msg += "smaller micro-batches"
             raise RestartNeeded(msg)
 
-    def _must_hurry(self) -> bool:
+    def _is_grace_short(self) -> bool:
         """Return whether the grace period leaves too little time to finish this step and still save."""
         waited = self._inbox.seconds_since_signal
         return self._group.size == 1 and waited is not None and self._plan.grace.is_short(waited)
 
 
-def _without_remedy(error: OutOfMemory | StepTorn, rows: int) -> OutOfMemory:
+def _does_not_fit(error: OutOfMemory | StepTorn, rows: int) -> OutOfMemory:
     msg = f"a step does not fit into memory in micro-batches of {rows} rows: {error}"
     if rows == 1:
         msg += "; recompute activations (model.gradient_checkpointing=full), or choose a smaller model or shorter rows"

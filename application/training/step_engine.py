@@ -25,8 +25,8 @@ class StepAbandoned(Exception):
 class StepEngine:
     """Takes optimizer steps; ``micro_batch``, the rows that go through the model at once, changes no result.
 
-    Each token of the batch weighs the same, whatever its micro-batch and rank: losses are summed and weighted by one
-    over the number of targets of the whole batch.
+    All tokens of the batch have the same weight, in any micro-batch and on any rank: losses are summed and weighted by
+    one over the number of targets of the whole batch.
     """
 
     def __init__(self, trainable: Trainable, *, micro_batch: int) -> None:

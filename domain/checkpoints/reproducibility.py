@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# of conditions that checkpoints of earlier versions do not tell, what they were
+# the values of conditions that checkpoints of earlier versions do not record
 AS_BEGUN: Mapping[str, str] = {"data": "as the run began"}
 
 

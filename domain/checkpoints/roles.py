@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """A right of its own: reading does not imply writing, and writing does not imply deleting."""
+    """A separate right: reading does not imply writing, and writing does not imply deleting."""
 
     READ = "read"
     WRITE = "write"

@@ -69,7 +69,7 @@ def phase_at(progress: Progress, schedule: Schedule) -> Phase:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopies:
-    """A checkpoint and its copies; a protected one always keeps a ready copy, whatever moves.
+    """A checkpoint and its copies; a protected one always has a ready copy, even while copies move.
 
     ``num_bytes`` is the size of a copy. ``is_held`` says that its copy on disk is in use or wanted there,
     ``is_verified`` that this process has verified each byte of that copy.

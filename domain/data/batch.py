@@ -21,10 +21,10 @@ class Batch:
     """Rows of packed documents; the model predicts each token from those before it in the same document.
 
     ``input_ids`` is int64 (rows, length). ``starts`` int64 are the places in the flattened rows at which a document's
-    piece begins, rising; a row that holds anything begins with one. ``row_lengths`` int64 (rows,) counts the tokens of
-    each row; padding comes behind them. ``cursor`` is where the *next* batch starts: it travels with the batch, so
-    prefetching cannot make a resume lie.
-    The arrays that a model takes follow from these, and are made when they are first asked for.
+    piece begins, rising; a row that is not empty begins with one. ``row_lengths`` int64 (rows,) counts the tokens of
+    each row; padding follows them. ``cursor`` is where the *next* batch starts: it travels with the batch, so
+    that a resume is exact in spite of prefetching.
+    The arrays that a model takes are computed from these on first use.
     """
 
     input_ids: NDArray[np.int64]

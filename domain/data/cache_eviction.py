@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CachedShard:
-    """A complete shard in a cache: ``fingerprint`` tells the dataset, ``last_used`` is in seconds since 1970."""
+    """A complete shard in a cache: ``fingerprint`` identifies the dataset, ``last_used`` is in seconds since 1970."""
 
     fingerprint: str
     name: str
@@ -20,19 +20,19 @@ class CachedShard:
 
 
 class EvictionPolicy(Protocol):
-    """Decides the order in which shards make room.
+    """Decides the order in which shards are evicted.
 
-    It is asked each time that room is needed, in whichever thread needs it. What somebody has open is passed over.
+    Called each time that space is needed, in the thread that needs it. Shards that a process has open are skipped.
     """
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
-        """Return ``shards``, of one dataset or several, the one that is missed least first."""
+        """Return ``shards``, of one dataset or several, the first to be evicted first."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LeastRecentlyUsed:
-    """Evicts what was not read for the longest time: for an order of reading that nobody can know."""
+    """Evicts the least recently read shard first: for an unknown order of reading."""
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
         """Return ``shards``, the one last used longest ago first."""
@@ -41,10 +41,10 @@ class LeastRecentlyUsed:
 
 @dataclass(frozen=True, slots=True)
 class FarthestNextUse:
-    """Evicts what is needed again last, which no other policy beats where the order of reading is known (Belady 1966).
+    """Evicts the shard whose next use is farthest away: optimal where the order of reading is known (Belady 1966).
 
-    ``next_use`` tells when a shard is read next, in any unit that grows; None is never. It is asked each time, so it
-    may follow a run's position.
+    ``next_use`` returns when a shard is read next, in any unit that grows; None means never. It is called each time, so
+    it may follow a run's position.
     """
 
     next_use: Callable[[CachedShard], int | None]
@@ -63,9 +63,9 @@ class FarthestNextUse:
 
 @dataclass(frozen=True, slots=True)
 class OwnLast:
-    """Lets the datasets ``own``, which a run needs, go only when nothing of others is left to go.
+    """Evicts the datasets ``own``, which a run needs, only after all shards of other datasets.
 
-    ``policy`` decides among the others' shards, and then among its own.
+    ``policy`` orders the shards of other datasets, and then those of ``own``.
     """
 
     own: Collection[str]

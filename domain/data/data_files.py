@@ -16,8 +16,8 @@ class DataFile:
     """A file of the data.
 
     ``name`` is its path below the place where the data begin, ``size`` its bytes as stored, ``form`` its format.
-    ``content`` identifies its bytes, None while they are not known; equal ``stamp``s tell without reading that the file
-    is where it was and that nobody has written to it.
+    ``content`` identifies its bytes, None while they are not known; equal ``stamp``s prove without reading that
+    the file was neither moved nor written to.
     """
 
     name: str
@@ -32,9 +32,9 @@ class DataFile:
 class DataFiles:
     """All files of the data, in the order in which they are read.
 
-    ``reading`` tells how documents are made of them. ``places`` are the folders where the data begin, by the name of
-    the source, and ``first_places`` those where they began when the order of the files was chosen, which follows them.
-    Neither is a part of what the data are.
+    ``reading`` identifies how documents are made of them. ``places`` are the folders where the data begin, by the name
+    of the source, and ``first_places`` those of the time when the order of the files was chosen, which follows them.
+    Neither is part of the identity of the data.
     """
 
     reading: str
@@ -44,12 +44,12 @@ class DataFiles:
 
     @property
     def shape(self) -> str:
-        """Return what is equal for all data that may be the same: all but the contents."""
+        """Return a hash of everything but the contents: data of another shape cannot be the same."""
         return _digest([self.reading, *(f"{file.name}\0{file.size}\0{file.form}" for file in self.files)])
 
     @property
     def num_unknown_bytes(self) -> int:
-        """Return how many bytes there are of which the content is not known."""
+        """Return the size in bytes of the files whose content is not known."""
         return sum(file.size for file in self.files if file.content is None)
 
     def to_json(self) -> dict[str, Any]:
@@ -62,9 +62,9 @@ class DataFiles:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return what ``to_json`` has made JSON of; raises ``ValueError``, ``KeyError`` or the like for anything else.
+        """Return the files that ``to_json`` described; raises ``ValueError``, ``KeyError`` or similar if it did not.
 
-        A name may hold spaces, and nothing else may.
+        A name may contain spaces, the other fields may not.
         """
         files = []
         for line in record["files"]:
@@ -83,10 +83,10 @@ def _told(text: str) -> str | None:
 
 
 def difference(then: DataFiles, now: DataFiles) -> str | None:
-    """Return how ``now`` differs from ``then``, as a clause that names the first file that does; None if it does not.
+    """Return how ``now`` differs from ``then``, as a clause that names the first such file; None if they are equal.
 
-    A file whose content is not known on either side counts as the same if its size is, unless it is where it was and
-    somebody has written to it.
+    A file whose content is not known on either side counts as the same if its size is, unless it was written to
+    without being moved.
     """
     if then.reading != now.reading:
         return "the settings of its fields, filter or limits have changed"
@@ -105,7 +105,7 @@ def difference(then: DataFiles, now: DataFiles) -> str | None:
 
 
 def only_new(then: DataFiles, now: DataFiles) -> bool:
-    """Return whether ``now`` differs from ``then`` in nothing but files that were added."""
+    """Return whether ``now`` differs from ``then`` only by added files."""
     before = {file.name for file in then.files}
     kept = [file for file in now.files if file.name in before]
     return len(kept) < len(now.files) and difference(then, replace(now, files=kept)) is None
@@ -142,7 +142,7 @@ def join(parts: Mapping[str, DataFiles]) -> DataFiles:
 
 
 def part_of(joined: DataFiles, name: str) -> DataFiles:
-    """Return what ``join`` was told of the source ``name``, but for the way of reading."""
+    """Return the files of the source ``name`` as they were given to ``join``, without ``reading``."""
     start = f"{name}: "
     files = [replace(file, name=file.name[len(start) :]) for file in joined.files if file.name.startswith(start)]
     places, first = ({"": known.get(name, ())} for known in (joined.places, joined.first_places))

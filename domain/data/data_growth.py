@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class Growth:
     """The ``epochs`` from which on each part that was added is read, in the order in which the parts were added.
 
-    None, at the end, is the first epoch of which none of the first ``samples`` samples is: so far the run has come.
+    None, at the end, means the first epoch that begins after the ``samples`` samples read so far.
     """
 
     epochs: tuple[int | None, ...] = ()
     samples: int = 0
 
     def resolve(self, rows: Sequence[int], mixture: Mixture) -> tuple[EarlierSize, ...]:
-        """Return how few rows there were before each part was added, ``rows`` being those of each part.
+        """Return the number of rows before each part was added, ``rows`` being those of each part.
 
         The first of ``rows`` are those that the run began with.
         """

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def hash_of(text: str) -> int:
-    """Return what a document is known by wherever it lies, 64 bits; equal texts, and no others, have equal hashes."""
-    # of the hashes in the standard library the fastest, as processors have instructions for it
+    """Return a 64-bit hash that identifies a document by its text, independent of its place."""
+    # the fastest hash in the standard library, as processors have instructions for it
     return int.from_bytes(sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
 
 
@@ -26,8 +26,8 @@ class Holdout:
     """Chooses a fixed share of documents by the hash of their text.
 
     Hashing the text, not the place, keeps two copies of one document on the same side and the split unchanged when
-    files are moved, reordered or added. Held are the documents that ``seed`` sends to a place from ``begin`` on and
-    before ``end``, of [0, 1).
+    files are moved, reordered or added. Held out are the documents that ``seed`` maps to [``begin``, ``end``)
+    of [0, 1).
     """
 
     end: float

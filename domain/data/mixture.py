@@ -28,11 +28,11 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Deals samples to sources by weight, and says how many of its own samples stand before each.
+    """Assigns samples to sources by weight, and counts the samples of the same source before each.
 
     Samples come in blocks of ``block``: how many of a block each source gives follows from the weights, which of them
-    from a permutation that ``seed`` and the block choose. A block is computed by itself, so a place far on costs no
-    more than the first. ``names``, if there are any, are what errors call the sources. Stages start at rising multiples
+    from a permutation that ``seed`` and the block choose. A block is computed by itself, so a late sample costs no
+    more than the first. ``names``, if given, name the sources in errors. Stages start at rising multiples
     of ``block``, the first one at 0; raises ``ConfigurationError`` where that, or a weight, is impossible.
     """
 
@@ -63,13 +63,13 @@ class Mixture:
         return len(self.stages[0].weights)
 
     def name_of(self, source: int) -> str:
-        """Return what a person knows ``source`` by: its name in quotes, or its number."""
+        """Return the name of ``source`` in quotes, or its number if it has none."""
         return repr(self.names[source]) if self.names else str(source)
 
     def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return each sample's source and how many samples of that source stand before it, both int64.
+        """Return each sample's source and its ordinal among the samples of that source, both int64.
 
-        The ordinals of a source count 0, 1, 2 and so on with the samples, over all stages.
+        Ordinals start at 0 and continue through all stages.
         """
         if self.num_sources == 1:
             return np.zeros_like(samples), samples.copy()
@@ -90,8 +90,8 @@ class Mixture:
     def quotas(self, samples: int) -> tuple[int, ...]:
         """Return how many of the first ``samples`` each source gives; at the ends of blocks that is exact.
 
-        They sum to ``samples``, none ever sinks as ``samples`` grows, and in each stage none is ever 1.7 from its ideal
-        share, nor 1 with three sources or fewer (the bound follows from the tree, see ``_splits``).
+        They sum to ``samples``, none decreases as ``samples`` grows, and in each stage each is less than 1.7 from its
+        ideal share, and less than 1 with three sources or fewer (the bound follows from the tree, see ``_splits``).
         """
         totals = [0] * self.num_sources
         current = bisect_right(self.stages, samples, key=lambda stage: stage.start)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LaidOutRows(NamedTuple):
     """Packed rows, laid out.
 
-    ``ids`` are unsigned (rows, length), 0 behind the ``lengths`` int64 (rows,) of them that are tokens. ``starts``
+    ``ids`` are unsigned (rows, length), with 0 after the first ``lengths`` int64 (rows,) tokens of each. ``starts``
     int64 are the columns at which pieces begin, ``counts`` int64 (rows,) of them in each row.
     """
 
@@ -50,7 +50,7 @@ def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np
 
 
 def join_rows(parts: Sequence[LaidOutRows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
-    """Return a batch of ``shape`` whose rows at ``places`` are those of ``parts``, in order; the others are empty."""
+    """Return a batch of ``shape`` with the rows of ``parts``, in order, at ``places``; all other rows are empty."""
     input_ids, row_lengths = np.zeros(shape, np.int64), np.zeros(shape[0], np.int64)
     if not parts:
         return Batch(input_ids, np.zeros(0, np.int64), row_lengths, cursor)

@@ -23,7 +23,7 @@ Overflow: TypeAlias = Literal["split", "truncate", "drop"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Rows, and what the packing of them left out or took twice, in tokens.
+    """Rows, and the numbers of tokens that their packing ``dropped`` or ``repeated``.
 
     The documents' tokens are always ``index.num_tokens - repeated + dropped``.
     """
@@ -37,8 +37,8 @@ class Packed:
 class ConcatPacking:
     """Lays documents end to end and cuts them at ``length`` tokens: only the last row is short.
 
-    A document that crosses a cut goes on in the next row. ``overflow`` says what becomes of documents longer than a
-    row: ``split`` leaves them to the cuts, ``truncate`` takes their first ``length`` tokens, ``drop`` leaves them out.
+    A document that crosses a cut continues in the next row. Documents longer than a row are treated by ``overflow``:
+    ``split`` cuts them like all documents, ``truncate`` takes their first ``length`` tokens, ``drop`` leaves them out.
     """
 
     version: ClassVar[str] = "concat.1"
@@ -68,10 +68,10 @@ class ConcatPacking:
 class BestFitPacking:
     """Puts each piece of a document whole into the fullest row that has room for it: documents are seldom cut.
 
-    Best-fit decreasing (Ding and others: Fewer truncations improve language modeling, 2024) in windows of ``window``
-    documents, which bounds memory and leaves well under 1 % of the rows' places empty. ``overflow`` says what becomes
-    of documents longer than a row: ``split`` into pieces, ``truncate`` to their first tokens, ``drop``. The rows of a
-    window are in the order of their first documents.
+    Best-fit decreasing (Ding et al.: Fewer truncations improve language modeling, 2024) in windows of ``window``
+    documents, which bounds memory and leaves well under 1 % of the rows' places empty. Documents longer
+    than a row are treated by ``overflow``: ``split`` into pieces, ``truncate`` to their first tokens, or ``drop``. The
+    rows of a window are in the order of their first documents.
     """
 
     version: ClassVar[str] = "best_fit.1"
@@ -110,7 +110,7 @@ class BestFitPacking:
 
 @dataclass(frozen=True, slots=True)
 class SlidingPacking:
-    """Cuts each document by itself into windows of ``length`` tokens, each ``stride`` behind the one before.
+    """Cuts each document by itself into windows of ``length`` tokens, each ``stride`` tokens after the one before.
 
     Windows are rows of their own, in order; a document's last one ends with it. Where windows overlap, tokens repeat.
     """
@@ -140,7 +140,7 @@ Packing: TypeAlias = ConcatPacking | BestFitPacking | SlidingPacking
 
 
 def packing_key(packing: Packing) -> str:
-    """Return a short text that names the rows a packing makes, for what is kept: equal texts, equal rows."""
+    """Return the key under which the rows of a packing are cached: equal keys mean equal rows."""
     return ",".join([packing.version, *(f"{each.name}={getattr(packing, each.name)}" for each in fields(packing))])
 
 

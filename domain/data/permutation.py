@@ -36,13 +36,13 @@ def permute(places: NDArray[np.int64], size: int, *key: int) -> NDArray[np.int64
 
 
 def key_words(*key: int) -> NDArray[np.uint64]:
-    """Return eight words, uint64, that any integers choose, unlike those of any other integers."""
+    """Return eight words, uint64 (8,), as a hash of any integers."""
     digest = blake2b(",".join(str(int(number)) for number in key).encode(), digest_size=64).digest()
     return np.frombuffer(digest, "<u8")
 
 
 def mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a number for each of ``numbers``, uint64, so that neighbours become strangers and no two become equal.
+    """Return a number for each of ``numbers``, uint64, without collisions, so that neighbors become unrelated.
 
     Splitmix64's step and finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
     """
@@ -81,4 +81,4 @@ def _add_round(
     mixed >>= np.uint64(32)
     digit += mixed
     np.subtract(digit, np.uint64(base), out=spare)
-    np.minimum(digit, spare, out=digit)  # what is below the base wraps around and loses
+    np.minimum(digit, spare, out=digit)  # for digits below the base the difference wraps around and is larger

@@ -51,14 +51,14 @@ class RowIndex:
 
 RowPlace = tuple["TokenIds", RowIndex, int]
 
-# a row that holds nothing: what fills the last batch of finite data
+# an empty row, which fills the last batch of finite data
 NO_ROW: RowPlace = (np.zeros(0, np.uint16), RowIndex(*(np.zeros(size, np.int64) for size in (0, 0, 2))), 0)
 
 
 def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = None) -> Batch:
     """Return the rows at ``places``, each named by token ids, their index and its number, as a batch, padded with 0.
 
-    Ids that lie in a memory map or a file are read from where they lie.
+    Ids in a memory map or a file are read from there.
     """
     pieces = _pieces_at(places)
     input_ids = np.empty((len(places), length), np.int64)

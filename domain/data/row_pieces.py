@@ -37,7 +37,7 @@ class Pieces:
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:
-        """Return where each row begins whose pieces lie side by side, -1 for the others, int64 (rows,)."""
+        """Return the begin of each row whose pieces are contiguous, else -1, int64 (rows,)."""
         is_gap = np.zeros(len(self.begins) + 1, np.int64)
         is_gap[2:] = self.begins[1:] != self.begins[:-1] + self.sizes[:-1]
         gaps = np.cumsum(is_gap)  # before each piece
@@ -60,7 +60,7 @@ class Pieces:
 
 
 def copy_pieces(row: NDArray[np.integer], ids: TokenIds, begins: list[int], sizes: list[int]) -> None:
-    """Copy the pieces of ``ids`` that begin and measure so into ``row``, 0 behind them."""
+    """Copy the pieces of ``ids`` with these ``begins`` and ``sizes`` into ``row`` (length,), and fill it up with 0."""
     column = 0
     for begin, size in zip(begins, sizes, strict=True):
         row[column : column + size] = ids[begin : begin + size]

@@ -21,7 +21,7 @@ _FEW_LANES = 8
 
 @dataclass(frozen=True, slots=True)
 class EarlierSize:
-    """Says that a source had only its first ``size`` records before the epoch ``until``."""
+    """The number of records, the first ``size``, that a source had before the epoch ``until``."""
 
     until: int
     size: int
@@ -29,10 +29,10 @@ class EarlierSize:
 
 @dataclass(frozen=True, slots=True)
 class SampleOrder:
-    """Says which record of which source each sample of a run is, the ``sizes`` of the sources being known.
+    """Maps each sample of a run to a source and a record, given the ``sizes`` of the sources.
 
-    A source's records come in another order in each epoch, in each of them all once. An only source may have grown:
-    ``grown`` tells the sizes that it had before, each for earlier epochs than the next. Raises ``ConfigurationError``
+    Each epoch reads all records of a source once, in an order of its own. An only source may have grown: ``grown`` are
+    its former sizes, each for earlier epochs than the next. Raises ``ConfigurationError``
     for sizes that do not fit the mixture.
     """
 
@@ -63,13 +63,13 @@ class SampleOrder:
         return sources, epochs, records
 
     def start_of(self, epoch: int) -> int:
-        """Return how many samples of the only source stand before its ``epoch``."""
+        """Return the number of samples of the only source before its ``epoch``."""
         begins, ends = [0, *(past.until for past in self.grown)], [*(past.until for past in self.grown), epoch]
         sizes = [*(past.size for past in self.grown), self.sizes[0]]
         return sum(size * max(0, min(end, epoch) - begin) for begin, end, size in zip(begins, ends, sizes, strict=True))
 
     def next_epoch(self, samples: int) -> int:
-        """Return the first epoch of the only source of which none of the first ``samples`` samples is."""
+        """Return the first epoch of the only source that begins after its first ``samples`` samples."""
         if not samples:
             return 0
         return int(self.locate(np.array([samples - 1]))[1][0]) + 1
@@ -93,7 +93,7 @@ class SampleOrder:
     def _dealt(
         self, sources: NDArray[np.int64], ordinals: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the epoch, and the place in it, of samples by how many of their sources stand before them."""
+        """Return the epoch and the place in it, both int64, of samples given by source and ordinal."""
         if not self.grown:
             return np.divmod(ordinals, np.array(self.sizes)[sources])
         begins = np.array([0, *(past.until for past in self.grown)])
@@ -113,7 +113,7 @@ class SampleOrder:
 
 @dataclass(frozen=True, slots=True)
 class RankShard:
-    """What one of ``ranks`` equal ranks takes of each batch of ``batch`` samples.
+    """The samples that one of ``ranks`` equal ranks takes of each batch of ``batch`` samples.
 
     Raises ``ConfigurationError`` where the batch cannot be divided evenly.
     """
@@ -134,10 +134,10 @@ class RankShard:
 
 
 def choose_lanes(num_units: int) -> int:
-    """Return in how many lanes to stream ``num_units`` units.
+    """Return the number of lanes in which to stream ``num_units`` units.
 
-    Each lane has four of them to shuffle; more than eight lanes, which cost memory and time, are for data so large that
-    each has sixteen, and that many ranks may want to share.
+    Each lane has at least four units to shuffle. More than eight lanes cost memory and time, so they are for data large
+    enough that each has sixteen, which many ranks may want to share.
     """
     return next((lanes for lanes in _LANES if lanes * (4 if lanes <= _FEW_LANES else 16) <= num_units), 1)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class TokenIds(Protocol):
-    """A flat row of uint16 or uint32 ids: an array, a memory map, or what reads and decrypts a slice when asked."""
+    """Flat uint16 or uint32 ids: an array, a memory map, or a view that reads and decrypts each slice on access."""
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -28,7 +28,7 @@ class TimeSample:
     """The seconds by category that a start had spent by ``time`` (Unix seconds), with ``step`` as its last step.
 
     ``began`` identifies the start. ``is_planned_end`` says that the start ended as intended, so that the time until the
-    next start is no loss.
+    next start is not a loss.
     """
 
     began: float
@@ -76,9 +76,9 @@ class Goodput:
 class Ledger:
     """Adds up marks, in the order in which they were made.
 
-    Between two starts lies ``RESTART``, unless the first of them ended as planned. Where the step falls, at another
-    start or by a roll-back, the compute after it becomes ``LOST``: those steps are taken again. Between two marks steps
-    count as equally long.
+    The time between two starts is ``RESTART``, unless the first ended as planned. Where the step decreases, by a new
+    start or a roll-back, the compute of the later steps becomes ``LOST``, as they are taken again. Between two marks
+    steps count as equally long.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Ledger:
         self._starts = 0
 
     def add(self, mark: TimeSample) -> None:
-        """Count what was spent since the mark before."""
+        """Add the time since the previous mark."""
         last = self._last
         known: Mapping[TimeCategory, float] = {}
         step = mark.step if last is None else last.step

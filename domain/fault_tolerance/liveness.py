@@ -24,7 +24,7 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A sign of life of a rank, with a growing ``number``: its last step, its activity and its recent step times.
+    """A periodic report of a rank, with a growing ``number``: its last step, its activity and its recent step times.
 
     ``step_seconds`` and ``data_seconds`` are medians, in seconds, of the time in the engine and of the wait for the
     batch.
@@ -62,7 +62,7 @@ class Timeouts:
     slow_seconds: float = 1800.0
 
     def limit(self, doing: Activity, steps: Sequence[float]) -> float:
-        """Return the timeout in seconds for a thread at ``doing``, given the seconds of its latest steps."""
+        """Return the timeout in seconds for the activity ``doing``, given the seconds of the latest steps."""
         if doing is Activity.ARCHIVE:
             return float("inf")
         if doing is not Activity.STEP or not steps:
@@ -80,8 +80,8 @@ class Timeouts:
     ) -> str | None:
         """Return a sentence on why the run hangs if ``own`` rank made no progress for too long, else None.
 
-        ``silent`` are the ranks that send no heartbeats any more, ``others`` those that do: while one of these does
-        something slow, the rest may well be waiting for it.
+        ``silent`` are the ranks that send no heartbeats any more, ``others`` the other ranks that do: while one of
+        them is busy with a slow activity, this rank may be waiting for it.
         """
         limit = self.min_seconds if silent else max(self.limit(beat.doing, steps) for beat in (own, *others))
         if waited <= limit:

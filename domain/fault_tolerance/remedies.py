@@ -84,5 +84,5 @@ _UNEXPECTED = (
 
 def remedies_for(error: BaseException) -> Sequence[str]:
     """Return advice on what to try after ``error``, the likeliest remedy first."""
-    assert not isinstance(error, LeaveAtOnce), "who leaves at once wants no advice"
+    assert not isinstance(error, LeaveAtOnce), "LeaveAtOnce is not a failure"
     return next((words for kind, words in _ADVICE if isinstance(error, kind)), _UNEXPECTED)

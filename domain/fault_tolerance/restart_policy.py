@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Ending(Enum):
-    """The kinds of end of a start of the run, by what they mean for a restart."""
+    """The ends of a start of the run, by their consequence for a restart."""
 
     FINAL = "final"
     """It finished, failed by a user's mistake (settings, data), or was stopped by a signal: not restarted."""
@@ -44,7 +44,7 @@ class StartAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The verdict to start nothing again; ``reason`` is a clause to report, or None if there is nothing to report."""
+    """The verdict not to restart; ``reason`` is a clause to report, or None if there is nothing to report."""
 
     reason: str | None = None
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from holdfast.domain.resources.knobs import KnobSetting
 
 _WAITING = Hysteresis(0.10, 0.03)  # shares of the time that training waits for data, or for saves
-_NOTICED_SECONDS = 0.2  # shorter waits within what is remembered are noise
-_LONG_SECONDS = 1.0  # of a save that is worth another rhythm
-_SCARCE = 0.95  # of memory: what is next, if more is asked for, is the kernel's out-of-memory killer
-_CRITICAL = 0.99  # of memory: whoever asks for it
-_STALLED = 0.01  # of the time: the kernel looks for memory while somebody waits for it
+_NOTICED_SECONDS = 0.2  # shorter waits among the remembered readings are noise
+_LONG_SECONDS = 1.0  # of a save that is worth another interval
+_SCARCE = 0.95  # of memory: beyond this the kernel's out-of-memory killer is next
+_CRITICAL = 0.99  # of memory: in any case
+_STALLED = 0.01  # of the time: tasks stall while the kernel reclaims memory
 _BUSY = 0.95  # processors that are this busy gain nothing from more threads
-_BETTER = 0.95  # of the time before: a change that saves less brought nothing
+_BETTER = 0.95  # of the previous time: a change that saves less had no effect
 _ROOM = 0.01  # of the memory: a smaller micro-batch that frees less is not worth its time
 
 
@@ -102,7 +102,7 @@ class Balance:
         return _halved(state, knobs, f"{state.readings[-1].memory:.0%} of the memory is in use")
 
     def _supply(self, state: BalanceState) -> KnobChange | None:
-        """Return the change that may end a shortage of data."""
+        """Return the change that may shorten the wait for data."""
         if state.memory.is_short or not state.is_starved:
             return None
         is_busy = state.readings[-1].processors >= _BUSY

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 Knobs = Mapping[Knob, "KnobSetting"]
 
-REMEMBERED = 3  # readings: a change is judged by as many, and rests as long
-_PATIENCE, _BAR = 4, 64  # readings; doubled each time that trying again was in vain
+REMEMBERED = 3  # readings: a change is judged after this many, and the next one waits as long
+_PATIENCE, _BAR = 4, 64  # readings; doubled each time that a retry had no effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class KnobChange:
 
 @dataclass(frozen=True, slots=True)
 class KnobTrial:
-    """A change whose effect is still to be judged, with the seconds a step took and the memory in use before it."""
+    """A change whose effect is not judged yet, with the seconds per step and the memory in use before it."""
 
     change: KnobChange
     pace: float
@@ -80,7 +80,7 @@ class MemoryTrend:
 
 @dataclass(frozen=True, slots=True)
 class BalanceState:
-    """The memory of a policy; everything in it is counted in readings.
+    """The state of a policy; all durations are counted in readings.
 
     ``barred`` maps a knob to the readings left before it may be retried; ``bar`` is the length of the next ban.
     """

@@ -1,4 +1,4 @@
-"""The policy by which waiting threads sleep instead of spinning while other programs need the processors."""
+"""The policy by which waiting threads sleep instead of spinning while processors are contended."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class ThreadTimes:
 
 @final
 class Spinning:
-    """Decides look by look: a thread that spins loses the turn that it needs when the others arrive.
+    """Decides at each check: a thread that spins uses up the time slice that it needs once the other threads arrive.
 
-    Waits are brief from the look on at which threads have waited for a fifth as long as they ran, until they have
-    waited for less than a tenth in ``_LEAST_CALM`` looks in a row. Each time that turns out soon to be too early, the
-    next calm must last twice as long, up to ``_MOST_CALM`` looks.
+    Spins are brief from the check on at which threads have waited for a fifth as long as they ran, until they have
+    waited for less than a tenth in ``_LEAST_CALM`` checks in a row. Each time that soon proves too early, twice as many
+    are needed, up to ``_MOST_CALM``.
     """
 
     def __init__(self) -> None:
         self._last = ThreadTimes(0.0, 0.0)
         self._is_brief = False
-        self._calm = _MOST_CALM  # looks in a row without a wait; none was called off yet
+        self._calm = _MOST_CALM  # checks in a row without contention
         self._needed = _LEAST_CALM
 
     def is_brief(self, now: ThreadTimes) -> bool:
-        """Return whether waits are to be brief until the next look; ``now`` counts on from the look before."""
+        """Return whether spins are to be brief until the next check; ``now`` are totals, as of this check."""
         ran, waited = now.ran - self._last.ran, now.waited - self._last.waited
         self._last = now
         share = waited / ran if ran > 0.0 else 0.0

@@ -41,7 +41,7 @@ def choose_checkpointing(shape: ModelShape, budget: CheckpointBudget) -> Checkpo
     Raises ``ConfigurationError`` with the smallest sufficient budget if no policy fits.
     """
     layers = shape.num_layers
-    spread = {-(-layers // every): every for every in range(layers, 0, -1)}  # of those alike the closest
+    spread = {-(-layers // every): every for every in range(layers, 0, -1)}  # among equal ones the closest
     taken = {every: _activations(shape, budget.training, every) for every in (0, *spread.values())}
     for every, activations in taken.items():
         if activations <= budget.max_bytes:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.progress import Progress
 
 WSD_DECAY = 0.1
-"""Share of the budget in which ``WarmupStableDecay`` decays if nobody says how long (MiniCPM, arXiv 2404.06395)."""
+"""Default share of the budget in which ``WarmupStableDecay`` decays (MiniCPM, arXiv 2404.06395)."""
 
 
 class Schedule(Protocol):
@@ -75,8 +75,8 @@ class Constant:
 class WarmupDecay:
     """Linear warm-up to ``peak``, then at once a decay to ``floor`` of the form ``shape``.
 
-    The decay lasts until the end of a budget, or for a span after which the rate stays at ``floor``. What is counted in
-    another unit than the warm-up takes the warm-up's steps to be like all the others.
+    The decay lasts until the end of a budget, or for a span after which the rate stays at ``floor``. A decay
+    in another unit than the warm-up assumes that the warm-up's steps are as long as all steps.
     """
 
     peak: float
@@ -92,7 +92,7 @@ class WarmupDecay:
         return self.floor + (self.peak - self.floor) * self.shape(min(1.0, self._decayed(progress)))
 
     def _decayed(self, progress: Progress) -> float:
-        share = Fraction(self.warmup.length, max(1, self.warmup.position_of(progress)))  # of the way so far
+        share = Fraction(self.warmup.length, max(1, self.warmup.position_of(progress)))  # the warm-up's share so far
         if isinstance(self.decay, Span):
             position = self.decay.position_of(progress)
             return float((position - position * share) / self.decay.length)
@@ -117,7 +117,7 @@ class WarmupStableDecay:
     decay: Span | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a decay whose beginning nobody can tell."""
+        """Raise ``ValueError`` for a decay whose beginning is undefined."""
         is_plain = self.budget.steps is None or self.budget.tokens is None
         if self.decay is not None and not (is_plain and self.decay.limit_of(self.budget)):
             msg = f"a decay in {self.decay.unit} needs a budget in {self.decay.unit} alone"
@@ -141,6 +141,6 @@ class WarmupStableDecay:
 
 
 def _warmed_up(warmup: Span, progress: Progress) -> float:
-    # The next step counts, so that the first is not in vain; how many tokens it will have, nobody knows.
+    # The next step counts, so that the first has a rate above 0; its number of tokens is not known yet.
     position = warmup.position_of(progress) + (warmup.unit == "steps")
     return min(1.0, position / warmup.length) if warmup.length else 1.0

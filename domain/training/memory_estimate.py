@@ -16,7 +16,7 @@ class LayerShape:
     """The widths of a layer: ``attention`` of all its query heads together, ``shared`` of all its key heads.
 
     ``mlp_tensors`` are those of MLP width that the backward needs, 4 where a gate multiplies, else 2; ``norm_tensors``
-    those that a norm leaves for it, 3 of RMSNorm (what comes in, the normalized, what goes out), 2 of LayerNorm.
+    those that a norm leaves for it, 3 of RMSNorm (input, normalized input, output), 2 of LayerNorm.
     """
 
     hidden: int
@@ -44,17 +44,17 @@ class ModelShape:
 
     @property
     def layer_parameters(self) -> int:
-        """Return the parameters of one layer, as if all were alike."""
+        """Return the number of parameters of one layer, the mean of all."""
         outside = self.head_parameters * (1 if self.is_tied else 2)
         return (self.num_parameters - outside) // self.num_layers
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """Where weights, gradients and optimizer state lie; ``stage`` is ZeRO's.
+    """The placement of weights, gradients and optimizer state; ``stage`` is ZeRO's.
 
-    ``optimizer_bytes`` are what the algorithm keeps of a parameter: 8 of AdamW, 4 of Lion. ``bucket_parameters`` are
-    how many gradients the buffers of ZeRO's exchange hold, ``live_parameters`` how many its stage 3 has gathered.
+    ``optimizer_bytes`` is the optimizer state in bytes a parameter: 8 for AdamW, 4 for Lion. ``bucket_parameters`` is
+    the number of gradients in the buffers of ZeRO's exchange, ``live_parameters`` that of weights gathered in stage 3.
     """
 
     kind: Literal["single", "ddp", "fsdp2", "zero"] = "single"
@@ -68,10 +68,10 @@ class EngineSetup:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a model is trained, as far as memory depends on it.
+    """The options of training that memory depends on.
 
-    ``rows`` of ``length`` tokens go through the model at once on each rank; ``accumulates`` says whether an update has
-    several such parts, ``is_masked`` that rows hold several documents which a mask keeps apart (sdpa).
+    ``rows`` of ``length`` tokens go through the model at once on each rank; ``accumulates`` says that an update has
+    several micro-batches, ``is_masked`` that a mask separates the documents of a row (sdpa).
     ``checkpoint_every`` is the N of every:N, 1 for full, 0 for none.
     """
 
@@ -96,7 +96,7 @@ class Training:
 
     @property
     def weight_bytes(self) -> int:
-        """Return the bytes of a weight as it is kept: ZeRO rounds the model itself, and keeps fp32 in the optimizer."""
+        """Return the bytes of a stored weight: ZeRO rounds the model, and its optimizer state includes fp32 weights."""
         return BF16 if self.precision == "bf16" and self.engine.kind == "zero" else FP32
 
     @property
@@ -109,8 +109,8 @@ class Training:
 class MemoryEstimate:
     """Predicted bytes of one rank: those that stay, those of a pass through the model, and the peak of both.
 
-    ``host`` are those of offloaded parts in host memory, of this rank. What the framework itself takes is not in it: on
-    CUDA 0.5 to 1 GB of context and kernels, and what the allocator cannot use between blocks.
+    ``host`` are those of offloaded parts in host memory, of this rank. The framework's own memory is not included: on
+    CUDA 0.5 to 1 GB of context and kernels, and the allocator's fragmentation.
     """
 
     weights: float
@@ -124,7 +124,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
-    """Return what training takes; see docs/memory.md for what is behind each term and how far it was measured."""
+    """Return the memory of training in bytes; docs/memory.md derives each term and compares it with measurements."""
     states = _states(shape, training)
     kept, layer, working, last_norm = _activations(shape, training)
     loss, of_head = _loss(shape, training)
@@ -134,7 +134,7 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
     recomputed = layer if training.checkpoint_every else 0
     twice = training.weight_bytes * shape.head_parameters if shape.is_tied else 0
     copies = BF16 * shape.num_layers * shape.layer_parameters if _copies_weights(training) else 0
-    # a checkpointed layer runs again when the last norm is behind the backward, and autocast's copies are let go of
+    # a checkpointed layer runs again after the backward of the last norm, when autocast's copies have been freed
     held = recomputed + copies / shape.num_layers if training.checkpoint_every == 1 else recomputed + last_norm + copies
     begin = (states.gradients if _collects(training) else 0) + kept
     begin += max(copies + last_norm + loss, of_head + held + working + states.exchanged_layer)
@@ -186,7 +186,7 @@ def _zero_states(shape: ModelShape, training: Training) -> _States:
     gradients = number * (size if training.engine.stage == 1 else share)
     weights = number * (share if training.engine.stage == 3 else size)
     buffers = float(number * training.engine.bucket_parameters)
-    step = FP32 * share  # the gradient in fp32, which stage 3 does not let go of
+    step = FP32 * share  # the gradient in fp32, which stage 3 does not free
     if training.engine.stage == 3:
         buffers += number * min(training.engine.live_parameters, size)
         optimizer, step = optimizer + step, 0
@@ -196,7 +196,7 @@ def _zero_states(shape: ModelShape, training: Training) -> _States:
 
 
 def _activations(shape: ModelShape, training: Training) -> tuple[float, float, float, float]:
-    """Return what the layers leave for the backward, what one leaves, what its backward adds, and the last norm's."""
+    """Return the bytes that all layers and one store for the backward, that its backward adds, and of the last norm."""
     widths, hidden, mlp, number = shape.layer, shape.layer.hidden, shape.layer.mlp, training.computed_bytes
     heads = 2 * widths.attention + 2 * widths.shared
     norms = 2 * widths.norm_tensors * hidden * number
@@ -214,7 +214,7 @@ def _activations(shape: ModelShape, training: Training) -> tuple[float, float, f
 
 
 def _loss(shape: ModelShape, training: Training) -> tuple[float, float]:
-    """Return what the loss takes at its worst, and what it hands to the backward."""
+    """Return the peak bytes of the loss, and those that it passes to the backward."""
     tokens, vocabulary = training.num_tokens, shape.vocabulary_size
     of_hidden = tokens * shape.layer.hidden * (FP32 if training.is_mixed else training.computed_bytes)
     of_head = training.weight_bytes * shape.head_parameters
@@ -228,10 +228,10 @@ def _loss(shape: ModelShape, training: Training) -> tuple[float, float]:
 
 
 def _collects(training: Training) -> bool:
-    """Return whether gradients have their room before the backward begins."""
+    """Return whether gradients are allocated before the backward begins."""
     return training.accumulates or training.engine.kind == "ddp" or training.engine.stage == 3
 
 
 def _copies_weights(training: Training) -> bool:
-    """Return whether autocast keeps a bf16 copy of the layers' weights from the forward on."""
+    """Return whether autocast stores a bf16 copy of the layers' weights from the forward on."""
     return training.is_mixed and training.engine.kind != "fsdp2"

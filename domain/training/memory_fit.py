@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 _OF_8_BITS = 2  # bytes of two moments
 _OF_4_BITS = 0.5
-_MARGIN = 1.1  # for what a pass takes of a model whose shape nobody knows
+_MARGIN = 1.1  # for the activations of a model of unknown shape
 _MOST_PROCESSES = 4096
 _PROCESS_BYTES = 0.4e9  # of Python, torch and their buffers beside the model
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryCapacity:
-    """So many bytes that one process may take, and a clause that says where they are and how many."""
+    """The number of bytes that one process may use, and a clause that says how many and where."""
 
     num_bytes: float
     words: str
@@ -30,11 +30,11 @@ class MemoryCapacity:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """How a model is to be trained, as far as it says what weights, gradients and optimizer certainly take.
+    """The choices that determine the minimum memory of weights, gradients and optimizer state.
 
-    ``optimizer_bytes`` are what the algorithm keeps of a parameter. ``is_on_host`` says that all lie in host memory,
-    else they lie on a GPU. ``num_parts`` are the processes that share them. ``trains_all`` is not so with adapters.
-    ``only_built`` leaves what training takes to another engine, and counts what building takes.
+    ``optimizer_bytes`` is the optimizer state in bytes a parameter. ``is_on_host`` puts all three into host memory,
+    else they are on a GPU. ``num_parts`` processes share them. ``trains_all`` is false with adapters. ``only_built``
+    counts the memory for building the model alone, where another engine manages that for training.
     """
 
     optimizer_bytes: float = 8
@@ -48,14 +48,14 @@ class MemoryPlan:
 
     @property
     def state_bytes(self) -> float:
-        """Return the bytes a parameter that one process keeps for training."""
+        """Return the bytes a parameter that one process stores for training."""
         trained = FP32 + self.optimizer_bytes if self.trains_all else 0
         return (self.weight_bytes + trained) / self.num_parts
 
 
 @dataclass(frozen=True, slots=True)
 class SizedModel:
-    """A model of at least so many parameters, its shape if that is known, and how many tokens its rows have."""
+    """A model of at least ``num_parameters``, its shape if known, and the ``length`` of its rows in tokens."""
 
     num_parameters: int
     shape: ModelShape | None = None
@@ -63,31 +63,31 @@ class SizedModel:
 
 
 def refusal(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None = None) -> str | None:
-    """Return why ``model`` cannot be trained by ``plan``, in a sentence that says what would fit; None if it may fit.
+    """Return a sentence on why ``plan`` cannot train ``model`` and which settings would fit; None if it may fit.
 
-    Only what it takes in any case is counted: its weights in fp32 while it is built, and with ``plan`` weights,
-    gradients and what the optimizer keeps. So what fits is never refused; what is not refused may be too large still.
+    Only the certain minimum is counted: its weights in fp32 while it is built, and with ``plan`` weights, gradients
+    and optimizer state. So a model that fits is never refused, but one that is not refused may still be too large.
     """
     size = model.num_parameters
     if (problem := _problem(size, plan, host, gpu)) is None:
         return None
-    told = f"the model has at least {_counted(size)} parameters, and {problem}"
+    clause = f"the model has at least {_counted(size)} parameters, and {problem}"
     fitting = list(_remedies(model, plan, host, gpu))
     most = _counted(_largest(plan, host, gpu))
     if fitting:
-        return f"{told}: it fits with {', or with '.join(fitting)}; as it is, at most {most} parameters fit"
-    return f"{told}: no setting makes it fit, and at most {most} parameters do"
+        return f"{clause}: it fits with {', or with '.join(fitting)}; as it is, at most {most} parameters fit"
+    return f"{clause}: no setting makes it fit, and at most {most} parameters do"
 
 
 def warning(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity) -> str | None:
-    """Return a clause that says why a run that is not refused may still run out of host memory; None if it has enough.
+    """Return a clause on why a run that is not refused may still run out of host memory; None if it has enough.
 
-    What a pass of one row takes is counted where the model's shape is known, and what the process takes beside it.
+    The memory of the process is counted too and, if the model's shape is known, that of a pass of one row.
     """
     needed = plan.state_bytes * model.num_parameters
     if not plan.is_on_host or plan.only_built or needed > host.num_bytes:
         return None
-    beside = _PROCESS_BYTES + (0.0 if model.shape is None else _passing(model.shape, model.length, 0))
+    beside = _PROCESS_BYTES + (0.0 if model.shape is None else _pass_bytes(model.shape, model.length, 0))
     if needed + beside <= host.num_bytes:
         return None
     return (
@@ -113,9 +113,9 @@ def _parts(plan: MemoryPlan) -> str:
 
 
 def _remedies(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None) -> Iterator[str]:
-    for words, other in _other_plans(plan, has_gpu=gpu is not None):
+    for words, alternative in _other_plans(plan, has_gpu=gpu is not None):
         for every, more in ((0, ""), (1, " and model.gradient_checkpointing=full")):
-            if _fits(model, other, host, gpu, every):
+            if _fits(model, alternative, host, gpu, every):
                 yield words + more
                 break
     for parts in range(plan.num_parts + 1, 0 if plan.only_built or not plan.trains_all else _MOST_PROCESSES):
@@ -141,16 +141,16 @@ def _fits(
     model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapacity | None, checkpoint_every: int
 ) -> bool:
     size = model.num_parameters
-    room = host if gpu is None else gpu
+    capacity = host if gpu is None else gpu
     if FP32 * size > host.num_bytes:
         return False
     if model.shape is None:
-        return _MARGIN * plan.state_bytes * size <= room.num_bytes
-    return plan.state_bytes * size + _passing(model.shape, model.length, checkpoint_every) <= room.num_bytes
+        return _MARGIN * plan.state_bytes * size <= capacity.num_bytes
+    return plan.state_bytes * size + _pass_bytes(model.shape, model.length, checkpoint_every) <= capacity.num_bytes
 
 
-def _passing(shape: ModelShape, length: int, checkpoint_every: int) -> float:
-    """Return what a pass of one row takes."""
+def _pass_bytes(shape: ModelShape, length: int, checkpoint_every: int) -> float:
+    """Return the bytes of activations and loss in a pass of one row."""
     estimate = estimate_memory(shape, Training(rows=1, length=length, checkpoint_every=checkpoint_every))
     return estimate.activations + estimate.loss
 

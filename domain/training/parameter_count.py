@@ -16,10 +16,10 @@ _SMALLEST_VOCABULARY = 256
 
 
 def fewest_parameters(config: Mapping[str, Any]) -> SizedModel | None:
-    """Return the model that ``config`` describes in the words of Hugging Face, with no more parameters than it has.
+    """Return the model that ``config`` describes with the keys of Hugging Face, with no more parameters than it has.
 
-    Norms, biases and what only the tokenizer tells are left out. None for a ``model_type`` that is not known here, and
-    for fields that say too little or no whole number; ``decoder`` is this program's own.
+    Norms, biases and sizes that only the tokenizer determines are left out. None for an unknown ``model_type``, and for
+    fields that are missing or not whole numbers; ``decoder`` is this program's model.
     """
     kind = config.get("model_type")
     if kind == "gpt2":
@@ -46,7 +46,7 @@ def _llama_like(config: Mapping[str, Any], kind: str) -> tuple[LayerShape, int] 
         return None
     head = _whole(config.get("head_dim"))
     if head is None:
-        head = hidden // heads if kind in _FROM_HEADS else 0  # a family may have another size of its own
+        head = hidden // heads if kind in _FROM_HEADS else 0  # a family may have a different default
     shared = _whole(config.get("num_key_value_heads")) or 1
     tensors = 4 if config.get("gated", True) else 2
     return LayerShape(hidden, mlp, heads * head, min(shared, heads) * head, mlp_tensors=tensors), layers

@@ -26,7 +26,7 @@ class Progress:
     def after(self, batch: Batch, num_tokens: int | None = None, loss: float | None = None) -> Progress:
         """Return the progress after training on ``batch``, of ``num_tokens`` on all ranks, with this mean loss.
 
-        A ``loss`` of None says that the update was dropped.
+        A ``loss`` of None means that the update was dropped.
         """
         tokens = self.tokens + (num_tokens or batch.num_tokens)
         return replace(self, step=self.step + 1, tokens=tokens, cursor=batch.cursor, health=self.health.after(loss))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Step Law: the best batch has 0.58 D^0.571 tokens, D being those of the run (Li et al., arXiv 2503.04715)
 _FACTOR, _POWER = 0.58, 0.571
-_FEWEST_TOKENS = 4096  # the law was fitted to runs of billions of tokens and says too few for the smallest ones
+_FEWEST_TOKENS = 4096  # the law was fitted to runs of billions of tokens and gives too few for the smallest ones
 _BYTES_A_TOKEN = 4
 _SHORTEST, _LONGEST = 64, 4096
 _SHARE = 0.9

@@ -26,7 +26,7 @@ class DataSupply:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """The figures of one optimizer step; nothing is read from the device until ``loss`` is.
+    """The figures of one optimizer step; no value is read from the device until ``loss`` is.
 
     ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds`` is
     the time inside the engine, ``supply`` the figures of the batch's way to it.
