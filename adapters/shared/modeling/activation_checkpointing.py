@@ -22,10 +22,10 @@ _OWN = "gradient_checkpointing_every"
 
 
 def checkpoint_model(model: CausalLanguageModel, policy: str | CheckpointBudget, *, attention: str) -> None:
-    """Let layers of ``model`` run again in the backward: those of ``checkpoint_layers``, or as few as a budget leaves.
+    """Recompute layers of ``model`` in the backward: those of ``checkpoint_layers``, or as few as a budget requires.
 
-    What a budget came to stands in ``model.notes``. ``attention`` is the implementation that the model uses. Raises
-    ``ConfigurationError`` if nobody can tell ahead what the model takes, or if it takes more.
+    The result for a budget is added to ``model.notes``. ``attention`` is the implementation that the model uses. Raises
+    ``ConfigurationError`` if the model's memory cannot be predicted or exceeds the budget.
     """
     if isinstance(policy, CheckpointBudget):
         policy, note = _within(policy, model.network, attention)
@@ -34,12 +34,12 @@ def checkpoint_model(model: CausalLanguageModel, policy: str | CheckpointBudget,
 
 
 def checkpoint_layers(network: Any, policy: str) -> None:
-    """Let the layers of ``network`` that ``policy`` names keep their input only and run again in the backward.
+    """Make the layers of ``network`` chosen by ``policy`` store only their input and be recomputed in the backward.
 
-    ``policy`` is none, full (all layers) or every:N (the first layer and each Nth after it). Random states are put
-    back for the second run, so dropout repeats itself and loss and gradients are those of none. A network of ours is
-    told by its attribute ``gradient_checkpointing_every`` (0 means none), one of Hugging Face layer by layer.
-    Raises ``ConfigurationError`` for another policy, or if the network has no layers that can do so.
+    ``policy`` is none, full (all layers) or every:N (the first layer and each Nth after it). Random states are restored
+    for the second run, so dropout is the same and loss and gradients are those of none. A network of ours has the
+    attribute ``gradient_checkpointing_every`` (0 means none) set, one of Hugging Face each layer. Raises
+    ``ConfigurationError`` for another policy, or a network without layers that support it.
     """
     every = _every(policy)
     if hasattr(network, _OWN):
@@ -51,7 +51,7 @@ def checkpoint_layers(network: Any, policy: str) -> None:
 
 
 def shape_of(network: Any) -> ModelShape:
-    """Return the sizes of ``network``, ours or of Hugging Face; raises ``ConfigurationError`` if nothing tells them."""
+    """Return the sizes of ``network``, ours or of Hugging Face; raises ``ConfigurationError`` if they are unknown."""
     layers = list(network.model.layers) if hasattr(network, _OWN) else _layers(network)
     return shape_of_network(network, layers)
 

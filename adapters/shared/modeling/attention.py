@@ -61,7 +61,7 @@ def register_attention(name: str, function: Callable[..., Any]) -> None:
     apart: ``sdpa`` (the default: a bool mask (rows, 1, length, length), True where a token may look, or None for plain
     causal rows), ``eager`` (the same in floats, to be added), ``flex_attention`` (a BlockMask), or ``lengths`` (no
     mask, but the keywords ``cu_seq_lens_q`` int32, the documents' ends in the flattened rows from 0 on, and
-    ``max_length_q``, a row's length, which none of them exceeds). Raises ``ConfigurationError`` for another.
+    ``max_length_q``, a row's length, which none of them exceeds). Raises ``ConfigurationError`` for another mask.
     """
     mask = getattr(function, "mask", "sdpa")
     if mask == "lengths":
@@ -84,8 +84,8 @@ def offer_varlen() -> None:
 def packed_arguments(network: nn.Module, position_ids: Tensor) -> dict[str, Any]:
     """Return arguments of ``network`` that keep documents apart; ``position_ids`` are int64 (rows, length).
 
-    By positions alone transformers' flash attention finds documents only in batches of one row, and lets the rows of
-    larger ones see across documents in silence; given the lengths it finds them in all (transformers 5.23).
+    By positions alone transformers' flash attention finds documents only in batches of one row, and silently mixes
+    documents in larger batches; given the lengths it finds them in all (transformers 5.23).
     """
     arguments: dict[str, Any] = {"use_cache": False}
     parameters = signature(network.forward).parameters
@@ -95,7 +95,7 @@ def packed_arguments(network: nn.Module, position_ids: Tensor) -> dict[str, Any]
         return arguments
     begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
     ends = torch.cat([begins, begins.new_tensor([position_ids.numel()])]).int()
-    # the kernels only ask for a bound: the longest document itself would be waited for, and compiled for, in each step
+    # the kernels need only a bound: the exact length would cost a synchronization and a compilation in each step
     longest = position_ids.shape[-1]
     maybe_mark_dynamic(ends, 0)
     return arguments | {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
@@ -117,7 +117,7 @@ def varlen_attention(
 ) -> tuple[Tensor, None]:
     """Attend within each document: torch's varlen kernel on CUDA in half precision, else one document at a time.
 
-    Raises ``ValueError`` for what it cannot do (soft caps, sinks, biases by position, looking ahead).
+    Raises ``ValueError`` for unsupported features (soft caps, sinks, position biases, attention to later tokens).
     """
     _check_supported(module, others)
     if cu_seq_lens_q is None:  # generating: one document with a cache
@@ -126,7 +126,7 @@ def varlen_attention(
         )
         return output, None
     kind = query.device.type
-    if torch.is_autocast_enabled(kind):  # rotated queries and keys come in fp32, and autocast does not know the kernel
+    if torch.is_autocast_enabled(kind):  # rotated queries and keys are fp32, and autocast does not know the kernel
         query, key, value = (each.to(torch.get_autocast_dtype(kind)) for each in (query, key, value))
     flat = tuple(each.transpose(1, 2).flatten(0, 1) for each in (query, key, value))
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and not dropout:

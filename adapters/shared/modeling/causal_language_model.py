@@ -51,7 +51,7 @@ class Adapters(Protocol):
         """Return the trainable tensors of ``network`` by their saved names."""
 
     def files(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the files that hold the tensors, ``MODEL_FILE`` among them, each with its further tensors."""
+        """Return the files of the tensors, ``MODEL_FILE`` among them, each with its additional tensors."""
 
     def description(self) -> StatePart:
         """Return the file that describes the adapters."""
@@ -62,16 +62,15 @@ class Adapters(Protocol):
 
 @final
 class CausalLanguageModel(nn.Module):
-    """A causal model, of Hugging Face or with the same face, whose forward is the summed loss of a packed batch.
+    """A causal model with the interface of Hugging Face, whose forward returns the summed loss of a packed batch.
 
-    The network gets position ids that restart with each document, no attention mask and ``use_cache=False``: only
-    then does transformers keep packed documents from attending to each other.
-    ``loss`` says how it is computed: ``chunked`` (never all logits; the head must be a plain linear one), ``liger``
-    (the same by that package's kernels) or ``plain`` (all logits at once). ``own_loss``, if there is one, is what
-    training minimizes in its place: it takes fp32 logits (tokens, vocabulary) and labels int64 (tokens,), -100 for
-    those that count for nothing, and returns the sum over tokens, each by itself; evaluation stays cross-entropy.
-    ``isolates_documents`` tells whether rows may hold several documents, and ``notes`` what a person should read
-    about the choices that were made, a line each. ``adapters``, if there are any, are all that is captured and loaded.
+    The network gets position ids that restart with each document, no attention mask and ``use_cache=False``: only then
+    does transformers isolate packed documents. ``loss`` says how it is computed: ``chunked`` (never all logits; the
+    head must be a plain linear one), ``liger`` (the same by that package's kernels) or ``plain`` (all logits at once).
+    ``own_loss``, if given, is minimized in its place: it takes fp32 logits (tokens, vocabulary)
+    and labels int64 (tokens,), -100 for ignored ones, and returns the sum of independent losses of the tokens;
+    evaluation stays cross-entropy. ``isolates_documents``: rows may hold several documents. ``notes`` explain choices
+    to a person, a line each. If there are ``adapters``, only they are captured and loaded.
     """
 
     def __init__(self, network: PreTrainedModel) -> None:
@@ -111,7 +110,8 @@ class CausalLanguageModel(nn.Module):
     ) -> Sequence[int]:
         """Return new ids after ``prompt``, as ``Trainable.generate`` promises; a long prompt loses its beginning.
 
-        ``tell`` gets each of them as it comes. Raises ``ConfigurationError`` if no position is left for new tokens.
+        ``tell`` receives each id as it is generated. Raises ``ConfigurationError`` if no position is left for new
+        tokens.
         """
         return new_tokens(self.network, list(prompt)[-self._room_for_prompt(sampling) :], sampling, end_of_text, tell)
 
@@ -131,7 +131,7 @@ class CausalLanguageModel(nn.Module):
         return (*contiguous, *self._descriptions())
 
     def capture_slices(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
-        """Return this rank's slices of the weights; on the first rank also what makes ``capture`` of them."""
+        """Return this rank's slices of the weights; on the first rank also the file that joins them."""
         slices = [rank_file("weights", each, world_size()) for each in range(world_size())]
         part = slices_part(slices[rank()], host_slices(self._own_slices(), copy=copy))
         if not is_first_rank():
@@ -142,7 +142,7 @@ class CausalLanguageModel(nn.Module):
     def loading(self, saved: SlicedTensors) -> Callable[[], None]:
         """Return a function that loads the weights of ``saved``, as ``capture`` wrote them, while that is open.
 
-        Raises ``StateError`` if they do not fit. Weights that need no other form are read into their places.
+        Raises ``StateError`` if they do not fit. Weights that need no conversion are read in place.
         """
         if self.adapters is not None or hasattr(self.network, "from_huggingface"):
             return partial(self._read, self._ranges_of({name: saved.whole(name) for name in saved.shapes}))
@@ -213,7 +213,7 @@ class CausalLanguageModel(nn.Module):
         return {name: local_slice(tensor) for name, tensor in self._own_tensors().items()}
 
     def _own_tensors(self) -> dict[str, Tensor]:
-        """Return each tensor once: tied weights stand under their first name, as Hugging Face saves them."""
+        """Return each tensor once: tied weights have their first name, as Hugging Face saves them."""
         if self.adapters is not None:
             return self.adapters.tensors(self.network)
         tensors: dict[int, tuple[str, Tensor]] = {}

@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-_LENGTHS = (11, 5, 17)  # of the documents: multiples of nothing that a model may work in
+_LENGTHS = (11, 5, 17)  # of the documents: not multiples of any block size of a model
 # shares of the logits' scale
 _SAME = 1e-5  # between rows of one batch
-_CLOSE = 1e-4  # between batches of other shapes
-_MOST = 0.05  # that a half-precision kernel's rounding may come to
+_CLOSE = 1e-4  # between batches of different shapes
+_MOST = 0.05  # the largest rounding of a half-precision kernel
 
 
 def probe_isolation(network: nn.Module, *, length: int, vocabulary: int) -> bool:
     """Return whether ``network`` gives the documents of a packed row the logits that they have alone.
 
-    ``length`` (at least 6) is the longest row that it takes, ``vocabulary`` how many ids it embeds. It runs where
-    and as the network is (two batches of at most 85 tokens, in evaluation mode, within the caller's autocast), and
-    leaves gradients and random state as they were, so it may be asked again on another device or with another
-    kernel. Two rows are packed, as a kernel may tell documents apart in one row and not in several.
-    Raises ``ConfigurationError`` if a token's logits depend on a later one.
+    ``length`` (at least 6) is the longest row that it takes, ``vocabulary`` the number of its ids. It runs two batches
+    of at most 85 tokens on the network's device, in evaluation mode, within the caller's autocast, and does not change
+    gradients and random state, so it may be called again on another device or with another kernel. Two rows are packed,
+    as a kernel may separate documents in one row and not in several. Raises ``ConfigurationError`` if a token's logits
+    depend on a later one.
     """
     documents = _documents(length, vocabulary)
     with as_evaluated(network):
@@ -40,7 +40,7 @@ def probe_isolation(network: nn.Module, *, length: int, vocabulary: int) -> bool
             )
             raise ConfigurationError(msg)
         packed = _packed_logits(network, documents)
-    # the first document of a row has none before it that could leak: what differs there is rounding
+    # no document precedes the first of a row: a difference there is rounding
     rounding = _largest(packed[0][0] - alone[0])
     pairs = [pair for row in packed for pair in zip(row, alone, strict=True)]
     return not any(_differ(here, there, rounding=rounding, least=_CLOSE) for here, there in pairs)
@@ -57,7 +57,7 @@ def raise_mixed_rows(network: nn.Module, sequence_length: int) -> None:
 
 @contextmanager
 def as_evaluated(network: nn.Module) -> Iterator[None]:
-    """Within the block ``network`` only evaluates and makes no gradients; mode and random states are put back."""
+    """Put ``network`` in evaluation mode without gradients within the block; restore mode and random states."""
     was_training = [module for module in network.modules() if module.training]
     device = next(network.parameters()).device
     network.eval()
@@ -99,7 +99,7 @@ def _lone_logits(network: nn.Module, documents: list[Tensor], vocabulary: int) -
     altered = torch.where(torch.arange(len(last)) < kept, last, (last + 1) % vocabulary)
     rows = [*documents, last, altered]
     longest = max(map(len, rows))
-    # what comes behind a document is no matter to a causal model, and to another one it shows
+    # the tokens after a document change nothing in a causal model, and do in another
     padded = torch.stack([torch.cat([row, row.new_full((longest - len(row),), int(row[0]))]) for row in rows])
     logits = _logits(network, padded, torch.arange(longest).expand(len(rows), -1))
     *alone, again, altered = (of_row[: len(row)] for of_row, row in zip(logits, rows, strict=True))

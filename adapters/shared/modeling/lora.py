@@ -37,10 +37,10 @@ _BASE = "base_model.blake3"
 @final
 @dataclass(frozen=True, slots=True)
 class LoraPlan:
-    """What adapters to add: ``target_modules`` are names of linear layers, or their ends; None means all but the head.
+    """The adapters to add: ``target_modules`` are names of linear layers, or their ends; None means all but the head.
 
-    What an adapter adds is scaled by ``alpha / rank``. ``quantize`` keeps the model's own linear layers in nf4 of
-    bitsandbytes (QLoRA; Dettmers and others, arXiv 2305.14314).
+    An adapter's output is scaled by ``alpha / rank``. ``quantize`` stores the model's own linear layers in nf4 of
+    bitsandbytes (QLoRA; Dettmers et al., arXiv 2305.14314).
     """
 
     rank: int = 16
@@ -108,8 +108,7 @@ def add_lora(
 ) -> None:
     """Freeze ``model`` and give it new adapters, drawn by ``seed``; ``path`` and ``revision`` name its weights.
 
-    The adapters change nothing until they train. Raises ``ConfigurationError`` if a target is not there, or a package
-    is not.
+    The adapters change nothing until they train. Raises ``ConfigurationError`` if a target or a package is missing.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -148,7 +147,7 @@ def merge_lora(model: CausalLanguageModel) -> None:
     for name, module in list(network.named_modules()):
         if isinstance(module, LoraLayer):
             plain = _plain(module.get_base_layer())
-            adapted: Any = module  # whose kinds all have what follows
+            adapted: Any = module  # all its kinds have these attributes
             plain.weight.data += adapted.get_delta_weight(_ADAPTER).to(plain.weight.dtype)
             network.set_submodule(name, plain)
         elif _is_quantized(module) and not name.endswith(".base_layer"):
@@ -193,7 +192,7 @@ def _is_named(name: str, end: str) -> bool:
 
 
 def _shortened(network: nn.Module, targets: Sequence[str]) -> list[str]:
-    """Return the last words of ``targets`` where they mean these modules and no other, else ``targets``."""
+    """Return the last parts of the names ``targets`` if they select exactly these modules, else ``targets``."""
     words = {name.rpartition(".")[2] for name in targets}
     meant = {name for name, _ in network.named_modules() if name.rpartition(".")[2] in words}
     return sorted(words) if meant == set(targets) else sorted(targets)

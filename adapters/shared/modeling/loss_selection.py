@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 
 _TOKENS = 6
-_LARGE = 1e3  # logits beside which soft caps, such as 30 of Gemma 2, show
+_LARGE = 1e3  # logits so large that soft caps, 30 in Gemma 2, have an effect
 _CLOSE = 1e-4  # of the largest logit
 
 
 def choose_loss(
     model: CausalLanguageModel, wanted: str = "auto", *, own_loss: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> None:
-    """Set ``model.loss`` to what ``wanted`` means for it, and ``model.own_loss``.
+    """Set ``model.loss`` to the implementation for ``wanted``, and ``model.own_loss``.
 
-    auto is chunked where that gives the loss of all logits, and else plain, with a line in ``model.notes``; any name
-    that is not built in comes with ``own_loss``, computed in chunks where that can be. To be asked again after layers
-    were replaced. Raises ``ConfigurationError`` for chunked or liger with a model that cannot take them.
+    auto is chunked where that gives the loss of all logits, else plain, with a line in ``model.notes``; a name that is
+    not built in comes with ``own_loss``, computed in chunks where possible. Call it again after layers were replaced.
+    Raises ``ConfigurationError`` for chunked or liger with a model that cannot take them.
     """
     if wanted not in LOSSES and own_loss is None:
         msg = f"model.loss is {wanted}, which is not a loss: it must be one of {', '.join(LOSSES)}"
@@ -54,8 +54,8 @@ def why_not_chunked(network: Any) -> str | None:
     """Return why the logits of ``network`` are not its last hidden states times a matrix, None if they are.
 
     Runs it where it is on a few tokens, twice; gradients and random state stay as they were. The second time the head
-    is given hidden states that make large logits, so that what a model does to logits behind it (soft caps, scales)
-    shows in one with fresh weights too.
+    gets hidden states that make large logits, so that changes of logits after it (soft caps, scales) show in a model
+    with fresh weights too.
     """
     name = type(network).__name__
     head = network.get_output_embeddings()

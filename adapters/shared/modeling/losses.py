@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-IGNORED = -100  # the label that counts for nothing, as in ``torch.nn.functional.cross_entropy``
+IGNORED = -100  # the label of ignored tokens, as in ``torch.nn.functional.cross_entropy``
 
 
 def rows_at_once(vocabulary: int) -> int:
@@ -31,11 +31,11 @@ def chunked_cross_entropy(
 ) -> Tensor:
     """Return the summed cross-entropy in nats, fp32, of ``hidden @ head_weight.T + head_bias``, a chunk at a time.
 
-    ``hidden`` is (tokens, width), ``head_weight`` (vocabulary, width), ``labels`` int64 (tokens,), -100 for those that
-    count for nothing: they cost nothing either. The gradients are made in the forward, while a chunk's logits are
-    there, and scaled in the backward (fused linear cross-entropy of Liger: Hsu and others, arXiv 2410.10989); so a
-    graph can be gone through backwards once. Products are in autocast's dtype where that is on, the softmax and the
-    sum of the weight's gradient in fp32.
+    ``hidden`` is (tokens, width), ``head_weight`` (vocabulary, width), ``labels`` int64 (tokens,), -100 for ignored
+    tokens, which cost nothing. The gradients are made in the forward, while a chunk's logits are there, and scaled in
+    the backward (fused linear cross-entropy of Liger: Hsu et al., arXiv 2410.10989), so only one backward through a
+    graph is possible. Products are in autocast's dtype where that is on, the softmax and the sum of the weight's
+    gradient in fp32.
     """
     arguments = (hidden, head_weight, head_bias, labels)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in arguments[:3]):
@@ -54,9 +54,9 @@ def chunked_rows(
 ) -> Tensor:
     """Return the sum of ``loss(head(hidden), labels)`` over chunks of tokens, holding one chunk's logits.
 
-    For losses of one's own, whose gradient is unknown: each chunk's logits are made again in the backward, which
-    costs another product with the head. ``loss`` takes fp32 logits (tokens, vocabulary) and labels, and sums over
-    tokens, each by itself.
+    For custom losses, whose gradient is unknown: each chunk's logits are recomputed in the backward, which costs
+    another product with the head. ``loss`` takes fp32 logits (tokens, vocabulary) and labels, and sums independent
+    losses of tokens.
     """
 
     def summed(part: Tensor, targets: Tensor) -> Tensor:
@@ -69,9 +69,9 @@ def chunked_rows(
 
 
 def liger_cross_entropy(hidden: Tensor, head_weight: Tensor, head_bias: Tensor | None, labels: Tensor) -> Tensor:
-    """Return what ``chunked_cross_entropy`` does, by the Triton kernels of the package liger-kernel, on CUDA.
+    """Return the loss of ``chunked_cross_entropy``, by the Triton kernels of the package liger-kernel, on CUDA.
 
-    Only ``model.loss=liger`` chooses it: within bf16 it computes the same, and little faster. Raises
+    Only ``model.loss=liger`` chooses it: it computes the same within the rounding of bf16, and is little faster. Raises
     ``ConfigurationError`` if it is not installed.
     """
     try:
@@ -126,7 +126,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         if ctx.gradients is None:
             msg = "the chunked loss supports one backward only: compute the loss again"
             raise RuntimeError(msg)
-        # let go of them, so that autograd may take them over where it would have to copy
+        # drop these references, so that autograd takes the tensors over without a copy
         gradients, ctx.gradients = ctx.gradients, None
         return (*(None if each is None else each.mul_(scale) for each in gradients), None, None)
 
@@ -141,7 +141,7 @@ def _sum_losses(
 ) -> Tensor:
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-    # reused for all chunks: host memory of this size would be mapped and cleared anew for each
+    # reused for all chunks: host memory of this size would be mapped and cleared for each one
     scratch = hidden.new_empty(2, min(rows_at_once, len(labels)), len(weight), dtype=torch.float32)
     with torch.autocast(kind, enabled=False):
         weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -171,5 +171,5 @@ def _multiply(part: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor)
 
 
 def _counted(labels: Tensor, rows_at_once: int) -> Iterator[Tensor]:
-    # on a GPU this waits for the device once; logits that count for nothing would cost more
+    # on a GPU this waits for the device once; logits of ignored tokens would cost more
     yield from torch.split(torch.nonzero(labels != IGNORED)[:, 0], rows_at_once)

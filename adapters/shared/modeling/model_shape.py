@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def shape_of_network(network: Any, layers: Sequence[nn.Module]) -> ModelShape:
     """Return the shape of ``network``, of Hugging Face or ours, whose layers are ``layers``.
 
-    Raises ``ConfigurationError`` if they are not attention and one MLP each, all alike, or nothing tells their widths.
+    Raises ``ConfigurationError`` if they are not attention and one MLP each, all equal, or their widths are unknown.
     """
     config = network.config
     own = getattr(config, "shape", None)
@@ -60,7 +60,7 @@ def _widths(config: Any) -> tuple[Any, ...]:
 
 
 def _is_composed(modules: Sequence[nn.Module]) -> bool:
-    """Return whether the activation is made of several operations, as GPT-2's in transformers: each keeps its own."""
+    """Return whether the activation consists of several operations, each storing an output, as GPT-2's does."""
     kinds = {type(module).__name__ for module in modules if type(module).__module__ == "transformers.activations"}
     return bool(kinds - {"GELUActivation", "GELUTanh", "PytorchGELUTanh", "SiLUActivation"})
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 class FrozenLinear4bit(Linear4bit):
     """A layer whose weights and bias never change, bit for bit.
 
-    That of bitsandbytes rounds the bias to what it once computed in, and on some CPUs packs the weights anew.
+    The layer of bitsandbytes rounds the bias to the dtype it last computed in, and on some CPUs repacks the weights.
     """
 
     @override

@@ -22,7 +22,7 @@ def new_tokens(
     end_of_text: int,
     tell: Callable[[int], object],
 ) -> Sequence[int]:
-    """Return the ids after ``prompt`` up to ``end_of_text``, which is left out; ``tell`` gets each as it comes.
+    """Return the ids after ``prompt`` up to ``end_of_text``, which is left out; ``tell`` receives each one at once.
 
     The random state of the process and the mode of ``network`` (training) stay as they were.
     """
@@ -52,7 +52,7 @@ def new_tokens(
 
 @final
 class _Streamer:
-    """Passes new ids on, as transformers hands them over: first the prompt, then each token, at last a word."""
+    """Passes on new ids, as transformers calls it: first with the prompt, then with each token, at last ``end``."""
 
     def __init__(self, tell: Callable[[int], object], end_of_text: int) -> None:
         self._tell = tell
@@ -71,4 +71,4 @@ class _Streamer:
                 self._tell(token)
 
     def end(self) -> None:
-        """Do nothing more."""
+        """Do nothing."""

@@ -31,15 +31,14 @@ class CompiledLayers:
     """Compiles the layers of ``network`` in place, for training, and measures the compilations until ``close``.
 
     Each layer's forward is compiled by itself (regional compilation): layers of one kind share their code, so that
-    warm-up does not grow with their number, and hooks, gradient checkpointing, the head and the loss stay outside.
-    Each shape gets code of its own, which depends on no shape seen before: so a resumed run rounds as before
-    (torch compiles 8 versions of a layer at most; a further shape runs uncompiled).
-    Names of parameters do not change. In evaluation and generation, where shapes differ from call to call, layers run
-    as they were. ``mode`` is default, reduce-overhead or max-autotune of ``torch.compile``; ``device`` a device type.
-    ``graphs``, ``recompiles`` (code that was compiled again for other shapes or values) and ``seconds`` are those of
-    this process so far. Compiled code of earlier runs in the process is forgotten, as torch bounds how often one
-    function may be compiled. Raises ``ConfigurationError`` for another mode, a network without layers, or a machine
-    without the compiler that torch needs.
+    warm-up does not grow with their number; hooks, gradient checkpointing, the head and the loss are not compiled. Each
+    shape gets its own code, independent of earlier shapes, so a resumed run rounds as before (torch compiles 8 versions
+    of a layer at most; a further shape runs uncompiled). Names of parameters do not change. In evaluation and
+    generation, where shapes differ from call to call, layers run as they were. ``mode`` is default, reduce-overhead or
+    max-autotune of ``torch.compile``; ``device`` a device type. ``graphs``, ``recompiles`` (code that was compiled
+    again for other shapes or values) and ``seconds`` are those of this process so far. Compiled code of earlier runs in
+    the process is forgotten, as torch bounds how often one function may be compiled. Raises ``ConfigurationError`` for
+    another mode, a network without layers, or a machine without the compiler that torch needs.
     """
 
     def __init__(self, network: nn.Module, mode: str, device: str) -> None:
@@ -62,8 +61,8 @@ class CompiledLayers:
         callback_handler.register_end_callback(self._end)
 
     def close(self) -> None:
-        """Count no longer."""
-        if self._start in callback_handler.start_callbacks:  # anybody's torch.compiler.reset takes them away
+        """Stop counting."""
+        if self._start in callback_handler.start_callbacks:  # any call of torch.compiler.reset removes them
             callback_handler.remove_start_callback(self._start)
         if self._end in callback_handler.end_callbacks:
             callback_handler.remove_end_callback(self._end)
@@ -90,7 +89,7 @@ def _compile(layer: nn.Module, mode: str) -> None:
         if not layer.training:
             return eager(*arguments, **options)
         if beneath is not None and layer.gradient_checkpointing:
-            again: Any = layer._gradient_checkpointing_func  # noqa: SLF001  what transformers itself calls
+            again: Any = layer._gradient_checkpointing_func  # noqa: SLF001 transformers itself calls it
             return again(partial(compiled, **options), *arguments)
         return compiled(*arguments, **options)
 
