@@ -1,1 +1,1 @@
-"""Code that the adapters of several ports share; it knows no port's adapter."""
+"""Code shared by the adapters of several ports; it depends on none of them."""

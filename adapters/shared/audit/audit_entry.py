@@ -32,12 +32,12 @@ _MEMBERS: Mapping[str, type | UnionType] = {
 
 
 class MalformedEntryError(Exception):
-    """A line is not what was written, in the words that complete "line N ..."."""
+    """A line differs from the one that was written; the message completes "line N ..."."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What a line says; ``previous`` is the hash of the line before, None in the first one, whose sequence is 1."""
+    """The content of a line; ``previous`` is the hash of the line before, None in the first, whose sequence is 1."""
 
     sequence: int
     time: str
@@ -50,9 +50,9 @@ class AuditEntry:
 def new_line(
     event: str, details: Mapping[str, Any], *, after: AuditEntry | None, key: bytes | None
 ) -> tuple[bytes, AuditEntry]:
-    """Return the line of ``event``, now, that continues ``after``, and what it says.
+    """Return the line of ``event``, at the present time, that continues ``after``, and its content.
 
-    ``details`` must be what JSON can hold, without not-a-number and infinities.
+    ``details`` must be JSON values without NaN and infinities.
     """
     record: dict[str, Any] = {
         "sequence": after.sequence + 1 if after else 1,
@@ -67,7 +67,7 @@ def new_line(
 
 
 def read_line(line: bytes, key: bytes | None) -> AuditEntry:
-    """Return what ``line`` says, or raise ``MalformedEntryError`` if its hash is not that of its bytes."""
+    """Return the content of ``line``; raise ``MalformedEntryError`` if its hash does not match its bytes."""
     start, mark, stated = line.rpartition(_MARK)
     body = start + b"}"
     digest = _hash(body, key)
@@ -79,7 +79,7 @@ def read_line(line: bytes, key: bytes | None) -> AuditEntry:
         if is_one and all(isinstance(record[name], kind) for name, kind in _MEMBERS.items()):
             return AuditEntry(**record, hash=digest)
     except (ValueError, RecursionError):
-        pass  # whoever has no key to protect the chain can give any line its hash
+        pass  # without a key anybody can compute the hash of a forged line
     msg = "is not a valid entry, although its hash is right: it was forged"
     raise MalformedEntryError(msg)
 

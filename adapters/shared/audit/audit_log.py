@@ -30,12 +30,12 @@ _BLOCK = 1 << 16
 class AuditLog:
     """Appends to the audit file ``path``; opening it makes this object its only writer until ``close``.
 
-    An entry is durable when ``append`` returns. If it cannot be made so, nothing of it stays, and the next ``append``
-    tries the file anew. A last line without an end, which a crash left, is replaced by an entry ``TornEndCut`` with the
-    number of its bytes, in one move. With ``key``, 32 bytes, nobody can write entries who does not have it; a file is
-    written with one key, or with none, from its first line on.
-    Raises ``StateError`` if another writer has the file, if the disk refuses, if the last line is not sound, or if the
-    file or its folder belongs to another user. Other lines are not looked at: ``verify_chain`` does that.
+    An entry is durable when ``append`` returns. If that fails, the entry is removed, and the next ``append`` tries
+    again. An incomplete last line, left by a crash, is atomically replaced by an entry ``TornEndCut`` with the number
+    of its bytes. With ``key``, 32 bytes, only its owners can write entries; a file is written with one key, or with
+    none, from its first line on.
+    Raises ``StateError`` if another process writes the file, the disk refuses, the last line is not valid, or the file
+    or its folder belongs to another user. Other lines are not checked: ``verify_chain`` does that.
     """
 
     def __init__(self, path: Path, *, key: bytes | None = None) -> None:
@@ -46,7 +46,7 @@ class AuditLog:
         self._attempt_to_open()
 
     def append(self, event: str, details: Mapping[str, Any]) -> str:
-        """Add an entry and return its hash; whoever keeps that elsewhere can tell later if lines were taken away."""
+        """Add an entry and return its hash, which, stored elsewhere, shows later whether lines were removed."""
         if self._file < 0:
             self._attempt_to_open()
         last, end = self._state
@@ -59,7 +59,7 @@ class AuditLog:
             os.fsync(self._file)
             self._state = (entry, end + len(line))
         except BaseException as error:
-            with suppress(OSError):  # what cannot be taken back is a torn end for the next one who opens the file
+            with suppress(OSError):  # what cannot be removed is an incomplete line for the next writer
                 os.ftruncate(self._file, self._state[1])
             self.close()
             if isinstance(error, OSError):
@@ -69,12 +69,12 @@ class AuditLog:
         return entry.hash
 
     def mend(self) -> None:
-        """Replace the torn end of an entry that could neither be added nor taken back; raises ``StateError``."""
+        """Replace the incomplete line of an entry that could be neither added nor removed; raises ``StateError``."""
         if self._file < 0:
             self._attempt_to_open()
 
     def close(self) -> None:
-        """Let another writer have the file; twice is harmless, and a later ``append`` opens it again."""
+        """Release the file for another writer; may be called twice, and a later ``append`` opens it again."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -159,7 +159,7 @@ def _check_owner(path: Path, file: int) -> None:
 
 
 def _start_of_line(file: int, end: int) -> int:
-    """Return the place behind the last line end before ``end``."""
+    """Return the offset after the last line end before ``end``."""
     while end:
         start = max(0, end - _BLOCK)
         newline = os.pread(file, end - start, start).rfind(b"\n")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ChainFlaw(StrEnum):
-    """What is wrong with a line."""
+    """The kinds of defects of a line."""
 
     CHANGED = "changed"
     TORN = "torn"
@@ -27,7 +27,7 @@ class ChainFlaw(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokenLine:
-    """The first line, counted from 1, that is not the one that was written there; ``reason`` completes "line N ..."."""
+    """The first line, counted from 1, that differs from the written one; ``reason`` completes "line N ..."."""
 
     line: int
     flaw: ChainFlaw
@@ -36,7 +36,7 @@ class BrokenLine:
 
 @dataclass(frozen=True, slots=True)
 class ChainReport:
-    """The entries before the first broken line: how many, the times of the first and last, the hash of the last."""
+    """The entries before the first broken line: their number, the times of the first and last, the hash of the last."""
 
     num_entries: int = 0
     first_time: str | None = None
@@ -46,10 +46,10 @@ class ChainReport:
 
 
 def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = None) -> ChainReport:
-    """Read the audit file ``path`` and return how far it is sound; memory holds one line.
+    """Read the audit file ``path`` and return how far it is valid; memory holds one line.
 
-    Without ``key`` anybody can have written the whole file anew, and with or without it whole lines may have been cut
-    off the end: only ``holding``, the hash of an entry that must be there, shows either. Raises ``OSError``.
+    Without ``key`` the whole file may have been forged, and with or without it whole lines may have been removed at the
+    end: only ``holding``, the hash of an entry that must exist, reveals either. Raises ``OSError``.
     """
     first: AuditEntry | None = None
     last: AuditEntry | None = None
@@ -78,7 +78,7 @@ def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = 
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield lines with their ends; one that is too long in parts."""
+    """Yield lines with their ends; a line that is too long comes in parts."""
     while line := file.readline(LONGEST_LINE):
         yield line
 

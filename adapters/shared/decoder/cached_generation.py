@@ -16,14 +16,14 @@ class CachedForward(Protocol):
     """A network whose forward accepts the keys and values of earlier tokens and returns them with the new ones."""
 
     def __call__(self, input_ids: Tensor, position_ids: Tensor, *, use_cache: bool, past_key_values: Any) -> Any:
-        """Return logits (rows, length, vocabulary) and what the next call gets as ``past_key_values``."""
+        """Return logits (rows, length, vocabulary) and the ``past_key_values`` of the next call."""
 
 
 class Streamer(Protocol):
     """A streamer in the sense of transformers."""
 
     def put(self, tokens: Tensor) -> None:
-        """Take the prompt, the first time, or new tokens."""
+        """Receive the prompt in the first call, later new tokens, int64 (rows, length)."""
 
 
 @torch.no_grad()
@@ -39,7 +39,7 @@ def generate(
     streamer: Streamer | None = None,
     **sampling: float,
 ) -> Tensor:
-    """Return ``input_ids``, int64 (rows, length), and new tokens until each row has ended or is long enough.
+    """Return ``input_ids``, int64 (rows, length), with new tokens until each row ends or has ``max_new_tokens``.
 
     A row that ended is filled with ``pad_token_id``. Draws are those of transformers for the same logits and state of
     torch's generator; ``sampling`` are the options of ``draw``. ``streamer`` gets the prompt, and new tokens as
@@ -68,9 +68,9 @@ def generate(
 
 
 def draw(logits: Tensor, *, temperature: float = 1.0, top_k: float = 0, top_p: float = 1.0) -> Tensor:
-    """Return one id a row, int64 (rows,), drawn by ``logits``, fp32 (rows, vocabulary).
+    """Return one id per row, int64 (rows,), drawn by ``logits``, fp32 (rows, vocabulary).
 
-    Only the ``top_k`` likeliest (0: all) are kept, and of these the fewest whose probabilities reach ``top_p``
+    Only the ``top_k`` likeliest (0: all) are eligible, and of these the fewest whose probabilities reach ``top_p``
     (Holtzman et al., 2020).
     """
     logits = logits / temperature

@@ -45,9 +45,9 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 def shape_of(given: Mapping[str, Any]) -> DecoderShape:
-    """Return the shape that flat fields describe; what they leave out is a Llama's.
+    """Return the shape that flat fields describe; omitted fields are those of a Llama.
 
-    Raises ``ConfigurationError`` if a field is unknown, missing or fits no other.
+    Raises ``ConfigurationError`` if a field is unknown, missing or inconsistent with the others.
     """
     _check_known(given, {*_REQUIRED, *_DEFAULTS}, "model")
     if missing := [name for name in _REQUIRED if given.get(name) is None]:
@@ -73,7 +73,7 @@ def shape_of(given: Mapping[str, Any]) -> DecoderShape:
 
 
 def fields_of(shape: DecoderShape) -> dict[str, Any]:
-    """Return the flat fields of ``shape``, all of them: ``shape_of`` makes an equal shape of them."""
+    """Return all flat fields of ``shape``, of which ``shape_of`` makes an equal shape."""
     scaling = shape.positions.scaling
     return {
         "vocab_size": shape.vocabulary_size,
@@ -98,7 +98,7 @@ def fields_of(shape: DecoderShape) -> dict[str, Any]:
 
 
 def value_of(kind: type[Value], given: Mapping[str, Any], where: str) -> Value:
-    """Return the value that ``given`` describes; raises ``ConfigurationError`` over a field that is not one of it."""
+    """Return the value that ``given`` describes; raises ``ConfigurationError`` for unknown or missing fields."""
     names = list(kind.__dataclass_fields__)
     _check_known(given, names, where)
     try:

@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 class Attention(ABC):
     """Causal attention within documents.
 
-    ``separate`` is called once a forward pass and ``attend`` once a layer, with what ``separate`` returned: a mask, a
-    block mask, the ends of documents, or whatever the implementation needs to keep them apart.
+    ``separate`` is called once per forward pass and ``attend`` once per layer, with the result of ``separate``: a mask,
+    a block mask, the ends of documents, or any other value by which the implementation separates documents.
     """
 
     @abstractmethod
     def separate(self, position_ids: Tensor, *, is_packed: bool | None) -> Any:
-        """Return what keeps documents apart whose tokens have ``position_ids``, int64 (rows, length), from 0 on.
+        """Return the value that separates the documents with ``position_ids``, int64 (rows, length), from 0 on.
 
-        ``is_packed`` is whether any row holds more than one; None leaves it to the implementation to find out or to
-        assume it, without waiting for an accelerator.
+        ``is_packed`` is whether any row holds several documents; with None the implementation finds out or assumes so,
+        without waiting for an accelerator.
         """
 
     @abstractmethod
     def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
-        """Return the values that each query attends to, as ``query``: (rows, heads, length, head size).
+        """Return the attention outputs, with dtype and shape of ``query``: (rows, heads, length, head size).
 
         ``key`` and ``value`` may have fewer heads, each of which then serves several query heads in a row.
         """
@@ -55,7 +55,7 @@ class SdpaAttention(Attention):
     @override
     def separate(self, position_ids: Tensor, *, is_packed: bool | None) -> Tensor | None:
         if is_packed is None:
-            # asking an accelerator would stall it, and asking while compiling would cut the graph
+            # reading from an accelerator would stall it, and reading while compiling would break the graph
             can_ask = position_ids.device.type == "cpu" and not torch.compiler.is_compiling()
             is_packed = not can_ask or bool((position_ids[:, 1:] == 0).any())
         if not is_packed:
@@ -67,7 +67,7 @@ class SdpaAttention(Attention):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, documents: Any, *, dropout: float) -> Tensor:
         sharing = query.shape[1] // key.shape[1]
         if sharing > 1 and documents is not None and query.device.type != "cpu":
-            # with a mask, torch's fast kernels on accelerators know no shared heads: it would hold all weights
+            # with a mask, torch's fast kernels on accelerators do not support shared heads and store all weights
             key, value = (tensor.repeat_interleave(sharing, dim=1) for tensor in (key, value))
             sharing = 1
         return scaled_dot_product_attention(
@@ -85,8 +85,8 @@ class SdpaAttention(Attention):
 class VarlenAttention(Attention):
     """torch's kernel for rows of documents on GPUs in half precision, elsewhere one document after the other.
 
-    Its ``documents`` are where they end in the flattened rows, int32, from 0 on, and a row's length, which none
-    exceeds; to know how many there are, an accelerator is waited for once a forward pass.
+    Its ``documents`` are their ends in the flattened rows, int32 (documents + 1,), from 0 on, and a row's length, which
+    none exceeds; their number requires one wait for the accelerator per forward pass.
     """
 
     @override
@@ -107,14 +107,14 @@ class VarlenAttention(Attention):
         return found.transpose(1, 2)
 
 
-_PLAIN = nn.Identity()  # a module that asks nothing special of its attention
+_PLAIN = nn.Identity()  # a module without special demands on its attention
 ATTENTIONS: Mapping[str, Attention] = MappingProxyType({"sdpa": SdpaAttention(), "varlen": VarlenAttention()})
 
 
 def choose_attention(wanted: str) -> Attention:
-    """Return the first implementation that there is of ``wanted``, names joined by commas; ``auto`` is sdpa.
+    """Return the first known implementation in ``wanted``, names joined by commas; ``auto`` is sdpa.
 
-    Raises ``ConfigurationError`` if there is none.
+    Raises ``ConfigurationError`` if none is known.
     """
     for name in wanted.split(","):
         if name in ATTENTIONS or name == "auto":
@@ -124,5 +124,5 @@ def choose_attention(wanted: str) -> Attention:
 
 
 def document_numbers(position_ids: Tensor) -> Tensor:
-    """Return which document of its row each token belongs to, int64 (rows, length): each position 0 begins one."""
+    """Return the number of each token's document in its row, int64 (rows, length): each position 0 begins one."""
     return (position_ids == 0).cumsum(dim=1)

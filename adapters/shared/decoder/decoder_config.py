@@ -24,18 +24,18 @@ class DecoderConfig:
 
     @property
     def model_type(self) -> str:
-        """Return the Hugging Face name of the models that compute the same, or ``holdfast_decoder``."""
+        """Return the Hugging Face name of the equivalent models, or ``holdfast_decoder``."""
         family = family_of(self.shape)
         return OWN_TYPE if family is None else family.model_type
 
     @property
     def vocab_size(self) -> int:
-        """Return how many ids are embedded."""
+        """Return the number of embedded ids."""
         return self.shape.vocabulary_size
 
     @property
     def hidden_size(self) -> int:
-        """Return the numbers of a token between layers."""
+        """Return the width of the hidden states."""
         return self.shape.hidden_size
 
     @property
@@ -45,16 +45,16 @@ class DecoderConfig:
 
     @property
     def max_position_embeddings(self) -> int:
-        """Return how many positions there are."""
+        """Return the number of positions."""
         return self.shape.positions.longest
 
     @property
     def tie_word_embeddings(self) -> bool:
-        """Return whether the embedding also predicts."""
+        """Return whether embedding and output matrix are the same."""
         return self.shape.tied
 
     def to_json_string(self) -> str:
-        """Return the config.json that stands beside the weights; Hugging Face's own where it has such a model."""
+        """Return the config.json for the weights, in Hugging Face's form if it has an equivalent model."""
         family = family_of(self.shape)
         if family is None:
             described = {**fields_of(self.shape), "dropout": asdict(self.dropout)}

@@ -11,10 +11,10 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """How rotary frequencies are stretched to reach further than the positions they were trained on.
+    """The scaling of rotary frequencies for more positions than those of the training.
 
     ``linear`` divides all of them by ``factor`` (Chen et al., 2023, arXiv:2306.15595); ``llama3`` only those that turn
-    less than ``low_freq_factor`` times within the original positions, gliding to none at ``high_freq_factor`` turns
+    less than ``low_freq_factor`` times within the original positions, fading out at ``high_freq_factor`` turns
     (Llama 3.1, as transformers computes it).
     """
 
@@ -36,7 +36,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class PositionShape:
-    """How a token knows its place: ``rope`` turns queries and keys (Su et al., 2021), ``learned`` adds a vector."""
+    """The kind of positions: ``rope`` rotates queries and keys (Su et al., 2021), ``learned`` adds a vector."""
 
     kind: str
     longest: int
@@ -76,7 +76,7 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class MlpShape:
-    """Two matrices around an activation, or three where it is ``gated`` (SwiGLU with silu; Shazeer, 2020)."""
+    """Two matrices around an activation, or three if it is ``gated`` (SwiGLU with silu; Shazeer, 2020)."""
 
     width: int
     activation: str = "silu"
@@ -104,7 +104,7 @@ class NormShape:
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Shares of numbers that training drops behind embeddings, in attention's weights, and before each addition."""
+    """Dropout rates after the embeddings, in the attention weights, and before each residual addition."""
 
     embedding: float = 0.0
     attention: float = 0.0
@@ -118,7 +118,7 @@ class Dropout:
 
 @dataclass(frozen=True, slots=True)
 class DecoderShape:
-    """All that decides which weights a decoder has and what it computes; ``tied`` predicts with the embedding."""
+    """The complete shape of a decoder and its computation; ``tied`` uses the embedding as output matrix."""
 
     vocabulary_size: int
     hidden_size: int
@@ -140,7 +140,7 @@ class DecoderShape:
 
 
 def require_count(name: str, value: object) -> None:
-    """Raise ``ConfigurationError`` if ``value`` of the setting ``name`` is no whole number from 1 on."""
+    """Raise ``ConfigurationError`` unless ``value`` of the setting ``name`` is a whole number of at least 1."""
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     _require(is_count, name, value, "a whole number, at least 1")
 

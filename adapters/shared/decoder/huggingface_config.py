@@ -1,4 +1,4 @@
-"""Converts between a decoder's shape and the configuration of the Hugging Face model that computes the same."""
+"""Converts between a decoder's shape and the configuration of the equivalent Hugging Face model."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SCALING = ("factor", "low_freq_factor", "high_freq_factor", "original_max_posit
 
 
 class Family(ABC):
-    """A model class of Hugging Face; ``fixed`` are the settings, as flat fields, that its models cannot choose."""
+    """A model class of Hugging Face; ``fixed`` are the flat fields that its models cannot choose."""
 
     model_type: str
     architecture: str
 
     @abstractmethod
     def fixed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields that this class fixes, given the others."""
+        """Return the fields that this class fixes, given the other fields."""
 
     @abstractmethod
     def describe(self, shape: DecoderShape, dropout: Dropout) -> dict[str, Any]:
@@ -41,17 +41,17 @@ class Family(ABC):
 
     @abstractmethod
     def read(self, config: Mapping[str, Any]) -> tuple[DecoderShape, Dropout]:
-        """Return what ``config``, defaults included, describes; raises ``ConfigurationError`` if a decoder cannot."""
+        """Return the shape in ``config``, defaults included; raises ``ConfigurationError`` if it is not supported."""
 
     def obstacles(self, shape: DecoderShape) -> dict[str, Any]:
-        """Return the settings in which ``shape`` differs from all models of this class, with the values these have."""
+        """Return the fields in which ``shape`` differs from all models of this class, with the models' values."""
         fields = fields_of(shape)
         return {name: value for name, value in self.fixed(fields).items() if fields[name] != value}
 
 
 @final
 class LlamaFamily(Family):
-    """``LlamaForCausalLM``; of dropout it has only that of attention."""
+    """``LlamaForCausalLM``; its only dropout is that of attention."""
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
@@ -59,7 +59,7 @@ class LlamaFamily(Family):
     @override
     def fixed(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         fixed = {"positions": "rope", "norm": "rmsnorm", "gated": True}
-        # transformers wants it even where head_dim says all
+        # transformers requires it even if head_dim is given
         is_even = fields["hidden_size"] % fields["num_attention_heads"] == 0
         return fixed if is_even else fixed | {"head_dim": "hidden_size / num_attention_heads"}
 
@@ -174,18 +174,18 @@ FAMILIES = (LlamaFamily(), Starcoder2Family(), Gpt2Family())
 
 
 def family_of(shape: DecoderShape) -> Family | None:
-    """Return the Hugging Face class whose models compute what ``shape`` does, if there is one."""
+    """Return the Hugging Face class that computes the same as ``shape``, None if there is none."""
     return next((family for family in FAMILIES if not family.obstacles(shape)), None)
 
 
 def check_exportable(shape: DecoderShape) -> None:
-    """Raise ``ConfigurationError`` with the settings in the way if no class of Hugging Face computes ``shape``."""
+    """Raise ``ConfigurationError`` with the conflicting settings if no class of Hugging Face computes ``shape``."""
     if (obstacle := obstacle_to_export(shape)) is not None:
         raise ConfigurationError(obstacle)
 
 
 def obstacle_to_export(shape: DecoderShape) -> str | None:
-    """Return in words the settings in the way if no class of Hugging Face computes ``shape``."""
+    """Return a sentence with the conflicting settings if no class of Hugging Face computes ``shape``, else None."""
     found = [(family, family.obstacles(shape)) for family in FAMILIES]
     nearest, obstacles = min(found, key=lambda pair: (len(pair[1]), "positions" in pair[1]))
     if not obstacles:

@@ -40,8 +40,8 @@ class Logits(NamedTuple):
 class DecoderModel(nn.Module):
     """The embeddings, layers and final norm.
 
-    In training each ``gradient_checkpointing_every``-th layer, from the first on, is computed again in the backward
-    pass and keeps only its input until then; 0 keeps everything.
+    In training each ``gradient_checkpointing_every``-th layer, from the first on, stores only its input and is
+    recomputed in the backward pass; 0 stores everything.
     """
 
     def __init__(self, shape: DecoderShape, dropout: Dropout, attention: Attention) -> None:
@@ -68,8 +68,8 @@ class DecoderModel(nn.Module):
     ) -> DecoderOutput:
         """Return the hidden states of ``input_ids``; both ids int64 (rows, length), positions 0 where documents begin.
 
-        ``is_packed`` says whether any row holds several documents, for those who know it: on an accelerator None
-        assumes it. With ``use_cache`` rows are one document, and ``past_key_values`` are those of its earlier tokens.
+        ``is_packed`` is whether any row holds several documents; on an accelerator None assumes so. With ``use_cache``
+        rows are one document, and ``past_key_values`` are those of its earlier tokens.
         """
         kept = (past_key_values or [KVCache() for _ in self.layers]) if use_cache else None
         context = self._context(position_ids, is_packed=is_packed, keeps=use_cache)
@@ -86,7 +86,7 @@ class DecoderModel(nn.Module):
         return DecoderOutput(self.norm(hidden), kept)
 
     def _context(self, position_ids: Tensor, *, is_packed: bool | None, keeps: bool) -> LayerContext:
-        # other implementations need not know queries that are fewer than keys
+        # other implementations need not support fewer queries than keys
         attention = SdpaAttention() if keeps else self._attention
         documents = attention.separate(position_ids, is_packed=False if keeps else is_packed)
         turned = None
@@ -111,28 +111,28 @@ class DecoderNetwork(nn.Module):
 
     @override
     def forward(self, input_ids: Tensor, position_ids: Tensor, **options: Any) -> Logits:
-        """Return the logits of the next tokens; arguments are those of ``DecoderModel``."""
+        """Return the logits of the next tokens, (rows, length, vocabulary); arguments as in ``DecoderModel``."""
         hidden, kept = self.model(input_ids, position_ids, **options)
         return Logits(self.lm_head(hidden), kept)
 
     def tie_weights(self) -> None:
-        """Make embedding and prediction one matrix where the shape says so; call it when tensors were replaced."""
+        """Share one matrix between embedding and output if the shape is tied; call it after tensors were replaced."""
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     @property
     def base_model(self) -> DecoderModel:
-        """Return the model without the matrix that predicts."""
+        """Return the model without the output matrix."""
         return self.model
 
     @property
     def device(self) -> torch.device:
-        """Return where the weights lie."""
+        """Return the device of the weights."""
         return self.model.embed_tokens.weight.device
 
     @property
     def gradient_checkpointing_every(self) -> int:
-        """Return which layers are computed again in the backward pass: each n-th, or none if 0."""
+        """Return n if each n-th layer is recomputed in the backward pass, 0 if none is."""
         return self.model.gradient_checkpointing_every
 
     @gradient_checkpointing_every.setter
@@ -144,7 +144,7 @@ class DecoderNetwork(nn.Module):
         return self.model.embed_tokens
 
     def get_output_embeddings(self) -> nn.Linear:
-        """Return the matrix that predicts."""
+        """Return the output matrix."""
         return self.lm_head
 
     def generate(self, input_ids: Tensor, **options: Any) -> Tensor:
@@ -159,5 +159,5 @@ class DecoderNetwork(nn.Module):
         """Return the ``tensors`` of the Hugging Face model that ``config`` names as this network's."""
         ours = from_huggingface(self.config.model_type, tensors)
         if self.config.tie_word_embeddings:
-            ours.pop("lm_head.weight", None)  # some files hold the one matrix twice
+            ours.pop("lm_head.weight", None)  # some files contain the tied matrix twice
         return ours

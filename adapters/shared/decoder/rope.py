@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def rotation(position_ids: Tensor, positions: PositionShape, head_size: int) -> Rotation:
     """Return cosines and sines for ``rotate``, fp32 (rows, 1, length, head size).
 
-    They are computed anew each time: a buffer would be rounded with the weights when an engine turns these to bf16.
+    They are recomputed each time: a buffer would be rounded with the weights when an engine converts these to bf16.
     """
     exponents = torch.arange(0, head_size, 2, dtype=torch.float32, device=position_ids.device) / head_size
     frequencies = 1.0 / positions.theta**exponents
@@ -30,7 +30,7 @@ def rotation(position_ids: Tensor, positions: PositionShape, head_size: int) -> 
 
 
 def rotate(heads: Tensor, by: Rotation) -> Tensor:
-    """Return ``heads``, (rows, heads, length, head size), with number i and number i + half turned as a pair."""
+    """Return ``heads``, (rows, heads, length, head size), with elements i and i + head size / 2 rotated as a pair."""
     cosines, sines = by
     first, second = heads.chunk(2, dim=-1)
     return (heads * cosines + torch.cat((-second, first), dim=-1) * sines).to(heads.dtype)

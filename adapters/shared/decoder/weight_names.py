@@ -36,7 +36,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 _JOINT = ".attn.c_attn."
 _PARTS = tuple(f".self_attn.{part}_proj." for part in "qkv")
 _TRANSPOSED = re.compile(r"\.(c_attn|c_proj|c_fc)\.weight$")
-# what older files hold besides weights; each is computed from the configuration
+# entries of older files besides weights; each follows from the configuration
 _NO_WEIGHTS = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(bias|masked_bias))$")
 
 

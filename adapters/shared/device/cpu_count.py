@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _ROOT = Path("/")
-_FIRST, _UNIFIED = ("cpu", "cpu,cpuacct", "cpuacct,cpu"), ("", "unified")  # where the two versions are mounted
+_FIRST, _UNIFIED = ("cpu", "cpu,cpuacct", "cpuacct,cpu"), ("", "unified")  # mount points of the two versions
 
 
 def usable_cpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many processors each rank on this machine may keep busy: its share of affinity and quota, at least 1.
+    """Return the number of processors for each rank on this machine: its share of affinity and quota, at least 1.
 
     A quota of one and a half counts as two. ``root`` is where ``proc`` and ``sys`` are mounted.
     """
@@ -24,7 +24,7 @@ def usable_cpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ)
 
 
 def allowed_cpus() -> int:
-    """Return on how many processors the system lets this process run, however much of their time it gets."""
+    """Return the number of processors on which this process may run, whatever its quota of their time."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
@@ -41,7 +41,7 @@ def _quotas(root: Path) -> Iterator[float]:
 
 
 def _groups(file: Path) -> Iterator[tuple[int, PurePosixPath]]:
-    """Yield the control groups of version 1 and 2 that can limit this process, relative to where they are mounted."""
+    """Yield the control groups of version 1 and 2 that can limit this process, relative to their mount points."""
     try:
         lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:  # a system without them

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CGROUP, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 LIMITS = "memory.max", "memory.limit_in_bytes"
-_COUNTS = {  # by the name of the limit: what is in use, and what of that the kernel drops first
+_COUNTS = {  # by the name of the limit: the memory in use, and the part of it that the kernel frees first
     LIMITS[0]: ("memory.current", "inactive_file"),
     LIMITS[1]: ("memory.usage_in_bytes", "total_inactive_file"),
 }
@@ -56,7 +56,7 @@ def _own_groups(cgroup: Path, membership: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _rooms(cgroup: Path, membership: Path) -> Iterator[tuple[int, int]]:
-    """Yield what is free and the whole, of the machine and of each control group with a limit below the machine's."""
+    """Yield free and total bytes of the machine and of each control group with a limit below the machine's."""
     memory = psutil.virtual_memory()
     yield memory.available, memory.total
     for folder, name in dict.fromkeys(groups_of_memory(cgroup, membership)):
@@ -71,7 +71,7 @@ def _rooms(cgroup: Path, membership: Path) -> Iterator[tuple[int, int]]:
 
 
 def give_back_freed() -> None:
-    """Return freed memory to the system where the C library, glibc, would cache it."""
+    """Return freed memory to the system, which the C library, glibc, would otherwise cache."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -17,7 +17,7 @@ _PEAK_OF_PROCESS = Path("/proc/self/clear_refs")  # "5" resets the peak of the r
 
 @final
 class GpuGauge:
-    """The GPU of this process, of which all that others do not hold may be taken, up to ``share`` of it."""
+    """The memory of this process's GPU in bytes; ``share`` of it may be used, less that of other processes."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -28,11 +28,11 @@ class GpuGauge:
         torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> int:
-        """Return the most that torch's allocator held."""
+        """Return the peak that torch's allocator reserved."""
         return torch.cuda.max_memory_reserved()
 
     def held(self) -> int:
-        """Return what is held now."""
+        """Return the bytes allocated now."""
         return torch.cuda.memory_allocated()
 
     def most(self) -> int:
@@ -44,7 +44,7 @@ class GpuGauge:
 
 @final
 class HostGauge:
-    """The host's memory, of which ``share`` of what is free may be taken: by machine, control group and RLIMIT_AS."""
+    """The host's memory in bytes; ``share`` of the free part may be used, by machine, control group and RLIMIT_AS."""
 
     def __init__(self, share: float) -> None:
         self._share = share
@@ -55,11 +55,11 @@ class HostGauge:
             _PEAK_OF_PROCESS.write_text("5")
 
     def peak(self) -> int:
-        """Return the most that the process had resident."""
+        """Return the peak resident size of the process."""
         return memory_bytes("cpu")
 
     def held(self) -> int:
-        """Return what is resident now."""
+        """Return the resident size now."""
         return int(psutil.Process().memory_info().rss)
 
     def most(self) -> int:
@@ -78,7 +78,7 @@ def gauge_of(device: str, share: float) -> GpuGauge | HostGauge:
 
 
 def memory_bytes(device: str) -> int:
-    """Return the GPU's peak allocation, or the process's peak resident size where there is no GPU."""
+    """Return the GPU's peak allocation, or the process's peak resident size without a GPU, in bytes."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -20,7 +20,7 @@ def host_room(num_processes: int = 1, *, cgroup: Path = CGROUP, membership: Path
     """Return the tightest room of this process, one of ``num_processes`` that share machine and control group.
 
     ``cgroup`` is where control groups are mounted, of version 2 or 1, and ``membership`` says which is this process's.
-    Swap counts as memory: what fits with it is slow, but it fits. What is in use by others counts as free.
+    Swap counts as memory, although it is slow. Memory used by other processes counts as free.
     """
     swap = psutil.swap_memory().total
     shared = [(psutil.virtual_memory().total + swap, "this machine has {} of memory")]
@@ -32,7 +32,7 @@ def host_room(num_processes: int = 1, *, cgroup: Path = CGROUP, membership: Path
 
 
 def gpu_room(num_bytes: int) -> MemoryCapacity:
-    """Return the room of a GPU with so many bytes."""
+    """Return the room of a GPU with ``num_bytes`` of memory."""
     return MemoryCapacity(num_bytes, f"the GPU has {shown_size(num_bytes)}")
 
 

@@ -16,9 +16,9 @@ _NEVER_OVERCOMMIT = "2"
 
 
 def has_room_for_threads(number: int, root: Path = _ROOT) -> bool:
-    """Return whether so many more threads leave half of each limit on threads free, and memory is not limited.
+    """Return whether ``number`` more threads leave half of each limit on threads free, and memory is not limited.
 
-    ``root`` is where ``proc`` and ``sys`` are mounted. What cannot be read limits nothing.
+    ``root`` is where ``proc`` and ``sys`` are mounted. Unreadable limits are ignored.
     """
     if any(
         resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
@@ -30,7 +30,7 @@ def has_room_for_threads(number: int, root: Path = _ROOT) -> bool:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield how many threads there are, and how many there may be: in each group, in the system, of this user."""
+    """Yield the number of threads and its limit: of each control group, of the system, of this user."""
     for group in _groups(root):
         used, limit = _text(group / "pids.current"), _text(group / "pids.max")
         if used.isdigit() and limit.isdigit():

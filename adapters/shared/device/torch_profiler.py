@@ -15,9 +15,9 @@ _ROWS = 30
 
 @final
 class TorchProfiler:
-    """Watches torch's operators, their time and their memory, and writes a Chrome trace and a table into ``folder``.
+    """Profiles the time and memory of torch's operators, and writes a Chrome trace and a table into ``folder``.
 
-    It is to be started, stepped and stopped in the thread that trains.
+    Call all methods in the training thread.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,14 +25,14 @@ class TorchProfiler:
         self._profile: profile | None = None
 
     def start(self, step: int) -> None:
-        """Begin to watch with ``step``; torch allows one profiler at a time in a process."""
+        """Start profiling with ``step``; torch allows one profiler at a time in a process."""
         # without a schedule torch does not mark steps
         self._profile = profile(schedule=lambda _: ProfilerAction.RECORD, profile_memory=True)
         self._profile.step_num = step
         self._profile.start()
 
     def step(self) -> None:
-        """Let the trace show that a step has ended and the next one begins."""
+        """Mark the end of a step and the beginning of the next in the trace."""
         assert self._profile is not None, "step needs a profiler that was started"
         self._profile.step()
 
@@ -49,7 +49,7 @@ class TorchProfiler:
 
 
 def _tables(seen: profile) -> str:
-    """Return the dearest operators in two tables, by their own time and by their own memory."""
+    """Return the most expensive operators in two tables, by their own time and by their own memory."""
     operators = seen.key_averages()
     place = "device" if torch.cuda.is_available() else "cpu"
     columns = {"time": f"self_{place}_time_total", "memory": f"self_{place}_memory_usage"}

@@ -29,7 +29,7 @@ _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
 def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardCipher | None = None) -> None:
     """Write ``arrays`` to ``path``, durably, as a safetensors file with a hash of them, encrypted by ``cipher``.
 
-    Where several do so at once, one of them wins. Raises ``OSError``; the folder above must be there.
+    Of several simultaneous calls one wins. Raises ``OSError``; the parent folder must exist.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     with folder.draft() as draft:
@@ -42,9 +42,9 @@ def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardC
 
 
 def load_arrays(path: Path, cipher: ShardCipher | None = None, *, verify: bool) -> Arrays:
-    """Return what ``store_arrays`` wrote to ``path``, as read-only views of one memory map, or of what was decrypted.
+    """Return the arrays in ``path``, as read-only views of one memory map, or of the decrypted bytes.
 
-    Raises ``OSError``, and ``CorruptTokensError`` for a torn file or, with ``verify``, for other bytes.
+    Raises ``OSError``, and ``CorruptTokensError`` for a truncated file or, with ``verify``, for wrong bytes.
     """
     with path.open("rb") as file:
         mapped = map_file(file.fileno()) if cipher is None else memoryview(cipher.decrypt(path.name, file.read()))

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @final
 class DerivedArrayStore:
-    """Keeps arrays in files of ``folder``, at most ``max_open`` of them mapped, or decrypted, at a time."""
+    """Stores arrays in files of ``folder``; at most ``max_open`` of them are mapped, or decrypted, at a time."""
 
     def __init__(self, folder: TokenFolder, *, verify: bool, max_open: int) -> None:
         self._folder = folder
@@ -34,10 +34,10 @@ class DerivedArrayStore:
         self._verified: set[Path] = set()
 
     def get(self, path: Path, make: Callable[[], Arrays], cipher: ShardCipher | None = None) -> Arrays:
-        """Return the arrays in the file ``path``, made and stored, by ``cipher``, if they are not there or are damaged.
+        """Return the arrays in the file ``path``; if missing or damaged, make and store them, encrypted by ``cipher``.
 
-        Where the folder above is gone (its shard was evicted), they are made and not kept. Raises ``StateError`` for
-        what the disk refuses.
+        If the parent folder is gone (its shard was evicted), they are made but not stored. Raises ``StateError`` if
+        the disk refuses them.
         """
         arrays = self._recent.get(str(path))
         if arrays is None:

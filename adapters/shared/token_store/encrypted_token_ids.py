@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @final
 class EncryptedTokenIds:
-    """The ids in an encrypted file: a slice is decrypted when it is asked for, and is an array of its own.
+    """The ids in an encrypted file: a slice is decrypted on access, into a new array.
 
-    Usable from several threads; the file is open for as long as this object is held. A slice raises ``StateError``
-    if the file is no longer what it was.
+    Usable from several threads; the file stays open until this object is garbage-collected. A slice raises
+    ``StateError`` if the file has changed.
     """
 
     def __init__(self, file: EncryptedFile, dtype: np.dtype[np.unsignedinteger[Any]], folder: Path) -> None:

@@ -34,35 +34,35 @@ class TokenFileOperations(FileOperations):
                 rest = rest[file.write(rest) :]
 
     def replace_file(self, source: Path, target: Path) -> None:
-        """Move the file ``source`` to ``target``, at once, instead of a file that may be there."""
+        """Move the file ``source`` to ``target`` atomically, replacing an existing file."""
         source.replace(target)
 
 
 @final
 class CorruptTokensError(Exception):
-    """What lies on the disk is not what was written; the message says which file and how, to end a sentence with."""
+    """A file differs from what was written; the message is a clause with the file and the difference."""
 
 
 def safe_name(text: str) -> str:
-    """Return a name for a file or folder that is ``text``'s own: a hash, and the readable end of ``text``."""
+    """Return a unique name for a file or folder: a hash of ``text`` and its readable end."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[-_READABLE:].strip(".-")
     digest = blake3(text.encode("utf-8", "surrogatepass")).hexdigest(length=12)
     return f"{digest}-{readable}" if readable else digest
 
 
 def plain_name(text: str) -> str:
-    """Return ``text`` if any file system can bear it as a name, else its ``safe_name``."""
+    """Return ``text`` if it is a valid name on any file system, else its ``safe_name``."""
     return text if _PLAIN.fullmatch(text) else safe_name(text)
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of ``array`` as they lie in memory, copied only if they do not lie side by side."""
+    """Return the bytes of ``array`` in memory order, copied only if it is not contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
 def storing(what: str, where: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into a ``StateError`` that says what could not be stored, where, and what to do."""
+    """Turn an ``OSError`` into a ``StateError``: ``what`` could not be stored in ``where``, and the remedy."""
     try:
         yield
     except OSError as error:
@@ -72,7 +72,7 @@ def storing(what: str, where: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(what: str, where: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into a ``StateError`` that says what could not be read, where, and what to do."""
+    """Turn an ``OSError`` into a ``StateError``: ``what`` could not be read in ``where``, and the remedy."""
     try:
         yield
     except OSError as error:

@@ -12,7 +12,7 @@ V = TypeVar("V")
 
 @final
 class LruCache(Generic[K, V]):
-    """Keeps the ``size`` values that were asked for last; usable from several threads, as keys are strings."""
+    """Holds the ``size`` values used last; usable from several threads, as keys are strings."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -20,21 +20,21 @@ class LruCache(Generic[K, V]):
         self._lock = Lock()
 
     def get(self, key: K) -> V | None:
-        """Return the value of ``key``, if it is still kept."""
+        """Return the value of ``key``, None if it is not cached."""
         value = self._values.get(key)
         if value is not None:
             try:  # noqa: SIM105  neither that nor the lock, each as long as the rest: it is asked for each row
                 self._values.move_to_end(key)
-            except KeyError:  # let go of meanwhile
+            except KeyError:  # evicted meanwhile
                 pass
         return value
 
     def peek(self, key: K) -> V | None:
-        """Return the value of ``key``, if it is still kept, without counting that as asking."""
+        """Return the value of ``key``, None if it is not cached, without counting this as a use."""
         return self._values.get(key)
 
     def put(self, key: K, value: V) -> None:
-        """Keep ``value``, and let go of the one that was not asked for the longest."""
+        """Cache ``value``, and evict the least recently used one if necessary."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -42,6 +42,6 @@ class LruCache(Generic[K, V]):
                 self._values.popitem(last=False)
 
     def drop(self, key: K) -> None:
-        """Let go of the value of ``key``, if there is one."""
+        """Remove the value of ``key``, if it is cached."""
         with self._lock:
             self._values.pop(key, None)

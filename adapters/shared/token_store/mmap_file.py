@@ -1,4 +1,4 @@
-"""Memory maps that take no file descriptor, so that thousands may be held."""
+"""Memory maps without a file descriptor, so that thousands can exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 
 
 def map_file(descriptor: int) -> memoryview:
-    """Return the bytes of an open file, read-only; the descriptor may be closed, and the map goes with its last view.
+    """Return the bytes of an open file, read-only; the descriptor may be closed, and the map ends with its last view.
 
     Raises ``OSError``.
     """

@@ -39,9 +39,9 @@ _CHUNK = 1 << 20
 
 
 def read_manifest(files: FileOperations, folder: Path, encryption: ShardEncryption | None) -> ShardManifest:
-    """Return the manifest of the shard in ``folder``, the other files unread.
+    """Return the manifest of the shard in ``folder``, without reading the other files.
 
-    Raises ``FileNotFoundError`` where there is none, ``CorruptTokensError``, ``DataError`` for a later version,
+    Raises ``FileNotFoundError`` if there is none, ``CorruptTokensError``, ``DataError`` for a later version,
     ``StateError`` without the key, ``OSError``.
     """
     with files.open_file(folder / MANIFEST) as file:
@@ -49,7 +49,7 @@ def read_manifest(files: FileOperations, folder: Path, encryption: ShardEncrypti
 
 
 def read_name(files: FileOperations, folder: Path) -> str:
-    """Return the name of the shard in ``folder``, for which no key is needed; raises as ``read_manifest``."""
+    """Return the name of the shard in ``folder``, which needs no key; raises as ``read_manifest``."""
     with files.open_file(folder / MANIFEST) as file:
         return name_in(file.read())
 
@@ -70,7 +70,7 @@ def check_sizes(folder: Path, manifest: ShardManifest) -> None:
 def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) -> None:
     """Raise ``CorruptTokensError`` unless each file of the shard has the bytes that were written; about 1-2 GB/s.
 
-    It reads instead of mapping: a sector that cannot be read is then an ``OSError``, not the end of the process.
+    It does not map the files: a bad sector then raises ``OSError`` and does not end the process.
     """
     for name, digest in manifest.digests.items():
         hasher = blake3()
@@ -95,10 +95,10 @@ def _decrypted(file: FileIO, name: str, cipher: ShardCipher) -> Iterator[Buffer]
 
 
 def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
-    """Return the shard's tokens, whose ids pin it: no other process evicts it while they are held.
+    """Return the shard's tokens, whose ids pin it: no other process evicts it while they exist.
 
-    They are memory maps; of an encrypted shard the ids are decrypted as they are read, the others now.
-    Raises ``FileNotFoundError`` for a shard that is gone or on its way out.
+    They are memory maps; the ids of an encrypted shard are decrypted when read, its other arrays now.
+    Raises ``FileNotFoundError`` for a shard that is deleted or being deleted.
     """
     if manifest.cipher is not None:
         return _encrypted_tokens(folder, manifest, manifest.cipher)
@@ -118,7 +118,7 @@ def map_array(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def lock_to_evict(folder: Path) -> int | None:
-    """Return a descriptor that keeps others from opening the shard until it is closed; None while somebody uses it."""
+    """Return a descriptor that prevents opening the shard until it is closed; None if a process uses the shard."""
     try:
         descriptor = os.open(folder / TOKENS, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -154,7 +154,7 @@ def _map_pinned(path: Path, manifest: ShardManifest) -> NDArray[np.unsignedinteg
     try:
         if os.fstat(descriptor).st_size == 0:
             return np.zeros(0, manifest.dtype)
-        # this kind of map keeps a duplicate of the descriptor, and with it the lock, while anybody holds a part of it
+        # this kind of map keeps a duplicate of the descriptor, and with it the lock, until its last part is released
         return np.frombuffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ), manifest.dtype)
     finally:
         os.close(descriptor)

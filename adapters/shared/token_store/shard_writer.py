@@ -27,10 +27,10 @@ assert sys.byteorder == "little", "the files of tokens are little endian, and wr
 
 @final
 class ShardWriter:
-    """Writes parts into a new folder, holding a few MiB of them at a time; all is durable but the folder's own name.
+    """Writes parts into a new folder, with a few MiB in memory; all is durable except the folder's own name.
 
-    ``grown`` is told after each part how many bytes there are by now, and may stop it by raising. With ``cipher``
-    nothing reaches the disk that is not encrypted.
+    ``grown`` receives the number of bytes so far after each part, and may raise to stop the writing. With ``cipher``
+    only encrypted bytes reach the disk.
     """
 
     def __init__(
@@ -47,9 +47,9 @@ class ShardWriter:
         self._dtype: np.dtype[np.unsignedinteger] | None = None
 
     def write(self, name: str, parts: Iterable[Tokens], meta: Mapping[str, object]) -> ShardManifest:
-        """Write the shard ``name``; ``meta`` is read behind the last part.
+        """Write the shard ``name``; ``meta`` is read after the last part.
 
-        Raises ``StateError`` for what the disk refuses, and whatever the parts raise.
+        Raises ``StateError`` if the disk refuses it, and the exceptions of the parts.
         """
         what = f"the shard {name!r}"
         with storing(what, self._folder):

@@ -25,17 +25,16 @@ SCHEMA = 1
 
 @final
 class TokenFolder:
-    """A folder that holds nothing but what Holdfast wrote, shared by any number of processes.
+    """A folder with only files of Holdfast, shared by any number of processes.
 
-        holdfast-token-cache.json   says that all here is Holdfast's, and may be deleted by it
-        .tmp/                       what is being written or deleted; each entry is locked by its owner while that lives
-        .quarantine/                what was found damaged
-        .erased/                    a record of each dataset that was erased
+        holdfast-token-cache.json   the marker: Holdfast wrote everything here and may delete it
+        .tmp/                       writes and deletions in progress; each entry is locked by its process
+        .quarantine/                damaged shards
+        .erased/                    a record of each erased dataset
 
-    Nothing is created before ``prepare``. Methods raise ``OSError``, and ``ConfigurationError`` for a folder that holds
-    something and lacks the marker: somebody else's is neither written to nor deleted from. Locks are ``flock``s on the
-    folders themselves: none is left behind, whoever dies. All shards of a folder are encrypted, or none is: one of the
-    other kind is refused.
+    Nothing is created before ``prepare``. Methods raise ``OSError``, and ``ConfigurationError`` for a folder that has
+    content but no marker, which is never written to. Locks are ``flock``s on the folders themselves, so they end with
+    their process. Either all shards of a folder are encrypted or none; a shard of the other kind is refused.
     """
 
     def __init__(self, root: Path, files: TokenFileOperations, *, is_encrypted: bool = False) -> None:
@@ -47,7 +46,7 @@ class TokenFolder:
         self._is_prepared = False
 
     def check(self) -> bool:
-        """Return whether the folder is there and ours."""
+        """Return whether the folder has the marker; raises ``ConfigurationError`` if it has other content."""
         try:
             names = [path.name for path in self.root.iterdir()]
         except FileNotFoundError:
@@ -61,7 +60,7 @@ class TokenFolder:
         return False
 
     def prepare(self) -> None:
-        """Make what is missing, and delete what dead processes left half written."""
+        """Create the missing folders, and delete the unfinished writes of dead processes."""
         if self._is_prepared:
             return
         self._make(self.root)
@@ -76,17 +75,17 @@ class TokenFolder:
         self._is_prepared = True
 
     def make_folder(self, folder: Path) -> None:
-        """Make ``folder``, which may be there, and those above it within the root, durably."""
+        """Create ``folder``, if it does not exist, and its parents within the root, durably."""
         if folder.is_dir():
             return
         self.make_folder(folder.parent)
-        with contextlib.suppress(FileExistsError):  # another process was faster
+        with contextlib.suppress(FileExistsError):  # another process created it
             self.files.make_folder(folder)
         self.files.sync_folder(folder.parent)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes, and other threads, from counting and deleting meanwhile."""
+        """Prevent other processes and threads from counting and deleting within the block."""
         descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -96,7 +95,7 @@ class TokenFolder:
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[Path]:
-        """Give a new folder to write into; what is still there in the end is deleted. Raises ``StateError``."""
+        """Yield a new folder to write into, deleted at the end unless it was published. Raises ``StateError``."""
         path = self.drafts / uuid4().hex
         with storing("a draft", self.root), self.locked():
             self.files.make_folder(path)
@@ -123,7 +122,7 @@ class TokenFolder:
         return True
 
     def set_aside(self, path: Path) -> Path | None:
-        """Move what was found damaged into quarantine and return where it is now; None if it is gone meanwhile."""
+        """Move a damaged folder into quarantine and return its new path; None if it no longer exists."""
         target = self.quarantine / f"{path.parent.name[:60]}.{path.name}.{uuid4().hex[:8]}"
         self.make_folder(self.quarantine)
         try:
@@ -134,7 +133,7 @@ class TokenFolder:
         return target
 
     def throw_away(self, path: Path) -> None:
-        """Delete a folder, gone from its place at once, so that nobody ever sees half of it."""
+        """Delete a folder after moving it away, so that no process ever sees half of it."""
         grave = self.drafts / uuid4().hex
         self.files.rename(path, grave)
         self.files.sync_folder(path.parent)
@@ -173,7 +172,7 @@ def holds_encrypted(root: Path) -> bool:
 
 
 def lock_of_folder(path: Path) -> int | None:
-    """Return a descriptor that locks the folder until it is closed; None if it is gone or locked by somebody else."""
+    """Return a descriptor that locks the folder until it is closed; None if it is gone or already locked."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The manifest of a stored shard: its content, to the byte."""
+"""The manifest of a stored shard, which describes its content byte for byte."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ShardManifest:
     """A shard ``name`` of ids of ``dtype``; ``digests`` are the BLAKE3 hashes of its files, by their names.
 
     The files are raw and little endian: ids as ``dtype``, offsets int64, hashes of documents uint64. With a ``cipher``
-    they are encrypted, and so are what identifies them here and ``meta``.
+    they are encrypted, and so are their digests, the fingerprint and ``meta``.
     """
 
     name: str
@@ -45,13 +45,13 @@ class ShardManifest:
 
     @property
     def shard(self) -> TokenShard:
-        """Return what the port tells of the shard."""
+        """Return the shard as the port describes it."""
         content = "".join([self.dtype, *(self.digests[name] for name in (TOKENS, OFFSETS, HASHES))])
         return TokenShard(self.name, self.num_tokens, self.num_documents, blake3(content.encode()).hexdigest(length=16))
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """Return how many bytes each file has on the disk."""
+        """Return the size of each file on the disk in bytes."""
         width = np.dtype(self.dtype).itemsize
         sizes = {TOKENS: width * self.num_tokens, OFFSETS: 8 * self.num_documents + 8, HASHES: 8 * self.num_documents}
         return sizes if self.cipher is None else {name: self.cipher.size(size) for name, size in sizes.items()}
@@ -95,7 +95,7 @@ class ShardManifest:
 
 
 def name_in(manifest: bytes) -> str:
-    """Return the shard's name, for which no key is needed; raises as ``ShardManifest.from_bytes``."""
+    """Return the shard's name, which needs no key; raises as ``ShardManifest.from_bytes``."""
     return str(_checked(manifest)["name"])
 
 

@@ -37,10 +37,10 @@ class _Opened:
 
 @final
 class StoredShards:
-    """Lists and opens the shards below ``place``, a folder in ``folder``; ``max_open`` of them stay open, and pinned.
+    """Lists and opens the shards below ``place``, a folder in ``folder``; ``max_open`` of them stay open and pinned.
 
-    An open shard takes one file descriptor, derived arrays take none. With ``encryption`` all of them are encrypted.
-    A shard that is gone or damaged raises ``error``, and ``remedy`` ends its sentence.
+    An open shard needs one file descriptor, derived arrays need none. With ``encryption`` all of them are encrypted.
+    A missing or damaged shard raises ``error``, and ``remedy`` ends its sentence.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StoredShards:
         self._lock = Lock()
 
     def path_of(self, name: str) -> Path:
-        """Return where the shard ``name`` lies or would lie."""
+        """Return the folder of the shard ``name``, which may not exist."""
         return self.place / safe_name(name)
 
     def read(self, path: Path) -> ShardManifest:
@@ -91,23 +91,23 @@ class StoredShards:
             }
 
     def forget(self, name: str) -> None:
-        """Let go of a shard that is about to be deleted or replaced; arrays that were handed out stay readable."""
+        """Close a shard that is about to be deleted or replaced; arrays returned earlier stay readable."""
         self._recent.drop(name)
         with self._lock:
             self._manifests.pop(safe_name(name), None)
             self._verified.discard(name)
 
     def last_used(self, name: str) -> float:
-        """Return when this object was last asked for the shard, in seconds since 1970; 0 if it is not open."""
+        """Return the time of the last use of the shard here, in seconds since 1970; 0 if it is not open."""
         opened = self._recent.peek(name)
         return opened.last_used if opened is not None else 0
 
     def meta(self, shard: TokenShard) -> Mapping[str, object]:
-        """Return what was stored with ``shard``."""
+        """Return the ``meta`` stored with ``shard``."""
         return self._manifest(shard).meta
 
     def open(self, shard: TokenShard) -> Tokens:
-        """Return the tokens of ``shard``; one that is damaged is set aside, and ``DataError`` says so."""
+        """Return the tokens of ``shard``; a damaged one is quarantined and raises ``DataError``."""
         opened = self._recent.get(shard.name)
         if opened is None or opened.fingerprint != shard.fingerprint:
             opened = _Opened(self._map(shard), shard.fingerprint, 0)
@@ -116,7 +116,7 @@ class StoredShards:
         return opened.tokens
 
     def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
-        """Return what ``make`` makes of the tokens of ``shard``, kept beside it under ``key``."""
+        """Return the arrays that ``make`` computes from the tokens of ``shard``, stored beside it under ``key``."""
         cipher = None if self._encryption is None else self._manifest(shard).cipher
         what = f"{shard.fingerprint} {key}"
         name = safe_name(what) if cipher is None else cipher.hidden(what)
@@ -124,7 +124,7 @@ class StoredShards:
         return self._kept.get(path, lambda: make(self.open(shard)), cipher)
 
     def set_aside(self, name: str) -> Path | None:
-        """Move a damaged shard into quarantine and return where it is now; None if it is gone meanwhile."""
+        """Move a damaged shard into quarantine and return its new path; None if it no longer exists."""
         self.forget(name)
         self._folder.prepare()
         return self._folder.set_aside(self.path_of(name))
@@ -141,7 +141,7 @@ class StoredShards:
             if self._verify and shard.name not in self._verified:
                 check_digests(self._folder.files, path, manifest)
                 self._verified.add(shard.name)
-        with contextlib.suppress(OSError):  # only the order of eviction is at stake
+        with contextlib.suppress(OSError):  # only the order of eviction suffers
             os.utime(path / MANIFEST)
         return tokens
 
