@@ -139,7 +139,7 @@ class Run:
         durable then. A second run in this process at the same time is refused.
         """
         if self._has_begun:
-            msg = "this run has been run: build another one, which goes on from its newest checkpoint"
+            msg = "this run was started before: build another one, which continues from its newest checkpoint"
             raise ConfigurationError(msg)
         if not _TRAINING.acquire(blocking=False):
             msg = "another run is training in this process: wait for it, or start this one in a process of its own"

@@ -85,6 +85,7 @@ def whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:
     """Return a parser of whole numbers from ``smallest`` to ``largest``; others raise ``ValueError``."""
 
     def parse(text: str) -> int:
+        """Return ``text`` as an integer within the bounds."""
         number = int(text)
         if not smallest <= number <= largest:
             raise ValueError

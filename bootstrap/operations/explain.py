@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LONGEST = 500
 _WORDS = {
     "CheckpointFailed": ("save", "failed, and training continued"),
-    "CheckpointRejected": ("checkpoint", "damaged and set aside"),
+    "CheckpointRejected": ("checkpoint", "damaged and quarantined"),
     "HandlerFailed": ("time", "a handler or monitor failed, and training continued"),
     "MemoryExhausted": ("shortage", "of memory"),
     "ArchiveFailed": ("upload", "to the archive failed"),
@@ -36,7 +36,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """What the files of a run tell: the events of all its starts, the last recorded step, the steps of checkpoints."""
+    """The files of a run, as read: the events of all its starts, the last recorded step, the steps of checkpoints."""
 
     events: Sequence[Mapping[str, Any]]
     last_step: int
@@ -50,7 +50,7 @@ class Story:
     def has_trained(self) -> bool:
         """Return whether the last start came to its first step, or to where that would have been."""
         begins = [time for event in self.events if event.get("event") == "RunStarted" and (time := _time_of(event))]
-        if "time" not in self.start:  # of a run from before this was told
+        if "time" not in self.start:  # a run from before this was recorded
             return True
         began = datetime.fromisoformat(str(self.start["time"]))
         return any(time >= began for time in begins[-1:])
@@ -72,7 +72,7 @@ class Story:
 
 
 def explain(run: Path) -> str:
-    """Return what is to be said of the run folder ``run``; raises ``StateError`` if it is none. Only reads."""
+    """Return the explanation of the run folder ``run``, only reading it; raises ``StateError`` if it is not one."""
     if is_unwritten(run):
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
     record = read_record(run)

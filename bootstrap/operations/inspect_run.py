@@ -236,13 +236,14 @@ def _problem_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:
 
 @final
 class _Progress:
-    """Tells a person who waits how much was hashed."""
+    """Reports to a waiting user how many bytes were hashed."""
 
     def __init__(self) -> None:
         self._num_bytes = 0
         self._next = time.monotonic() + 2.0
 
     def count(self, num_bytes: int) -> None:
+        """Add ``num_bytes``; print the sum after two seconds, then every five."""
         self._num_bytes += num_bytes
         if time.monotonic() >= self._next:
             self._next += 5.0

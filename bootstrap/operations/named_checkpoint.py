@@ -92,7 +92,7 @@ def refuse_other(loaded: Loaded, steps: Sequence[int], run: Path, step: int) -> 
     if flaw is None:
         _refuse_missing(steps, run, step)
     why = "" if flaw is None else f" ({flaw})"
-    msg = f"checkpoint-{step} of {run} is damaged{why} and was set aside: choose another step, which inspect shows"
+    msg = f"checkpoint-{step} of {run} is damaged{why} and was quarantined: choose another step that inspect shows"
     raise StateError(msg)
 
 
@@ -141,7 +141,7 @@ def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
     measured = [(info.evaluation_loss, -info.progress.step) for info in found if info.evaluation_loss is not None]
     if not measured:
         msg = (
-            f"no checkpoint of {run} was measured when it was saved, so nobody can tell the best: name one with "
+            f"no checkpoint of {run} was evaluated when it was saved, so the best is not known: name one with "
             "--step, or train with evaluation.every a multiple of state_store.every"
         )
         raise StateError(msg)

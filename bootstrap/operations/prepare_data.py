@@ -112,4 +112,5 @@ class _Bar:
         self._bar.stop()
 
     def show(self, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` bytes are tokenized."""
         self._bar.update(self._task, completed=done, total=total)

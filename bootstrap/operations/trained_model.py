@@ -155,8 +155,8 @@ def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location:
 
 
 def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what stands in place of the parts that the settings name: weights to come, and all of other data."""
-    has_all = settings.model.lora is None  # else the weights of the base are read as ever
+    """Return the parts to override: a factory that awaits the weights, and a holdout of all samples of other data."""
+    has_all = settings.model.lora is None  # else the weights of the base are read as usual
     parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
     known = known_data(record)
     parts["places"] = {} if known is None else known.first_places
@@ -166,9 +166,9 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
 def _as_begun(
     path: Path, record: Mapping[str, Any], device: str, trusted: Mapping[str, str], data: OtherData
 ) -> tuple[TrainSettings, Callable[[str, str, str], str]]:
-    """Return the settings that ``record`` tells of, and what gives each ``auto`` the value that was decided on.
+    """Return the settings in ``record``, and the function that gives each ``auto`` its recorded value.
 
-    ``data``, if they name any, are in place of the run's.
+    ``data``, if it names any, replaces the run's.
     """
     recorded = _on_any_device(restore_settings(record["settings"]), device)
     refuse_untrusted(path, recorded, trusted)

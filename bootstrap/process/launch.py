@@ -31,7 +31,7 @@ _SECOND_GPU = Path("/dev/nvidia1")
 def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of the process that started this one, whose parent is ``parent`` now: it may be gone already.
 
-    Only ``launch`` tells it; of another launcher's processes it is the parent.
+    ``launch`` passes its number in the run's id; any other launcher is the parent.
     """
     told = re.fullmatch(re.escape(_RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
     return int(told[1]) if told else parent
@@ -92,7 +92,7 @@ def launch(
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process tells its own error
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # each process reports its own error
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // num_processes)))
     os.environ["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(grace_seconds))
     config = LaunchConfig(
@@ -110,7 +110,7 @@ def launch(
         elastic_launch(config, sys.executable)("-m", module, *arguments)
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values() if failure.exitcode]
-        told = [code for code in codes if code > 1]  # what a user's mistake ends with says more than its followers' 1
+        told = [code for code in codes if code > 1]  # more specific than the 1 of the processes that failed after it
         return next((code_of_child(code) for code in (*told, *codes)), ExitCode.FAILED)
     except SignalException as stop:
         return code_of_signal(int(stop.sigval))

@@ -30,8 +30,8 @@ def ending_with_launcher(
 ) -> Iterator[None]:
     """Within the block, a process that a launcher started saves and ends once that launcher is gone.
 
-    Nobody else would end it. ``request_stop`` is asked first, as by SIGTERM; it returns whether the run is there to
-    obey. If the process has not left the block after ``grace_seconds``, or 5 without a run to stop, it is ended.
+    Nothing else would end it. ``request_stop`` is called first, as by SIGTERM; it returns whether a run is there to
+    stop. If the process has not left the block after ``grace_seconds``, or 5 without a run to stop, it is ended.
     """
     if not is_launched():
         yield
@@ -68,7 +68,8 @@ def _say(line: str) -> None:
     text = f"rank {os.environ.get('RANK', '0')}: {line}\n".encode()
 
     def write() -> None:
-        with suppress(OSError):  # whoever read it may be gone with the launcher
+        """Write the line, if standard error is still open."""
+        with suppress(OSError):  # the reader may have gone with the launcher
             os.write(2, text)
 
     writing = threading.Thread(target=write, name="launcher watch says", daemon=True)

@@ -15,10 +15,10 @@ _OUR_PACKAGE = "holdfast"
 
 
 def let_own_threads_end(seconds: float) -> bool:
-    """Wait at most so many ``seconds`` for every thread that runs code of ours but this one; return whether all ended.
+    """Wait at most ``seconds`` for all other threads that run code of ours; return whether all ended.
 
-    An interpreter that is torn down under a thread in native code, as one that imports a library, may abort. Threads
-    that libraries keep for themselves are theirs to end.
+    An interpreter that shuts down while a thread is in native code, such as an import, may abort. Libraries end their
+    own threads.
     """
     deadline = time.monotonic() + seconds
     for thread in own_threads():

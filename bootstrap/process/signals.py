@@ -83,7 +83,7 @@ def stopping_signals() -> tuple[signal.Signals, ...]:
 
 
 def leave_lost_terminal() -> None:
-    """Have what is printed from now on go nowhere where it went to a terminal that has gone."""
+    """Redirect standard input, output and error to ``/dev/null`` where they are a terminal that is gone."""
     for descriptor in range(3):
         try:
             termios.tcgetattr(descriptor)

@@ -29,7 +29,7 @@ def told_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[
     for key, old, new in changes[:_MOST]:
         yield f"changed: {key}: {_word(old)} -> {_word(new)}"
     if (more := len(changes) - _MOST) > 0:
-        yield f"changed: {more} more (run.json tells them all)"
+        yield f"changed: {more} more (all are in run.json)"
 
 
 def _above(key: str) -> Iterator[str]:

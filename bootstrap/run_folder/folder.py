@@ -83,18 +83,18 @@ class RunFolder:
         self.record["start"] = {"time": datetime.now(UTC).isoformat(), "is_first": is_first}
 
     def enter(self, phase: str) -> None:
-        """Have ``run.json`` tell that this start has come to ``phase``, beside all that it says of earlier starts."""
+        """Record in ``run.json`` that this start has reached ``phase``; the rest stays as earlier starts left it."""
         self.record["start"]["phase"] = phase
         replace_record(self.path, json.dumps(self._kept | {"start": self.record["start"]}, indent=1))
 
     def note(self, entry: Mapping[str, Any]) -> None:
-        """Have the history in ``run.json`` tell what was done to the run, and when."""
+        """Add ``entry``, an action on the run, to the history in ``run.json``, with the time."""
         history = [*self._kept["history"], {"time": _now(), **entry}]
         self._kept = self._kept | {"history": history}
         replace_record(self.path, json.dumps(self._kept, indent=1))
 
     def fail(self, error: str) -> bool:
-        """Have ``run.json`` tell what ended this start, if that was before ``write``; return whether it was."""
+        """Record in ``run.json`` the ``error`` that ended this start, if it was before ``write``; return whether so."""
         if self.record["start"].get("phase") in (None, TRAINING):
             return False
         self.record["start"]["error"] = error

@@ -62,7 +62,7 @@ class PostMortem:
         return RunLayout(self.run).post_mortem / self.attempt / f"rank{self.rank}"
 
     def write(self, failure: Failure) -> None:
-        """Write what is known of ``failure``: what says most comes first, should the disk be full."""
+        """Write the facts about ``failure``, the most informative first in case the disk is full."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_json("cause.json", self._cause(failure))
         _write_traceback(self.folder, failure.error)
@@ -109,7 +109,7 @@ def write_before_training(run: Path, error: BaseException) -> None:
     if is_told or isinstance(error, KeyboardInterrupt | LeaveAtOnce):
         return
     folder = RunLayout(run).post_mortem / datetime.now(UTC).strftime(STAMP) / "rank0"
-    with suppress(OSError):  # the error itself is told all the same
+    with suppress(OSError):  # the error itself is still reported
         folder.mkdir(parents=True, exist_ok=True)
         _write_traceback(folder, error)
 
@@ -118,11 +118,11 @@ def _write_traceback(folder: Path, error: BaseException) -> None:
     text = _cut("".join(traceback.format_exception(error)), _LONGEST_TEXT)
     masked = "\n".join(map(mask_text, text.split("\n")))
     (folder / "traceback.txt").write_text(masked, encoding="utf-8", errors="replace")
-    error.add_note(f"{WHERE}{folder}")  # for whoever tells the error
+    error.add_note(f"{WHERE}{folder}")  # printed with the error
 
 
 def resources(run: Path) -> Mapping[str, Any]:
-    """Return what memory and disk are in use, in bytes; what cannot be told is left out."""
+    """Return the memory and disk in use, in bytes; figures that are not available are left out."""
     memory, process, disk = psutil.virtual_memory(), psutil.Process(), shutil.disk_usage(run)
     found = {
         "host": {"total": memory.total, "available": memory.available, "swap_used": psutil.swap_memory().used},

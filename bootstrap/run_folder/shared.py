@@ -132,7 +132,7 @@ class SharedRunFolder:
 
     @property
     def part(self) -> StatePart:
-        """Return ``run.json`` as it is when a checkpoint is written, to lie in each of them."""
+        """Return the part of each checkpoint that holds ``run.json`` as it is when the checkpoint is written."""
         return _RecordPart(self)
 
     @property
@@ -142,7 +142,7 @@ class SharedRunFolder:
 
     @property
     def run_id(self) -> str:
-        """Return what tells this run from every other, on the first rank."""
+        """Return the unique id of this run on the first rank, empty on the others."""
         return "" if self._own is None else str(self._own.record["id"])
 
     @property

@@ -113,7 +113,7 @@ class Drills:
             for name in names:
                 _tell(f"{name}: {DRILLS[name]}")
                 run = disturbed(proof.short_run(room / name), name, proof.settings.recovery.health)
-                with kept_as_it_was(sizes):  # the next drill is not to know how little memory this one had
+                with kept_as_it_was(sizes):  # the next drill must not learn how little memory this one had
                     outcome = self._drill(run, name, Path(undisturbed.folder), seconds)
                 yield outcome
 
@@ -127,7 +127,7 @@ class Drills:
         folder = Path(run.folder)
         records = list(JsonLines(RunLayout(folder).events).read())
         counts = Counter(str(record["event"]) for record in records)
-        if name == "nan":  # what is to happen, and so the end cannot be the undisturbed one
+        if name == "nan":  # the drop is intended, so the end cannot equal the undisturbed one
             equals, holds = "but for one update", counts["UpdateDropped"] == 1
         elif name == "spike":
             equals, holds = "but for the batches that led astray", counts["RolledBack"] == 1
@@ -174,7 +174,7 @@ def applying(settings: TrainSettings) -> Sequence[str]:
 
 
 def spike_steps(health: HealthSettings) -> int:
-    """Return how many steps it takes to tell a spike, to go back and to go on."""
+    """Return the number of steps needed to detect a spike, roll back and continue."""
     return health.window // 2 + 3 * health.spike_steps
 
 

@@ -26,7 +26,7 @@ DRILLS: Mapping[str, str] = {
 }
 SOAK = "many of these, at random, in one supervised run"
 LEARNED = frozenset({"nan", "spike"})
-"""Those that change what is learned: a run without any other is their reference."""
+"""The drills that change what is learned: their reference is a run with no other fault."""
 
 _GAP = 8  # steps between two of those
 

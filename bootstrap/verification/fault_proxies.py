@@ -1,4 +1,4 @@
-"""Ports that misbehave when they are told to: what drills put in the place of those of a run."""
+"""Faulty ports that drills wrap around those of a run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @final
 @dataclass(slots=True)
 class Hooks:
-    """What is asked at places of a run, and may raise or take its time.
+    """Functions called at places of a run, which may raise or take their time.
 
     ``before_part`` gets the step and the rows of a micro-batch, ``loss_told`` the step, the samples up to the batch's
-    end and the loss, and returns the loss to tell, the others get a step.
+    end and the loss, and returns the loss to report; the others get a step.
     """
 
     before_part: list[Callable[[int, int], object]] = field(default_factory=list)

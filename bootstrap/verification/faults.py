@@ -119,9 +119,9 @@ _PLANT: Mapping[str, Callable[[Hooks, Fault], None]] = {
 
 
 def faults_of(planned: Sequence[Planned], marker: Callable[[int], Path]) -> dict[str, Any]:
-    """Return what is put around a run's parts, by name, so that ``planned`` befalls it.
+    """Return the wrappers of a run's parts, by part name, that cause the faults of ``planned``.
 
-    ``marker`` names the file that says that the fault of a place in ``planned`` came.
+    ``marker`` names the file that marks that the fault at a place in ``planned`` has happened.
     """
     if not planned or not is_first_rank():
         return {}

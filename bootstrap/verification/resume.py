@@ -44,7 +44,7 @@ FEWEST_STEPS = 3
 
 
 class ChildFailedError(Exception):
-    """One of the runs failed; it has told why, and ``code`` is what it ended with."""
+    """One of the runs failed with the exit code ``code``; it has printed why."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -160,7 +160,7 @@ def _train(run: ShortRun) -> None:
 
 
 def start(run: ShortRun) -> tuple[int, str]:
-    """Do ``run`` in a new process; return its exit code, as a shell tells it, and what it wrote to standard error."""
+    """Run ``run`` in a new process; return its exit code, as a shell reports it, and its standard error."""
     log = Path(run.folder).with_name("log")
     command = [sys.executable, "-m", MODULE, run.to_argument()]
     with log.open("wb") as errors:

@@ -16,8 +16,8 @@ _CALM_ANSWERS = 6
 def busy(happened: Sequence[Path]) -> None:
     """Have S3 refuse requests of this process with 503, some for each file of ``happened`` that is not there yet.
 
-    Between two of these it answers for a while, so that nobody loses patience with it. What reads from S3 does so
-    through s3fs then: its class is registered anew, as fsspec allows.
+    Between two of these it answers for a while, so that no client gives up. All reads from S3 then go through s3fs,
+    whose class is replaced in fsspec's registry.
     """
     pending = [path for path in happened if not path.exists()]
     if not pending:
@@ -31,6 +31,8 @@ def busy(happened: Sequence[Path]) -> None:
     left = [place for path in pending for place in (*[path] * BUSY_ANSWERS, *[None] * _CALM_ANSWERS)]
 
     class BusyS3FileSystem(S3FileSystem):  # type: ignore[misc]  # it has no types
+        """Refuses the requests that are next in ``left``."""
+
         async def _call_s3(self, method: str, *parts: Any, **options: Any) -> Any:
             happened_now = left.pop(0) if left else None
             if happened_now is not None:

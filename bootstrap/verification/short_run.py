@@ -42,7 +42,7 @@ _SLOW_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class ShortRun:
-    """What one of the runs is told: behind which step it kills itself, if it does, and what else befalls it."""
+    """The settings and length of one of the runs, the step after which it kills itself, if any, and its faults."""
 
     config: Sequence[str]
     settings: Sequence[str]
@@ -54,22 +54,22 @@ class ShortRun:
 
     @property
     def killed(self) -> Path:
-        """Return the file that says that it did."""
+        """Return the file that marks that the run has killed itself."""
         folder = Path(self.folder)
         return folder.with_name(f"{folder.name}.killed")
 
     def happened(self, place: int) -> Path:
-        """Return the file that says that the fault of that place in ``faults`` came."""
+        """Return the file that marks that the fault at ``place`` in ``faults`` has happened."""
         folder = Path(self.folder)
         return folder.with_name(f"{folder.name}.happened-{place}")
 
     def to_argument(self) -> str:
-        """Return it as one argument of the command line."""
+        """Return the run as one argument of the command line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_argument(cls, argument: str) -> Self:
-        """Return what ``to_argument`` described."""
+        """Return the run of an argument that ``to_argument`` made."""
         told = json.loads(argument)
         return cls(**{**told, "faults": [Planned(**fault) for fault in told["faults"]]})
 

@@ -38,7 +38,7 @@ _SILENT_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True)
 class SoakOutcome:
-    """What came of it: ``faults`` that came, by drill, of so many ``planned``; the rest as of a single drill."""
+    """The outcome of a soak: ``faults`` that happened, by drill, of ``planned`` ones; the rest as in ``Outcome``."""
 
     faults: Mapping[str, int]
     planned: int
@@ -55,7 +55,7 @@ class SoakOutcome:
         return sum(self.faults.values()) == self.planned and self.code == ExitCode.FINISHED and self.holds
 
     def line(self) -> str:
-        """Return it for a person."""
+        """Return the outcome for a person."""
         came = ", ".join(f"{name} {count}" for name, count in self.faults.items())
         return (
             f"soak: {'survived' if self.survived else 'NOT SURVIVED'} · {sum(self.faults.values())} of {self.planned} "
@@ -79,10 +79,10 @@ class Soak:
     seed: int
 
     def run(self, *, keep: bool) -> SoakOutcome:
-        """Return what came of it; nothing is left on the disk unless ``keep``.
+        """Return the outcome; nothing is left on the disk unless ``keep``.
 
-        Its end is compared with that of a run which only what changes the learning befell. Raises
-        ``ConfigurationError`` for what cannot be tried, ``ChildFailedError`` if that run failed.
+        Its end is compared with that of a run that has only the faults of ``LEARNED``. Raises ``ConfigurationError`` if
+        the soak cannot be tried with these settings, ``ChildFailedError`` if that run failed.
         """
         proof, settings = self.proof, self.proof.settings
         proof.check()
@@ -95,7 +95,7 @@ class Soak:
         ):
             disturbed = self._disturbed(room / "disturbed", names)
             learned = [fault for fault in disturbed.faults if fault.drill in LEARNED]
-            _tell(f"{disturbed.steps} steps with no other than {len(learned)} faults that change what is learned")
+            _tell(f"{disturbed.steps} steps with only the {len(learned)} faults that change what is learned")
             began = time.monotonic()
             reference = replace(disturbed, folder=str(room / "reference"), faults=learned)
             code, log = start(reference)

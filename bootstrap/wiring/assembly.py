@@ -52,7 +52,7 @@ def assemble(
 ) -> Container:
     """Return the container of one run: outside adapters added, ``overrides`` (by provider name) put in their place.
 
-    What is ``Around`` a part is not put in its place, but gets it and gives what takes its place.
+    An ``Around`` override is called with the part and returns its replacement.
     """
     container = Container(
         settings=providers.Object(settings),

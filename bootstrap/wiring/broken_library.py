@@ -19,9 +19,9 @@ _LIBRARY = "transformers"
 
 @contextmanager
 def telling_broken_library() -> Iterator[None]:
-    """Within the block an import of transformers that fails raises ``ConfigurationError``, which names what it needs.
+    """Turn a failed import of transformers in the block into a ``ConfigurationError`` that names the remedy.
 
-    transformers imports what it finds installed (torchvision), and fails where that does not fit the installed torch.
+    transformers imports optional libraries (torchvision), and fails if one does not match the installed torch.
     """
     try:
         yield
@@ -32,7 +32,7 @@ def telling_broken_library() -> Iterator[None]:
 
 
 def _fault(error: BaseException) -> str | None:
-    """Return a sentence on the package whose import ended that of transformers with ``error``, None for others."""
+    """Return a sentence on the package that failed the import of transformers, None for any other ``error``."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(cause)

@@ -134,7 +134,7 @@ _SHAPES = {"cosine": half_cosine, "linear": straight_line, "1-sqrt": one_minus_s
 
 
 def schedule(peak: float, settings: ScheduleSettings, budget: Budget) -> Schedule:
-    """Return the learning rates of a run; raises ``ConfigurationError`` for a decay whose beginning nobody can tell."""
+    """Return the learning rates of a run; raises ``ConfigurationError`` if the start of the decay is not known."""
     warmup = _span(settings.warmup_steps, settings.warmup_tokens) or Span(0)
     decay = _span(settings.decay_steps, settings.decay_tokens)
     floor = peak * settings.floor
@@ -182,7 +182,7 @@ def _check_end(warmup: Span, decay: Span | None, budget: Budget) -> None:
     if None not in (budget.steps, budget.tokens):
         msg = (
             f"{place} counts {decay.unit} back from the end of the run, but with both run.budget.steps and "
-            f"run.budget.tokens nobody can tell ahead where that is: set run.budget.{other} to null"
+            f"run.budget.tokens that end is not known in advance: set run.budget.{other} to null"
         )
         raise ConfigurationError(msg)
     before = warmup.length if warmup.unit == decay.unit else 0

@@ -42,7 +42,7 @@ def compile_model(
     if mode == "auto":
         mode = decide("model.compile", *_weigh(model, settings, hardware))
         if mode != "none" and (hindrance := _hindrance(hardware)):
-            say(f"not compiled here, although the run began so, and so not bit for bit what it would be: {hindrance}")
+            say(f"this run began compiled, but cannot be here, so its resume is not bit for bit: {hindrance}")
             mode = "none"
         if mode != "none":
             say("compiling the layers, as this run is long: its first steps take longer (model.compile=none does not)")
@@ -90,16 +90,16 @@ def _hindrance(hardware: Mapping[str, str]) -> str:
 
 
 def _untried(model: object, settings: TrainSettings, hardware: Mapping[str, str]) -> str:
-    """Return why nobody knows what compiling brings to this run, or nothing."""
+    """Return why ``auto`` does not compile this run, empty if it may."""
     if not isinstance(settings.optimizer, AccelerateOptimizerSettings):
-        return "only runs by Accelerate are compiled unasked"
+        return "by default only runs by Accelerate are compiled"
     if not settings.run.deterministic and hardware["optimizer.device"] == "cpu":
-        return "on a CPU only deterministic runs are compiled unasked"
+        return "by default only deterministic runs are compiled on a CPU"
     if settings.model.lora is not None:
-        return "adapters are not compiled unasked"
+        return "adapters are not compiled by default"
     network = network_of(model)
     if getattr(getattr(network, "config", None), "model_type", None) not in _TRIED:
-        return f"only models of {', '.join(sorted(_TRIED))} are compiled unasked"
+        return f"by default only models of {', '.join(sorted(_TRIED))} are compiled"
     return ""
 
 

@@ -160,9 +160,9 @@ def _refuse_missing(groups: Sequence[Sequence[str]], there: Collection[str]) -> 
 
 
 def _samples_so_far(store: StateStore) -> int:
-    """Return how many samples the newest checkpoint tells of, wherever it lies."""
+    """Return the number of samples in the newest checkpoint, on the disk or in the archive."""
     if isinstance(store, TieredStateStore):
-        store.recall(RECORD)  # what is newer in the archive comes to the disk
+        store.recall(RECORD)  # newer records of the archive are fetched to the disk
     return max((info.progress.cursor.samples for info in store.list()), default=0)
 
 
@@ -170,5 +170,5 @@ def _known(record: Mapping[str, Any]) -> Sequence[tuple[int, DataFiles]]:
     try:
         return [(int(part["epoch"]), DataFiles.from_json(part)) for part in record.get(_FACT, ())]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        msg = f"{RECORD} does not tell which files the run has taken up ({error!r}): restore it from a copy"
+        msg = f"{RECORD} does not record which files the run has used ({error!r}): restore it from a copy"
         raise StateError(msg) from error

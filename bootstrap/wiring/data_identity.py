@@ -31,7 +31,7 @@ _REMEDY = "put it back, or start another run with --fresh or another run.name"
 
 
 def known_data(record: Mapping[str, Any]) -> DataFiles | None:
-    """Return the data that the run of this ``run.json`` began with, None if it does not tell them file by file."""
+    """Return the data that the run of this ``run.json`` began with, None if it does not list their files."""
     try:
         return DataFiles.from_json(record[_FACT])
     except (KeyError, TypeError, ValueError, AttributeError):

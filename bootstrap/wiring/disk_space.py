@@ -28,7 +28,7 @@ def cache_room(folder: Path) -> int:
 
 def _bytes_of_cache(folder: Path) -> int:
     if not (folder / MARKER).exists():
-        return 0  # somebody else's may be of any size
+        return 0  # a folder that is not a cache, of any size
     num_bytes = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.device.memory_gauge import GpuGauge, HostGauge
     from holdfast.bootstrap.wiring.run_parts import ModelParts
 
-_SMALL = 0.1  # of what is free: nothing to find out
+_SMALL = 0.1  # of the free memory: below it no trial is needed
 
 
 @dataclass(frozen=True, slots=True)
 class SizeChoice:
-    """How many rows at once, and why."""
+    """The rows of a micro-batch, and the reason."""
 
     rows: int
     reason: str
@@ -61,7 +61,7 @@ def _by_formula(sizes: Sequence[int], needs: Callable[[int], float] | None, room
 
 
 def _formula(parts: ModelParts) -> Callable[[int], float] | None:
-    """Return what so many rows take beside weights and optimizer, in bytes; None if nobody knows."""
+    """Return the bytes that a number of rows takes beside weights and optimizer; None for an unknown model."""
     settings, ranks, model = parts.settings, parts.process_group.size, parts.model
     packing = settings.data.packing
     try:

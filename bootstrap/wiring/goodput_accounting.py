@@ -32,7 +32,7 @@ _WORDS = {
 def account_time(
     folder: Path, ledger: Ledger, stack: ExitStack, *, began: float, compilations: Compilations | None
 ) -> TrackGoodput:
-    """Return what accounts for this start, until ``stack`` ends, after the starts that ``folder`` tells of."""
+    """Return the accounting of this start until ``stack`` ends, after the earlier starts recorded in ``folder``."""
     lines = stack.enter_context(closing(JsonLines(RunLayout(folder).goodput)))
     for mark in _marks(lines):
         ledger.add(mark)
@@ -45,7 +45,7 @@ def account_time(
 
 
 def goodput_of(folder: Path) -> Goodput:
-    """Return what the starts of the run in ``folder`` have told so far."""
+    """Return the goodput that the starts of the run in ``folder`` have recorded so far."""
     ledger = Ledger()
     with closing(JsonLines(RunLayout(folder).goodput)) as lines:
         for mark in _marks(lines):

@@ -34,7 +34,7 @@ _SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decid
 
 
 def refuse_from_settings(settings: TrainSettings, num_ranks: int, *, is_from_outside: bool = False) -> str | None:
-    """Raise ``ConfigurationError`` if the settings alone tell that the model does not fit; nothing is imported for it.
+    """Raise ``ConfigurationError`` if the settings alone show that the model does not fit, importing nothing.
 
     Return a clause that says so if what it takes leaves little. Building it takes host memory on any device. What
     training takes besides is counted only if it will be on the CPU. With ``is_from_outside`` the host program brings
@@ -60,7 +60,7 @@ def refuse_counted(
     device: str | None,
     is_from_outside: bool = False,
 ) -> str | None:
-    """Do what ``refuse_from_settings`` does for a model whose size the settings do not tell, before it is built."""
+    """Do as ``refuse_from_settings`` for a model whose size the settings do not give, before it is built."""
     is_known_already = _described(settings) is not None or not isinstance(settings.optimizer, TorchOptimizerSettings)
     if is_known_already or is_from_outside:
         return None
@@ -138,7 +138,7 @@ def _is_offloaded(settings: TrainSettings) -> bool:
 
 
 def _described(settings: TrainSettings) -> SizedModel | None:
-    """Return what the settings, or the files of a local model folder, tell of the model; None if that is nothing."""
+    """Return the size of the model by the settings or the local model folder, None if they do not give it."""
     chosen = settings.model
     if not isinstance(chosen, (HuggingFaceModelSettings, DecoderModelSettings)):
         return None
@@ -154,6 +154,6 @@ def _config_in(folder: Path) -> Mapping[str, Any]:
         if not file.is_file() or file.stat().st_size > _LARGEST_CONFIG:
             return {}
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # whoever builds the model says what is wrong with it
+    except (OSError, ValueError):  # the model factory reports the problem
         return {}
     return found if isinstance(found, dict) else {}

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 def open_rejections(
     settings: TrainSettings, rank: int, stack: ExitStack, *, say: Callable[[str], object]
 ) -> RejectedRecords:
-    """Return what writes rejected records to the file of this ``rank``, which is closed when ``stack`` ends."""
+    """Return the recorder of rejected records in the file of this ``rank``, which is closed when ``stack`` ends."""
     rejected = stack.enter_context(closing(JsonLines(RunLayout(settings.run.directory).rejected(rank))))
 
     def write(record: Mapping[str, object]) -> None:
         try:
             rejected.append(mask(record))
-        except StateError as error:  # it is kept, and no reason for the data to end
+        except StateError as error:  # the record is buffered, and reading can continue
             say(str(error))
 
     return RejectedRecords(settings.data.on_error, write, known=rejected.read())
@@ -42,5 +42,5 @@ def open_records(
     events = stack.enter_context(closing(JsonLines(RunLayout(directory).events)))
     stack.enter_context(opened.audit.held())
     if not opened.guard.allows(Role.DELETE):
-        say("this run may not delete: what state_store.keep lets go stays until somebody else deletes it")
+        say("this run may not delete: checkpoints beyond state_store.keep stay until someone else deletes them")
     return lambda event: events.append(mask(event))

@@ -50,7 +50,7 @@ class Screen:
             self.console.close()
 
     def show(self, phase: str, share: float | None = None, /) -> None:
-        """Show what goes on from now, as a ``ShowPhase``."""
+        """Show the current phase, as a ``ShowPhase``."""
         if self.console is not None:
             self.console.show(phase, share)
         elif not share:

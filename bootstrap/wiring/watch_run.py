@@ -54,7 +54,7 @@ def build_watchdog(
 
 
 def doing_of(thread: int) -> Activity:
-    """Return what the thread of that number is at, as its stack tells."""
+    """Return the current activity of the thread with identifier ``thread``, by its stack."""
     frame: FrameType | None = sys._current_frames().get(thread)  # noqa: SLF001  documented in spite of its name
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
