@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @final
 class EncryptedFile:
-    """Reads an encrypted file from any place, from several threads at once; owns ``file``, which must not change.
+    """Reads an encrypted file at any offset, from several threads at once; owns ``file``, which must not change.
 
     Opening authenticates the last segment and so ``size``, the bytes of the plaintext; every other segment is
-    authenticated before a byte of it is given out. The last one that was read is kept, so that reading on is fast.
+    authenticated before a byte of it is returned. The last segment is cached, so that sequential reads are fast.
     Raises ``AuthenticationError`` about ``name``, and ``OSError``.
     """
 
@@ -42,7 +42,7 @@ class EncryptedFile:
             raise
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, fewer where the file ends."""
+        """Return ``size`` bytes from ``offset`` on, fewer at the end of the file."""
         end = min(offset + size, self.size)
         if offset >= end:
             return b""
@@ -56,7 +56,7 @@ class EncryptedFile:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Let go of the file; twice is harmless."""
+        """Close the file; may be called twice."""
         self._file.close()
 
     def _open(self, key: bytes, associated_data: bytes) -> None:
@@ -76,7 +76,7 @@ class EncryptedFile:
         self.close()
 
     def _segment(self, number: int) -> bytes:
-        kept, text = self._kept  # one look: another thread may put another one there
+        kept, text = self._kept  # read once: another thread may replace it
         if kept != number:
             text = self._decrypted(number)
             self._kept = (number, text)

@@ -40,7 +40,7 @@ HEADER_SIZE = 1 + _SALT_SIZE + _PREFIX_SIZE
 
 @final
 class AuthenticationError(StateError):
-    """Encrypted bytes are not those that were written, or the key or what they belong to is another."""
+    """Encrypted bytes were changed, or their key or associated data is wrong."""
 
 
 def new_key() -> bytes:
@@ -49,7 +49,7 @@ def new_key() -> bytes:
 
 
 def encrypted_size(num_bytes: int, segment_size: int = SEGMENT_SIZE) -> int:
-    """Return how many bytes ``encrypt_stream`` makes of ``num_bytes``."""
+    """Return the number of encrypted bytes of ``num_bytes`` of plaintext."""
     num_segments = max(1, -(-(num_bytes + HEADER_SIZE) // (segment_size - TAG_SIZE)))
     return HEADER_SIZE + num_bytes + num_segments * TAG_SIZE
 
@@ -59,8 +59,8 @@ def encrypt_stream(
 ) -> Iterator[bytes]:
     """Yield the encrypted file of ``chunks``, a segment at a time; memory holds one of them.
 
-    The same ``associated_data``, which is not kept, must be given to decrypt. A chunk may change once the next is
-    taken.
+    Decrypting requires the same ``associated_data``, which is not stored. A chunk may change once the next is
+    requested.
     """
     segments = SegmentCipher(key, associated_data, _new_header())
     yield segments.header
@@ -73,9 +73,9 @@ def encrypt_stream(
 def decrypt_stream(
     key: bytes, associated_data: bytes, chunks: Iterable[Buffer], *, name: str, segment_size: int = SEGMENT_SIZE
 ) -> Iterator[bytes]:
-    """Yield what was encrypted as ``chunks``, each segment once it is authenticated; memory holds one of them.
+    """Yield the plaintext of ``chunks``, each segment once it is authenticated; memory holds one of them.
 
-    All of it is known to be there only at the end. Raises ``AuthenticationError`` about ``name``.
+    Only the end proves that the file is complete. Raises ``AuthenticationError`` about ``name``.
     """
     pieces = _cut(chunks, chain([HEADER_SIZE, segment_size - HEADER_SIZE], repeat(segment_size)))
     header, is_all = next(pieces)
@@ -88,7 +88,7 @@ def decrypt_stream(
 
 @final
 class Encryptor:
-    """Encrypts a file whose bytes come now and then, as ``encrypt_stream`` does; holds a segment of them at most."""
+    """Encrypts a file whose bytes arrive over time, as ``encrypt_stream`` does; holds at most one segment."""
 
     def __init__(self, key: bytes, associated_data: bytes, segment_size: int = SEGMENT_SIZE) -> None:
         self._segments = SegmentCipher(key, associated_data, _new_header())
@@ -101,7 +101,7 @@ class Encryptor:
         """Return the encrypted bytes that are complete with ``data``."""
         self._held += data
         text, start = memoryview(self._held), 0
-        while len(text) - start > (size := self._size()):  # what comes behind a segment shows that it is not the last
+        while len(text) - start > (size := self._size()):  # only the bytes after a segment show that it is not the last
             self._ready.append(self._segments.encrypt(self._number, text[start : start + size], is_last=False))
             self._number += 1
             start += size
@@ -137,7 +137,7 @@ class SegmentCipher:
         self._cipher = AESGCM(HKDF(SHA256(), length=KEY_SIZE, salt=salt, info=associated_data).derive(key))
 
     def encrypt(self, number: int, text: _Bytes, *, is_last: bool) -> bytes:
-        """Return the segment of ``text``, which must be given once under its number."""
+        """Return the segment of ``text``; each number must be used only once."""
         return self._cipher.encrypt(self._nonce(number, is_last=is_last), text, None)
 
     def decrypt(self, number: int, segment: _Bytes, *, is_last: bool) -> bytes:
@@ -158,14 +158,14 @@ def _new_header() -> bytes:
 def _cut(chunks: Iterable[Buffer], sizes: Iterator[int]) -> Iterator[tuple[_Bytes, bool]]:
     """Yield the bytes of ``chunks`` in pieces of ``sizes``, the last one shorter, and whether it is the last.
 
-    A piece may change once the next is taken. Whole pieces are given out of their chunk without a copy.
+    A piece may change once the next is requested. Whole pieces are views of their chunk.
     """
     held = bytearray()
     size = next(sizes)
     for chunk in chunks:
         view = memoryview(chunk)
         view = view.cast("B") if view.nbytes else memoryview(b"")
-        while len(held) + len(view) > size:  # only what comes behind a piece shows that it is not the last
+        while len(held) + len(view) > size:  # only the bytes after a piece show that it is not the last
             room = size - len(held)
             if held:
                 held += view[:room]
@@ -180,7 +180,7 @@ def _cut(chunks: Iterable[Buffer], sizes: Iterator[int]) -> Iterator[tuple[_Byte
 
 
 def refusal(name: str, segment: int) -> AuthenticationError:
-    """Return the error about a segment of ``name`` that is not what was written."""
+    """Return the error about a changed segment of ``name``."""
     msg = (
         f"{name} cannot be authenticated at its segment {segment}: it was changed, truncated or moved, or "
         "the key is wrong; use the key that it was written with, or another copy of the file"

@@ -17,7 +17,7 @@ def replace_file(path: Path, content: bytes, *, is_shared: bool = False, is_dura
     """Write ``content`` to the file ``path``, which may exist; raises ``OSError``, which leaves ``path`` as it was.
 
     The new contents are durable at return, after a power cut too. Without ``is_durable`` they survive only the end of
-    this process: for signs of life, which the disk must not slow down. The draft is ``.NAME.new`` in the same folder;
+    this process: for heartbeats, which the disk must not slow down. The draft is ``.NAME.new`` in the same folder;
     with ``is_shared``, for files that several processes may write at once, its name is unique.
     """
     draft = path.with_name(f".{path.name}.{uuid4().hex}.new" if is_shared else f".{path.name}.new")

@@ -1,4 +1,4 @@
-"""Operations on a file system that may fail or be cut short, in one place so that tests can stop at each of them."""
+"""Operations on a file system that may fail or be interrupted, in one place so that tests can stop at each of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REMEDIES = {
 
 
 def explain(error: OSError) -> str:
-    """Return what the system says went wrong and what a person can do about it, to end a sentence with."""
+    """Return the system's reason and a remedy, to end a sentence with."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk")
     return f"{(error.strerror or str(error)).lower()}: {remedy}"
 
@@ -39,10 +39,10 @@ _BLOCK = 1 << 20
 
 
 class FileOperations:
-    """What a durable adapter does to a file system, each call a point at which a crash or a full disk may fall.
+    """The operations of a durable adapter on a file system; at each call a crash or a full disk may occur.
 
-    All raise ``OSError``. None but ``sync_folder`` follows a link at the end of its path. Nothing is durable before
-    ``sync_file`` (bytes) and ``sync_folder`` (names). A subclass may count, refuse or interrupt, and calls through.
+    All raise ``OSError``. Only ``sync_folder`` follows a link at the end of its path. Nothing is durable before
+    ``sync_file`` (bytes) and ``sync_folder`` (names). A subclass may count, refuse or interrupt calls.
     """
 
     def make_folder(self, path: Path) -> None:
@@ -57,7 +57,7 @@ class FileOperations:
     def write_chunks(self, path: Path, chunks: Iterable[Buffer]) -> None:
         """Create the file, which does not exist, with ``chunks`` one after another.
 
-        What is written goes on its way to the disk while the rest is: the sync that must follow finds little to do.
+        Written bytes are synced while the rest is written, so the sync that must follow has little to do.
         """
         with path.open("xb", buffering=0) as file, ThreadPoolExecutor(1, "sync") as thread:
             written, syncing = 0, None
@@ -68,13 +68,13 @@ class FileOperations:
                     rest, written = rest[count:], written + count
                 if written >= _SYNCED_AT_ONCE and (syncing is None or syncing.done()):
                     if syncing is not None:
-                        syncing.result()  # an error is told here and to nobody else
+                        syncing.result()  # an error is reported only here
                     written, syncing = 0, thread.submit(os.fdatasync, file.fileno())
             if syncing is not None:
                 syncing.result()
 
     def overwrite_file(self, path: Path) -> None:
-        """Replace each byte of the file by zero, where it lies."""
+        """Overwrite each byte of the file with zero, in place."""
         descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             rest = os.fstat(descriptor).st_size
@@ -92,7 +92,7 @@ class FileOperations:
         self._sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Move ``source`` to ``target`` on the same file system, at once or not at all."""
+        """Move ``source`` to ``target`` on the same file system, atomically."""
         source.rename(target)
 
     def remove_file(self, path: Path) -> None:
@@ -104,7 +104,7 @@ class FileOperations:
         path.rmdir()
 
     def remove_tree(self, path: Path) -> None:
-        """Delete whatever ``path`` is, with all in it, through the operations above."""
+        """Delete the file, link or folder ``path`` with its content, through the operations above."""
         if not path.is_symlink() and path.is_dir():
             for child in sorted(path.iterdir()):
                 self.remove_tree(child)
@@ -125,7 +125,7 @@ class FileOperations:
 
 
 def destroy_file(files: FileOperations, path: Path) -> None:
-    """Overwrite the file and delete it, durably: all that can be done from here about what a disk remembers."""
+    """Overwrite the file and delete it, durably; the disk may still hold older copies of its bytes."""
     files.overwrite_file(path)
     files.sync_file(path)
     files.remove_file(path)

@@ -27,16 +27,16 @@ _log = logging.getLogger(__name__)
 
 @final
 class JsonLines:
-    """Keeps records in a file, one JSON object a line, in ASCII.
+    """Stores records in a file, one JSON object per line, in ASCII.
 
-    A record is with the operating system when ``append`` returns: it survives ``kill -9``, not a power cut. A last line
-    that a crash tore is no record, and the next ``append`` or ``cut`` removes it. JSON has no number for not-a-number
-    and the infinities: they are the strings "NaN", "Infinity" and "-Infinity", as in the JSON of protocol buffers;
-    ``float`` reads them back. One writer at a time.
+    When ``append`` returns, the operating system has the record: it survives ``kill -9``, not a power cut. An
+    incomplete last line, left by a crash, is not a record, and the next ``append`` or ``cut`` removes it. NaN and the
+    infinities are the strings "NaN", "Infinity" and "-Infinity", as in the JSON of protocol buffers; ``float`` reads
+    them back. One writer at a time.
 
-    A record that the disk refuses raises ``StateError`` and is kept: it and those that follow, up to ``most_waiting``
-    bytes, are written in their order, each once, as soon as the disk takes them. Meanwhile nothing more is raised, but
-    once when records have to be dropped. What cannot be written at ``close`` is logged.
+    A record that the disk refuses raises ``StateError`` and waits in memory: it and later ones, up to ``most_waiting``
+    bytes, are written in order, each once, as soon as the disk accepts them. Until then only the first dropped record
+    raises again. Records that cannot be written at ``close`` are logged.
     """
 
     def __init__(self, path: Path, *, most_waiting: int = 16 << 20) -> None:
@@ -45,12 +45,12 @@ class JsonLines:
         self._file: FileIO | None = None
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        self._whole: int | None = None  # where a line begins that was perhaps written in part
+        self._whole: int | None = None  # the start of a line that may be incomplete
         self._refused = False
         self._dropped = 0
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Add ``record`` as the last line; folders that are missing are made."""
+        """Add ``record`` as the last line; missing folders are created."""
         line = _encode(record)
         if self._waiting and self._waiting_bytes + len(line) > self._most_waiting:
             self._write_waiting()
@@ -62,7 +62,7 @@ class JsonLines:
         self._write_waiting()
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the records that are there; a line that is none is passed over."""
+        """Yield the stored records; other lines are skipped."""
         if self._path.exists():
             try:
                 lines = open_regular(self._path)
@@ -73,9 +73,9 @@ class JsonLines:
                 yield from filter(None, map(_decode, lines))
 
     def cut(self, keep: Callable[[Mapping[str, Any]], bool]) -> None:
-        """Leave only the records that ``keep`` wants, byte for byte, and every whole line that is no JSON object.
+        """Remove the records for which ``keep`` is false; all other complete lines stay, byte for byte.
 
-        All or nothing at any crash point, and durable; memory holds one line at a time.
+        Atomic and durable; memory holds one line at a time.
         """
         self._let_go()
         self._waiting = deque(line for line in self._waiting if keep(_decode(line) or {}))
@@ -95,7 +95,7 @@ class JsonLines:
             shortened.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Write what waits, if that can be, and let go of the file; a later ``append`` opens it again."""
+        """Write waiting records, if possible, and close the file; a later ``append`` opens it again."""
         if self._waiting:
             with contextlib.suppress(StateError):  # it was raised when the first of them was refused
                 self._write_waiting()
@@ -131,7 +131,7 @@ class JsonLines:
             self._refused = False
 
     def _remove_torn(self) -> None:
-        """Cut off what an attempt that failed has left of a line: it is written again as a whole."""
+        """Remove the incomplete line of a failed write, which is written again as a whole."""
         if self._whole is not None:
             if self._path.exists() and self._path.stat().st_size > self._whole:
                 os.truncate(self._path, self._whole)

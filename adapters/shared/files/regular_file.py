@@ -15,7 +15,7 @@ _REASON = "it is a pipe, a device, a socket or a folder in place of a file: remo
 
 
 class IrregularFileError(OSError):
-    """Something else lies where a file is expected."""
+    """A path that should be a regular file is not one."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -30,10 +30,10 @@ def read_regular(path: Path) -> bytes:
 
 
 def read_alike(path: Path) -> bytes:
-    """Return the bytes of the small file, which nobody keeps a hash of, once two readings agree; raises ``OSError``."""
+    """Return the bytes of a small file without a stored hash, once two readings agree; raises ``OSError``."""
     for _ in range(_TRIES):
         first, second = read_regular(path), read_regular(path)
-        if first == second:  # else it was replaced meanwhile, or read wrong
+        if first == second:  # else it was replaced meanwhile, or a reading was wrong
             return first
     raise OSError(errno.EIO, "it returns different bytes each time it is read", str(path))
 
@@ -49,7 +49,7 @@ def regular(path: str, flags: int) -> int:
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise ``IrregularFileError`` if ``path`` is there and is no regular file."""
+    """Raise ``IrregularFileError`` if ``path`` exists and is not a regular file."""
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116  a path or a text
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Recognizes in torch's errors that another rank is gone."""
+"""Recognizes the errors of torch that mean the loss of another rank."""
 
 from __future__ import annotations
 

@@ -16,5 +16,5 @@ def world_size() -> int:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process writes what all ranks share."""
+    """Return whether this process is rank 0, which writes the files common to all ranks."""
     return rank() == 0

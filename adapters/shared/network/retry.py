@@ -1,4 +1,4 @@
-"""Retries failed calls, and tells transient errors from permanent ones."""
+"""Retries failed calls, and distinguishes transient errors from permanent ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TRANSIENT_NAMES = {
         "EndpointConnectionError",
         "IncompleteReadError",
         "ResponseParserError",
-        "FlexibleChecksumError",  # other bytes arrived than S3 has
+        "FlexibleChecksumError",  # the received bytes differ from those of S3
     ),
     *("IncompleteRead", "ProtocolError", "ChunkedEncodingError"),
 }
@@ -50,7 +50,7 @@ def retry(
     clock: Callable[[], float] = time.monotonic,
     rng: random.Random | None = None,
 ) -> T:
-    """Return what ``call`` returns, calling it again under ``policy`` after each error that ``is_transient``.
+    """Return the result of ``call``, retried under ``policy`` after each error that ``is_transient``.
 
     ``call`` receives the remaining seconds. The last error is raised if it is permanent, or if the next attempt would
     start after the deadline; if the deadline cut an attempt short, the error of the attempt before is raised.
@@ -74,7 +74,7 @@ def retry(
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns; raises ``TimeoutError``, and abandons its thread, if that takes longer."""
+    """Return the result of ``call``; after ``seconds`` raises ``TimeoutError`` and abandons its thread."""
     result: Future[T] = Future()
     threading.Thread(target=fulfil, args=(result, call), name="within", daemon=True).start()
     try:

@@ -34,7 +34,7 @@ def rank_file(kind: str, rank: int, num_ranks: int) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class ShardLayoutPart(JoinedPart):
-    """The ``ShardLayout`` of the files ``sources``, which stay."""
+    """The ``ShardLayout`` of the files ``sources``, which are not removed."""
 
     name: str
     sources: Sequence[str]
@@ -48,10 +48,10 @@ class ShardLayoutPart(JoinedPart):
 @final
 @dataclass(frozen=True, slots=True)
 class ConsolidatedTensors(JoinedPart):
-    """A safetensors file of whole tensors, made of the slices in ``consumes``, with ``constants`` beside them.
+    """A safetensors file of whole tensors, made of the slices in ``consumes``, and of ``constants``.
 
-    ``convert`` gives them the names and forms in which they are saved; what it makes of a layer, those of a name up to
-    its first number, must follow from that layer alone: memory holds one.
+    ``convert`` returns their saved names and forms. It gets one layer at a time (the tensors with the same name up to
+    the first number), so its results must depend on that layer alone; memory holds one.
     """
 
     name: str
@@ -73,7 +73,7 @@ class ConsolidatedTensors(JoinedPart):
                 yield tensor_bytes(self.constants[name])
                 continue
             if held[0] is not origin[name]:
-                held = [], {}  # one layer goes before the next one comes
+                held = [], {}  # one layer is freed before the next is read
                 held = origin[name], self.convert({source: slices.whole(source) for source in origin[name]})
             yield tensor_bytes(held[1][name])
 

@@ -47,7 +47,7 @@ class TextPart(StatePart):
 
 
 def captured(write: Callable[[Path], object]) -> Sequence[StatePart]:
-    """Return the files that ``write`` puts into the folder that it is given, by value."""
+    """Return the files that ``write`` creates in the folder it gets, by value."""
     with tempfile.TemporaryDirectory(prefix="holdfast-") as scratch:
         folder = Path(scratch)
         write(folder)
@@ -57,7 +57,7 @@ def captured(write: Callable[[Path], object]) -> Sequence[StatePart]:
 
 @contextlib.contextmanager
 def unpacked(parts: Iterable[StatePart], scratch: Path) -> Iterator[Path]:
-    """Give a folder below ``scratch`` of the parts' files, for this user alone and for as long as the block lasts.
+    """Yield a folder below ``scratch`` with the parts' files, readable by this user only and deleted after the block.
 
     Raises ``StateError`` if there is no room for them.
     """

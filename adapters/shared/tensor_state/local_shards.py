@@ -20,7 +20,7 @@ class ReadRange(Protocol):
     """Reads a range of a flattened tensor."""
 
     def __call__(self, start: int, count: int, into: Tensor | None = None, /) -> Tensor:
-        """Return (count,) elements from ``start`` on; ``into``, a host tensor of as many, if they were put there."""
+        """Return (count,) elements from ``start`` on, possibly in ``into``, a host tensor (count,)."""
         ...
 
 
@@ -34,9 +34,9 @@ class Slice:
 
 
 def local_slice(tensor: Tensor, key: str | None = None) -> Slice:
-    """Return this rank's part of ``tensor``, not copied; what all ranks have is the first one's, whole.
+    """Return this rank's part of ``tensor``, not copied; a replicated tensor belongs to rank 0, whole.
 
-    With ``key`` it is that of the state of DeepSpeed's optimizer for the parameter ``tensor``.
+    With ``key`` it is the part of DeepSpeed's optimizer state ``key`` for the parameter ``tensor``.
     """
     shape = shape_of(tensor)
     if isinstance(tensor, DTensor):
@@ -47,9 +47,9 @@ def local_slice(tensor: Tensor, key: str | None = None) -> Slice:
 
 
 def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Slice]:
-    """Return ``slices`` by value in host memory, without those of which this rank has nothing.
+    """Return ``slices`` by value in host memory, without those that are empty on this rank.
 
-    Without ``copy`` those that lie there already are as they are.
+    Without ``copy`` slices that are in host memory already are not copied.
     """
     return {
         name: Slice(piece.shape, piece.start, piece.values.to("cpu", copy=copy).contiguous())
@@ -59,19 +59,19 @@ def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, 
 
 
 def host_tensors(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Tensor]:
-    """Return the tensors of which ``slices`` are all, as ``host_slices`` do; nothing but on the first rank."""
+    """Return the whole tensors of ``slices``, as ``host_slices`` does; empty except on rank 0."""
     return {name: piece.values.view(piece.shape) for name, piece in host_slices(slices, copy=copy).items()}
 
 
 def shape_of(tensor: Tensor) -> torch.Size:
-    """Return the shape of all of ``tensor``."""
+    """Return the shape of the whole ``tensor``."""
     shape: torch.Size = getattr(tensor, "ds_shape", tensor.shape)
     return shape
 
 
 @torch.no_grad()
 def assign(target: Tensor, read: ReadRange, key: str | None = None) -> None:
-    """Copy what this rank holds of ``target`` from ``read``; ``key`` is as in ``local_slice``."""
+    """Copy this rank's part of ``target`` from ``read``; ``key`` is as in ``local_slice``."""
     if _is_deepspeed(target):
         _set_fragment(target, read, key)
         return

@@ -38,7 +38,7 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def capture_optimizer(
     optimizer: Optimizer, names: Mapping[Tensor, str], *, sharded: bool, copy: bool = True
 ) -> Sequence[StatePart | JoinedPart]:
-    """Return the state, as ``optimizer_parts`` do; for people the groups come as JSON."""
+    """Return the state, as ``optimizer_parts`` does, and a readable description of the groups as JSON."""
     state = {name: local_slice(tensor) for name, tensor in _named(optimizer, names).items()}
     parts = optimizer_parts(state, sharded=sharded, copy=copy)
     return (*parts, describe_groups(optimizer.param_groups, names)) if is_first_rank() else parts
@@ -72,9 +72,9 @@ def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, 
 def restore_optimizer(
     optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path, open_file: OpenFile = open_plainly
 ) -> None:
-    """Copy what ``capture_optimizer`` wrote into the state, which is allocated; ``StateError`` if it does not fit.
+    """Copy the files of ``capture_optimizer`` into the allocated state; raises ``StateError`` if they do not fit.
 
-    Tensors are read as they stand in the file. One that holds what is no finite number raises ``NonFiniteState``.
+    Tensors are read in the order of the file. One with NaN or infinity raises ``NonFiniteState``.
     """
     own = _named(optimizer, names)
     with saved_optimizer(folder, open_file) as saved:
@@ -86,7 +86,7 @@ def restore_optimizer(
 
 @contextmanager
 def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors]:
-    """Give the state in ``folder``, whole or of any number of ranks; raises ``StateError`` if it cannot be read."""
+    """Yield the state in ``folder``, whole or of any number of ranks; raises ``StateError`` if it cannot be read."""
     with ExitStack() as stack:
 
         def opened(name: str) -> TensorFile:
@@ -107,7 +107,7 @@ def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors
 
 
 def check_finite_state(name: str, tensor: Tensor) -> None:
-    """Raise ``NonFiniteState`` if what this rank holds of the state ``tensor`` is not finite throughout."""
+    """Raise ``NonFiniteState`` if this rank's part of the state ``tensor`` contains NaN or infinity."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if local.dtype not in _FLOATS or torch.isfinite(local.sum()) or torch.isfinite(local).all():  # the sum is quick
         return
@@ -116,7 +116,7 @@ def check_finite_state(name: str, tensor: Tensor) -> None:
 
 
 def check_same_shapes(shapes: Mapping[str, torch.Size], saved: Mapping[str, torch.Size]) -> None:
-    """Raise ``StateError`` if what was ``saved`` is not of these names and shapes."""
+    """Raise ``StateError`` unless ``saved`` has the names and shapes of ``shapes``."""
     if differing := sorted(shapes.keys() ^ saved.keys()):
         where = "model" if differing[0] in shapes else "checkpoint"
         msg = f"the checkpoint's optimizer belongs to other parameters: only the {where} has {differing[0]}"

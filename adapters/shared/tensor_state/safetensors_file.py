@@ -46,7 +46,7 @@ _ALIGNMENT = 8
 @final
 @dataclass(frozen=True, slots=True)
 class TensorsPart(StatePart):
-    """A safetensors file of host tensors, streamed from where they lie: no second copy of them is made.
+    """A safetensors file of host tensors, streamed without copying them.
 
     The bytes are those of the safetensors package for the metadata ``{"format": "pt"}`` and ``more``. Raises
     ``StateError`` for a dtype that the format does not have.
@@ -70,12 +70,12 @@ class TensorsPart(StatePart):
 
 
 def in_file_order(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names in the order in which their bytes stand in a file."""
+    """Return the names in the order of their bytes in a file."""
     return sorted(tensors, key=lambda name: (_PLACES[tensors[name].dtype], name))
 
 
 def tensors_header(tensors: Mapping[str, Tensor], more: Mapping[str, str]) -> bytes:
-    """Return what stands before the bytes of ``tensors``, of which only dtypes and shapes are looked at."""
+    """Return the header of a file of ``tensors``, of which only dtypes and shapes are used."""
     header: dict[str, object] = {"__metadata__": {"format": "pt", **more}}
     begin = 0
     for name in in_file_order(tensors):
@@ -90,18 +90,18 @@ def tensors_header(tensors: Mapping[str, Tensor], more: Mapping[str, str]) -> by
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """Return the bytes of a host tensor, where they lie if it is contiguous."""
+    """Return the bytes of a host tensor, without copying if it is contiguous."""
     data: memoryview = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return data
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return what the format calls ``dtype``, which is one of ``DTYPES``."""
+    """Return the format's name of ``dtype``, which is one of ``DTYPES``."""
     return _NAMES[dtype]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return what a ``TensorsPart`` wrote, lazily read: copy what is to outlive the file.
+    """Return the tensors of a ``TensorsPart``, lazily read: copy those that must outlive the file.
 
     Raises ``StateError`` if the file is missing or damaged.
     """
