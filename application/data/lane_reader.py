@@ -112,11 +112,10 @@ class LaneReader:
             documents = read
             while (cut := documents.first_reaching(room)) is not None:
                 within, documents = documents.cut(cut + 1)
-                behind = LanePosition(
-                    begin.epoch, place, within.ends[-1]
-                )  # wherever reading began: groups may end elsewhere
-                yield self._window([*held, within], begin, behind)
-                begin, held, room = behind, [], self._plan.window_tokens
+                # not where a group ends, as that depends on where reading began
+                next_start = LanePosition(begin.epoch, place, within.ends[-1])
+                yield self._window([*held, within], begin, next_start)
+                begin, held, room = next_start, [], self._plan.window_tokens
             held.append(documents)
             room -= documents.num_tokens
         if any(documents.num_tokens for documents in held):
@@ -152,13 +151,13 @@ class LaneReader:
             raise DataError(all_dropped(self._plan.packing.length))
         raise DataError(no_text([unit.name for unit in self._units]))
 
-    def _window(self, held: Sequence[_Documents], begin: LanePosition, behind: LanePosition) -> Window:
+    def _window(self, held: Sequence[_Documents], begin: LanePosition, next_start: LanePosition) -> Window:
         ids = np.concatenate([documents.ids for documents in held])
         lengths = np.concatenate([documents.lengths for documents in held])
         index = self._plan.packing(np.cumsum(lengths) - lengths, lengths).index
         place = (self._plan.seed, self._lane, begin.epoch, begin.unit, begin.position)
         order = permute(np.arange(index.num_rows), index.num_rows, *place)
-        return Window.of(lay_out(ids, index, order, self._plan.packing.length), begin, behind)
+        return Window.of(lay_out(ids, index, order, self._plan.packing.length), begin, next_start)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

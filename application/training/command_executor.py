@@ -70,6 +70,19 @@ class RunState:
     stopped_by: StopRun | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """The objects that the loop and its commands work with."""
+
+    feed: Feed
+    engine: StepEngine
+    evaluator: Evaluator
+    checkpoints: Checkpointer
+    bus: EventBus
+    inbox: Inbox
+    group: ProcessGroup
+
+
 @final
 class CommandExecutor:
     """Executes each command between steps, on every rank in the same order, and publishes its result.
@@ -77,26 +90,15 @@ class CommandExecutor:
     The error of a command propagates, and ends the run.
     """
 
-    def __init__(
-        self,
-        state: RunState,
-        *,
-        feed: Feed,
-        engine: StepEngine,
-        evaluator: Evaluator,
-        checkpoints: Checkpointer,
-        bus: EventBus,
-        inbox: Inbox,
-        group: ProcessGroup,
-    ) -> None:
+    def __init__(self, state: RunState, parts: LoopParts) -> None:
         self._state = state
-        self._feed = feed
-        self._engine = engine
-        self._evaluator = evaluator
-        self._checkpoints = checkpoints
-        self._bus = bus
-        self._inbox = inbox
-        self._group = group
+        self._feed = parts.feed
+        self._engine = parts.engine
+        self._evaluator = parts.evaluator
+        self._checkpoints = parts.checkpoints
+        self._bus = parts.bus
+        self._inbox = parts.inbox
+        self._group = parts.group
 
     def execute_all(self) -> None:
         """Execute the commands of all ranks until no handler answers with another.

@@ -21,17 +21,11 @@ from holdfast.domain.events import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.application.checkpointing.checkpointer import Checkpointer
-    from holdfast.application.data.feed import Feed
-    from holdfast.application.inbox import Inbox
-    from holdfast.application.training.evaluator import Evaluator
-    from holdfast.application.training.step_engine import StepEngine
+    from holdfast.application.training.command_executor import LoopParts
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.training.progress import Progress
     from holdfast.domain.training.step_outcome import StepOutcome
     from holdfast.domain.training.train_plan import TrainPlan
-    from holdfast.ports.event_bus import EventBus
-    from holdfast.ports.process_group import ProcessGroup
 
 _STALL_SECONDS = 1.0  # a wait that is worth a report; the first batch may take longer
 
@@ -57,36 +51,16 @@ class TrainRun:
     budget, a ``StopRun`` or an error.
     """
 
-    def __init__(
-        self,
-        *,
-        plan: TrainPlan,
-        feed: Feed,
-        engine: StepEngine,
-        evaluator: Evaluator,
-        checkpoints: Checkpointer,
-        bus: EventBus,
-        inbox: Inbox,
-        group: ProcessGroup,
-    ) -> None:
+    def __init__(self, plan: TrainPlan, parts: LoopParts) -> None:
         self._plan = plan
-        self._feed = feed
-        self._engine = engine
-        self._checkpoints = checkpoints
-        self._bus = bus
-        self._inbox = inbox
-        self._group = group
+        self._feed = parts.feed
+        self._engine = parts.engine
+        self._checkpoints = parts.checkpoints
+        self._bus = parts.bus
+        self._inbox = parts.inbox
+        self._group = parts.group
         self._state = RunState()
-        self._commands = CommandExecutor(
-            self._state,
-            feed=feed,
-            engine=engine,
-            evaluator=evaluator,
-            checkpoints=checkpoints,
-            bus=bus,
-            inbox=inbox,
-            group=group,
-        )
+        self._commands = CommandExecutor(self._state, parts)
         self._has_stepped = False
 
     @property

@@ -15,6 +15,7 @@ from holdfast.application.data.feed import Feed
 from holdfast.application.data.holdout_batches import HoldoutBatches, ShardGroups, TextGroups
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.inbox import Inbox
+from holdfast.application.training.command_executor import LoopParts
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import StepEngine
@@ -310,9 +311,8 @@ class Container(containers.DeclarativeContainer):
     )
     grace = providers.Factory(GracePeriod, settings.provided.recovery.grace_seconds)
     plan = providers.Singleton(TrainPlan, budget, schedule, grace)
-    train_run = providers.Singleton(
-        TrainRun,
-        plan=plan,
+    loop_parts = providers.Singleton(
+        LoopParts,
         feed=feed,
         engine=engine,
         evaluator=evaluator,
@@ -321,6 +321,7 @@ class Container(containers.DeclarativeContainer):
         inbox=inbox,
         group=process_group,
     )
+    train_run = providers.Singleton(TrainRun, plan, loop_parts)
 
     opening_parts = providers.Singleton(
         OpeningParts,

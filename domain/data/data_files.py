@@ -69,7 +69,7 @@ class DataFiles:
         files = []
         for line in record["files"]:
             content, size, stamp, form, name = line.split(" ", 4)
-            files.append(DataFile(name, int(size), _told(form) or "", stamp, _told(content)))
+            files.append(DataFile(name, int(size), _unless_unknown(form) or "", stamp, _unless_unknown(content)))
         places = dict(record["places"])
         return cls(str(record["reading"]), places, dict(record.get("first_places", places)), files)
 
@@ -78,7 +78,7 @@ def _as_lists(places: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     return {name: list(of_source) for name, of_source in places.items()}
 
 
-def _told(text: str) -> str | None:
+def _unless_unknown(text: str) -> str | None:
     return None if text == "?" else text
 
 

@@ -21,6 +21,7 @@ from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from holdfast.application.inbox import Inbox
+from holdfast.application.training.command_executor import LoopParts
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import StepEngine
@@ -141,14 +142,16 @@ class Loop:
         )
         held_out = held_out_of(self.source, self.plan, self.holdout, max_tokens=64)
         self.train = TrainRun(
-            plan=TrainPlan(self.budget, WarmupDecay(self.peak, Span(3), 0.5, half_cosine, self.budget), self.grace),
-            feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
-            engine=StepEngine(self.trainable, micro_batch=(self.known or MicroBatchState(self.micro_batch)).rows),
-            evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes, self.group),
-            checkpoints=self.checkpoints,
-            bus=self.bus,
-            inbox=self.inbox,
-            group=self.group,
+            TrainPlan(self.budget, WarmupDecay(self.peak, Span(3), 0.5, half_cosine, self.budget), self.grace),
+            LoopParts(
+                feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
+                engine=StepEngine(self.trainable, micro_batch=(self.known or MicroBatchState(self.micro_batch)).rows),
+                evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes, self.group),
+                checkpoints=self.checkpoints,
+                bus=self.bus,
+                inbox=self.inbox,
+                group=self.group,
+            ),
         )
         measure = EvaluateOnCadence(
             Cadence(self.evaluate_every), self.budget, self.inbox, at_start=self.evaluate_at_start
