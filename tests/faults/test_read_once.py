@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
 from holdfast.adapters.state_store import hashed_file
-from holdfast.adapters.state_store import verified_read as read_once
+from holdfast.adapters.state_store import verified_read
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.hashed_file import HashedFile
 from holdfast.adapters.state_store.hashing import hash_file
@@ -32,7 +32,7 @@ DATA = random.Random(0).randbytes(5 * PIECE + 123)
 def small_pieces(monkeypatch):
     """Count each file as large."""
     monkeypatch.setattr(hashed_file, "_PIECE", PIECE)
-    monkeypatch.setattr(read_once, "_LARGE", 1)
+    monkeypatch.setattr(verified_read, "_LARGE", 1)
 
 
 @pytest.fixture
@@ -211,8 +211,8 @@ def test_a_damaged_checkpoint_is_not_read_a_third_time(root, monkeypatch):
     """What is not as saved when it is read again is set aside."""
     spoil(root, 3)
     checked = []
-    check = read_once.check_hash
-    monkeypatch.setattr(read_once, "check_hash", lambda *given: [checked.append(given[2].path), check(*given)])
+    check = verified_read.check_hash
+    monkeypatch.setattr(verified_read, "check_hash", lambda *given: [checked.append(given[2].path), check(*given)])
     found = {}
     assert DiskStateStore(root, Retention(3)).restore(read_all(found)).info.progress.step == 2
     assert checked == [min(payload(3))]
@@ -243,7 +243,7 @@ def test_reading_stays_ahead_of_hashing_by_few_pieces(tmp_path, changed, monkeyp
 def test_an_interrupt_is_not_waited_for(root, monkeypatch):
     """Whoever stops a restore does not wait until the rest is verified."""
     checked = []
-    monkeypatch.setattr(read_once, "check_hash", lambda *_, **__: checked.append(True))
+    monkeypatch.setattr(verified_read, "check_hash", lambda *_, **__: checked.append(True))
 
     def take_over(*_):
         raise KeyboardInterrupt

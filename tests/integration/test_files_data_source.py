@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.adapters.data_source import file_reader as reading
+from holdfast.adapters.data_source import file_reader
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.compression import zstd
 from holdfast.adapters.data_source.formats.records import Limits
@@ -351,7 +351,7 @@ def test_nobody_waits_long_for_the_number_of_a_line(tmp_path, monkeypatch):
     (unit,) = source.units()
     (rejected,) = (item for item in source.read(unit) if isinstance(item, Rejected))
     assert "line 7 at byte 102" in source.tell(unit, rejected)
-    monkeypatch.setattr(reading, "_SECONDS_TO_COUNT", 0.0)
+    monkeypatch.setattr(file_reader, "_SECONDS_TO_COUNT", 0.0)
     assert source.tell(unit, rejected) == rejected.reason
 
 

@@ -12,7 +12,7 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.adapters.state_store import hashed_file
-from holdfast.adapters.state_store import verified_read as read_once
+from holdfast.adapters.state_store import verified_read
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.errors import StateError
@@ -31,7 +31,7 @@ FACTORIES = {
 def small_pieces(monkeypatch):
     """Read each file in many pieces."""
     monkeypatch.setattr(hashed_file, "_PIECE", 8192)
-    monkeypatch.setattr(read_once, "_LARGE", 1)
+    monkeypatch.setattr(verified_read, "_LARGE", 1)
 
 
 def prepare(name, *, with_lora=False, precision="fp32"):

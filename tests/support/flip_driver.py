@@ -27,7 +27,7 @@ from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.process_group.torch import TorchProcessGroup
 from holdfast.adapters.state_store import hashed_file
-from holdfast.adapters.state_store import verified_read as read_once
+from holdfast.adapters.state_store import verified_read
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
@@ -173,7 +173,7 @@ def sweep(run: Restored | Commanded, stride: int, tell: Callable[[dict[str, Any]
 
 
 def main(way: str, folder: str, large: str, stride: str) -> int:
-    read_once._LARGE = int(large)
+    verified_read._LARGE = int(large)
     hashed_file._PIECE = 16384
     words = way.split()
     root = Path(folder)

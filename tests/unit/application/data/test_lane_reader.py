@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.data import text_reader as tokenize
+from holdfast.application.data import text_reader
 from holdfast.application.data.lane_reader import LanePlan, LaneReader
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
@@ -69,7 +69,7 @@ def test_the_windows_after_any_place_are_the_rest(units, plan, fraction, group):
     """Reading from where a window began, or from behind it, yields the same rows in the same order."""
     reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenize, "_GROUP_CHARACTERS", group)
+        patch.setattr(text_reader, "_GROUP_CHARACTERS", group)
         windows = [told(window) for window in reader.windows(LanePosition())]
         for number, (_, start, behind) in enumerate(windows):
             assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]

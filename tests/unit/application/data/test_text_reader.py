@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.transform.memory import MemoryTransform
-from holdfast.application.data import text_reader as tokenize
+from holdfast.application.data import text_reader
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.holdout import Holdout, hash_of
@@ -23,7 +23,7 @@ def read(items, start=None, *, on_error="skip", wanted=None, group=None, transfo
     reader = TextReader(source, MemoryTokenizer(), rejections, transforms)
     groups, rejected, error = [], [], None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenize, "_GROUP_CHARACTERS", group or tokenize._GROUP_CHARACTERS)
+        patch.setattr(text_reader, "_GROUP_CHARACTERS", group or text_reader._GROUP_CHARACTERS)
         try:
             groups.extend(reader.tokens(source.units()[0], start, wanted=wanted, rejected=rejected.append))
         except DataError as ended:
