@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.shared.files.file_operations import FileOperations
-from holdfast.adapters.state_store import hashed_file
-from holdfast.adapters.state_store import verified_read
+from holdfast.adapters.state_store import hashed_file, verified_read
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.hashed_file import HashedFile
 from holdfast.adapters.state_store.hashing import hash_file

@@ -26,8 +26,7 @@ from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.process_group.torch import TorchProcessGroup
-from holdfast.adapters.state_store import hashed_file
-from holdfast.adapters.state_store import verified_read
+from holdfast.adapters.state_store import hashed_file, verified_read
 from holdfast.adapters.state_store.archive.checkpoint_archive import CheckpointArchive
 from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
