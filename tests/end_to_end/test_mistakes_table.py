@@ -35,7 +35,7 @@ UNTRUE = ("single document", "holds text to train a tokenizer")
 
 DATA = (
     ("wrong field", ("data.path={files}/content.jsonl",), ("'text' is missing; there is 'content'", "data.text_field")),
-    ("wrong column", ("data.path={files}/body.parquet",), ("no column 'text', but 'body'", "data.text_field")),
+    ("wrong column", ("data.path={files}/body.parquet",), ("no column 'text', only 'body'", "data.text_field")),
     (
         "wrong field of a dataset",
         ("data.kind=huggingface", "data.path={files}/dataset"),

@@ -269,7 +269,7 @@ def test_a_row_that_is_cut_off_is_named(tmp_path):
         (b"", "start with a header"),
         (b"\xff\xfet\x00e\x00", "start with a header"),
         (b'"text\nmore', "not a header"),
-        (b"id,body\n1,x\n", "no column 'text', but 'id', 'body': set data.text_field"),
+        (b"id,body\n1,x\n", "no column 'text', only 'id', 'body': set data.text_field"),
     ],
 )
 def test_a_header_that_cannot_be_used_is_named(tmp_path, content, problem):
@@ -297,7 +297,7 @@ def test_a_column_that_cannot_be_used_is_named(tmp_path, write):
     """A table without the column, with one that holds no text, or without the filter's is rejected as a whole."""
     path = put(tmp_path, f"a.{write.__name__}", write([{"body": "x", "number": 1}]))
     for options, problem in (
-        ({}, "no column 'text', but 'body', 'number': set data.text_field"),
+        ({}, "no column 'text', only 'body', 'number': set data.text_field"),
         ({"text_field": "number"}, "'number' holds int64, not text: set data.text_field"),
         ({"text_field": "body", "filter": {"language": "de"}}, "no column 'language', but"),
     ):

@@ -70,7 +70,7 @@ def test_a_field_that_is_missing_is_named(folder):
     """A dataset without the field is rejected unit by unit, with the fields that there are."""
     bad = read_all(HuggingfaceDataSource(folder, text_field="body"))[0]
     assert "corpus/train" in bad.reason
-    assert "no column 'body', but 'text', 'id', 'language'" in bad.reason
+    assert "no column 'body', only 'text', 'id', 'language'" in bad.reason
     assert bad.end is None
 
 

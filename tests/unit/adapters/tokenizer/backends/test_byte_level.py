@@ -69,7 +69,7 @@ def test_tokens_that_merging_does_not_give_have_no_rank():
         (model([("a", "b"), ("b", "c"), ("a", "b")]), "'ab' do not stand together"),
         (model([("a", "東")]), "not made of bytes"),
         (model([], vocab={"a": 0}), "lacks 255 of the 256 bytes"),
-        (model([], ignore_merges=True, vocab=model([])["vocab"] | {"abc": 7}), "whole"),
+        (model([], ignore_merges=True, vocab=model([])["vocab"] | {"abc": 7}), "ignores merges"),
     ],
 )
 def test_what_ranks_cannot_say_is_refused(changed, reason):
