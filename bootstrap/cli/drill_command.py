@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_settings, whole
@@ -53,6 +54,7 @@ def add_drill(commands: Commands) -> None:
 
 def drill(options: argparse.Namespace) -> int:
     """Print whether a short run with these settings survives each fault; return the exit code."""
+    from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.verification.drill import Drills, applying
     from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume
@@ -62,7 +64,9 @@ def drill(options: argparse.Namespace) -> int:
     if options.drill == "list":
         print("\n".join(f"{name:12}{words}" for name, words in {**DRILLS, "soak": SOAK}.items()))
         return ExitCode.FINISHED
-    settings = load_settings(options.config, options.settings, os.environ).settings
+    resolved = load_settings(options.config, options.settings, os.environ)
+    settings = resolved.settings
+    print_notes(resolved.notes, sys.stderr)
     steps, faults, seed = _numbers(options)
     proof = VerifyResume(settings, options.config, options.settings, steps)
     names = applying(settings) if options.drill == "all" else [options.drill]

@@ -37,14 +37,16 @@ def prepare(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.prepare_data import prepare_ahead
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
+    from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.program import called_as
     from holdfast.configs.settings_layers import load_settings
     from holdfast.domain.counting import counted
 
     configure_logging()
     set_library_defaults()
-    settings = load_settings(options.config, options.settings, os.environ).settings
-    location, prepared, rejected = prepare_ahead(settings)
+    resolved = load_settings(options.config, options.settings, os.environ)
+    print_notes(resolved.notes)
+    location, prepared, rejected = prepare_ahead(resolved.settings)
     documents = counted(prepared.documents, "document")
     print(f"{prepared.tokens:,} tokens of {documents}, {prepared.source_bytes:,} bytes of data")
     if prepared.new_tokens:

@@ -60,7 +60,7 @@ def train(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
-    from holdfast.bootstrap.process.printing import fitting
+    from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
     from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -82,8 +82,7 @@ def train(options: argparse.Namespace) -> int:
         return launch_until_memory_fits(
             resume_arguments(options), num_processes, sizes, say, module=module_called(), grace_seconds=grace
         )
-    for note in resolved.notes:
-        say(fitting(note))
+    print_notes(resolved.notes)
     run.begin_with = begin
     return _train_here(run)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command, add_settings, whole
@@ -47,11 +48,14 @@ def add_verify_resume(commands: Commands) -> None:
 
 def verify_resume(options: argparse.Namespace) -> int:
     """Print whether a run with these settings resumes exactly; return the exit code."""
+    from holdfast.bootstrap.process.printing import print_notes
     from holdfast.bootstrap.process.signals import StoppedAtOnce
     from holdfast.bootstrap.verification.resume import ChildFailedError, VerifyResume
     from holdfast.configs.settings_layers import load_settings
 
-    settings = load_settings(options.config, options.settings, os.environ).settings
+    resolved = load_settings(options.config, options.settings, os.environ)
+    settings = resolved.settings
+    print_notes(resolved.notes, sys.stderr)
     proof = VerifyResume(settings, options.config, options.settings, options.steps)
     try:
         verdict = proof.run(keep=options.keep)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TextIO
 
 _NARROWEST = 40
@@ -28,6 +29,12 @@ def as_error(text: str) -> str:
     told = fitting(text, sys.stderr)
     is_plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return told if is_plain else f"\x1b[31m{told}\x1b[0m"
+
+
+def print_notes(notes: Iterable[str], stream: TextIO | None = None) -> None:
+    """Print each note on the settings on a line of its own on ``stream``, standard output if None."""
+    for note in notes:
+        print(fitting(note, stream), file=stream, flush=True)
 
 
 def short(location: str) -> str:

@@ -37,3 +37,10 @@ def test_a_file_of_former_names_trains(tmp_path):
     process = run_here(*command, "run.budget.steps=2", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert not [line for line in process.stdout.splitlines() if "changed: " in line and "budget" not in line]
+
+
+def test_prepare_reports_former_names(tmp_path):
+    """``prepare`` reports a former name of a setting, as ``train`` does."""
+    process = run_here("prepare", *tiny(corpus(tmp_path)), "resources.manage=false", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "resources.manage is now called resources.auto_tune; the old name still works" in process.stdout
