@@ -299,7 +299,7 @@ def test_a_column_that_cannot_be_used_is_named(tmp_path, write):
     for options, problem in (
         ({}, "no column 'text', only 'body', 'number': set data.text_field"),
         ({"text_field": "number"}, "'number' holds int64, not text: set data.text_field"),
-        ({"text_field": "body", "filter": {"language": "de"}}, "no column 'language', but"),
+        ({"text_field": "body", "filter": {"language": "de"}}, "no column 'language', only"),
     ):
         (bad,) = read_all(FilesDataSource([path], **options))
         assert path in bad.reason
