@@ -65,7 +65,7 @@ def one_line(text: str, limit: int = 2000) -> str:
 
 
 def refuse(problem: str) -> NoReturn:
-    """Raise the ``ConfigurationError`` that states one problem, free of any earlier error."""
+    """Raise a ``ConfigurationError`` that states one problem; no earlier error is chained to it."""
     raise ConfigurationError(one_line(problem)) from None
 
 

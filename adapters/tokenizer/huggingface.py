@@ -30,10 +30,11 @@ class HuggingfaceTokenizer(Tokenizer):
     """Encodes with a ``tokenizer.json``; special tokens in a document are ordinary text.
 
     ``serialized`` is the text of that file and ``name`` its name in errors. ``end_of_text`` is the token that ends a
-    document, else a usual one. ``files`` are what ``write`` writes, else ``tokenizer.json`` and its configuration.
-    ``backend`` is the encoder, always with the same ids: ``huggingface``, ``tiktoken``, ``gigatoken`` or ``auto``, the
-    fastest that is installed and equal; it is built and tried when first needed, and ``report`` receives the choice.
-    Raises ``ConfigurationError`` if the tokenizer cannot keep the port's promise.
+    document; if None, a commonly used one is looked up. ``files`` are the files that ``write`` writes; if None, it
+    writes ``tokenizer.json`` and its configuration. ``backend`` is the encoder, always with the same ids:
+    ``huggingface``, ``tiktoken``, ``gigatoken`` or ``auto``, the fastest that is installed and equal; it is built and
+    tried when first needed, and ``report`` receives the choice. Raises ``ConfigurationError`` if the tokenizer cannot
+    keep the port's promise.
     """
 
     def __init__(

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @final
 class ScrubCheckpoints:
-    """Has an older checkpoint verified in a thread after each ``every`` saves, and reports a damaged one.
+    """Has an older checkpoint verified in a thread every ``every`` saves, and reports a damaged one.
 
-    A verification that is still running when the next one is due replaces it.
+    If a verification is still running when the next one is due, the next one is skipped.
     """
 
     def __init__(self, store: StateStore, inbox: Inbox, *, every: int) -> None:

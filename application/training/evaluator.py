@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @final
 class Evaluator:
-    """Sums the loss over the held-out documents; ``token_bytes`` int32 (ids,) turns it into bits per byte.
+    """Sums the loss over the held-out documents.
 
-    The ranks of ``group`` share the batches and run the model equally often. ``show`` gets the progress.
+    ``token_bytes``, int32 (ids,), has each token's number of bytes, for bits per byte. The ranks of ``group`` share the
+    batches and run the model equally often. ``show`` gets the progress.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ MixtureSource = Annotated[
 
 
 class StageSettings(Section):
-    """A stage of a mixture: from some point of the run on it has other weights."""
+    """A stage of a mixture: from a given point in the run, the mixture uses these weights."""
 
     after_tokens: Positive = Field(
         description="Tokens after which the stage begins, rounded up to blocks of 1,024 rows."

@@ -69,7 +69,7 @@ class StateStoreRestoring:
         assert self.state(store) == before
 
     def test_an_empty_store_has_nothing_to_restore(self, store: StateStore) -> None:
-        """Where nothing was saved nothing is handed over."""
+        """If nothing was saved, ``restore`` hands nothing over."""
         handed: list[object] = []
         assert store.restore(lambda *given: handed.append(given)) == Loaded(None, None, ())
         assert handed == []

@@ -48,7 +48,7 @@ class LayerContext:
 
 @final
 class KVCache:
-    """The key-value cache of one layer: (rows, heads, length, head size) each, of the tokens generated so far."""
+    """The keys and values of one layer for the tokens so far, each of shape (rows, heads, length, head size)."""
 
     def __init__(self) -> None:
         self._cached: tuple[Tensor, Tensor] | None = None
@@ -83,7 +83,7 @@ class SelfAttention(nn.Module):
 
     @override
     def forward(self, hidden: Tensor, context: LayerContext, kept: KVCache | None = None) -> Tensor:
-        """Return what ``hidden``, (rows, length, hidden size), attends to, in the same shape."""
+        """Return the attention output of ``hidden``, (rows, length, hidden size), in the same shape."""
         query, key, value = (
             projection(hidden).unflatten(-1, (-1, self.head_size)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
