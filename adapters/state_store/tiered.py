@@ -85,7 +85,9 @@ class TieredStateStore(StateStore):
         another process writes to the archive, or it cannot be reached.
         """
         if not self._lease.acquire(should_stop):
-            msg = f"{self._archive.name} was still leased by another run at the stop: the same command waits again"
+            msg = (
+                f"{self._archive.name} was still leased by another run at the stop: run the same command to wait again"
+            )
             raise StateError(msg)
         with held(self._lease):
             if self._disk.guard.allows(Role.DELETE):

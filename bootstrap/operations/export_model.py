@@ -101,7 +101,7 @@ def _adapter_parts(model: CausalLanguageModel, run: Path) -> Sequence[StatePart]
 
     assert isinstance(model.adapters, LoraAdapters)
     if model.adapters.base_path is None:
-        msg = f"the base of {run}'s adapters was initialized from a seed and is in no folder: add --merged"
+        msg = f"the base of {run}'s adapters was initialized from a seed, so no folder holds it: add --merged"
         raise ConfigurationError(msg)
     if _is_decoder(model) and model.network.config.model_type != "llama":
         msg = f"the names of {run}'s adapters are not those that its base has in transformers: add --merged"

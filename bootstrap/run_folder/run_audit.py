@@ -91,7 +91,7 @@ def record_use(run: Path, event: str, details: Mapping[str, Any]) -> None:
     try:
         Audit(run).record(event, details)
     except StateError as error:
-        _log.warning("the audit does not tell of this: %s", error)
+        _log.warning("this could not be recorded in the audit: %s", error)
 
 
 def audit_of(directory: Path, section: StateStoreSettings) -> Audit:

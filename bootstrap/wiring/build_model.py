@@ -70,7 +70,7 @@ def add_adapters(model: object, settings: TrainSettings) -> None:
     if chosen is None:
         return
     if network_of(model) is None:
-        msg = f"model.lora is set, but a {type(model).__name__} has no network that could get adapters: set it to null"
+        msg = f"model.lora is set, but a {type(model).__name__} cannot have adapters: set model.lora to null"
         raise ConfigurationError(msg)
     if settings.optimizer.kind == "deepspeed":
         msg = "model.lora does not work with optimizer.kind=deepspeed: use accelerate"

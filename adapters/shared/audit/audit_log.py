@@ -107,7 +107,7 @@ class AuditLog:
         try:
             return read_line(os.pread(self._file, min(end - start, LONGEST_LINE + 1), start), self._key)
         except MalformedEntryError as error:
-            msg = f"the last line of {self._path} {error}; move the file away to begin another"
+            msg = f"the last line of {self._path} {error}; move the file away, and a new log is started"
             raise StateError(msg) from error
 
     def _replace_torn_end(self, num_bytes: int) -> None:

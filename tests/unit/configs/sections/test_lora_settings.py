@@ -56,7 +56,7 @@ class Network:
     [
         (Network(), ["optimizer.kind=deepspeed"], "does not work with optimizer.kind=deepspeed"),
         (Network(), ["model.lora.quantize=4bit", "optimizer.sharding=fsdp2"], "fsdp2 cannot shard"),
-        (object(), [], "has no network"),
+        (object(), [], "cannot have adapters"),
     ],
 )
 def test_adapters_that_could_not_train_are_refused(model, overrides, message):
