@@ -1,1 +1,1 @@
-"""The use cases of a training run, on domain and ports alone; ``python -m application`` is the command line."""
+"""The use cases of a training run, built only on domain and ports; ``python -m application`` is the command line."""

@@ -194,13 +194,14 @@ def _in_group() -> Iterator[None]:
 if __name__ == "__main__":
     main(
         "beside",
-        "The default run's step on a CPU beside processes that are busy for ever, without evaluations and checkpoints. "
-        "Two ways take turns of 2 steps, each in a process of its own that is stopped meanwhile: before, threads spin "
-        "10,000,000 times at each barrier whatever goes on; now they sleep soon while others work. A fair share of C "
-        "processors among T threads and N busy processes takes (T + N) / C times as long as a quiet step. The cause: a "
-        "thread that spins spends its own turn on a processor, so that the others go first once there is work for it, "
-        "and each barrier of a step waits for the slowest thread. Threads that sleep have turns left, and the system "
-        "runs them as soon as they are woken.",
+        "The step of the default run on a CPU beside processes that are always busy, without evaluations and "
+        "checkpoints. Two variants take turns of 2 steps, each in its own process, which is stopped during the turn "
+        "of the other. In the variant `before`, threads always spin 10,000,000 times at each barrier. In the variant "
+        "`now`, threads sleep soon while other programs use the processors. With a fair share of C processors among "
+        "T threads and N busy processes, a step takes (T + N) / C times as long as a quiet step. The cause of the "
+        "difference: a spinning thread uses up its own time on a processor. When there is work for this thread, the "
+        "system runs the other processes first, and each barrier of a step waits for the slowest thread. A sleeping "
+        "thread has time on the processor left, so the system runs it as soon as it is woken.",
         measure,
         ("torch", "transformers", "accelerate"),
     )

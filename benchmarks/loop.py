@@ -107,7 +107,7 @@ class Duel:
         assert isinstance(self.settings.tokenizer, TrainTokenizerSettings)
         vocabulary = self.settings.tokenizer.vocabulary_size
         self.loop = BareLoop(self.settings, vocabulary_size=vocabulary, precision=precision)
-        container = assemble(self.settings, folder, {}, say=print, decide=lambda _name, value, _reason: value)
+        container = assemble(self.settings, folder, {}, report=print, keep_choice=lambda _name, value, _reason: value)
         feed = container.feed()
         self.batches = list(islice(iter(feed.next, None), WARM_UP + PAIRS))
         feed.close()
@@ -207,10 +207,10 @@ def _seconds(command: Sequence[str]) -> float:
 if __name__ == "__main__":
     main(
         "loop",
-        "The default run's model, data and batches on a CPU: Holdfast's loop with its default handlers and monitors, "
-        "alternating step by step in one process with a hand-written PyTorch loop. Some handlers look at the disk or "
-        "the memory once a second: where two steps, one of each loop, take longer than that, each of ours has that in "
-        "it.",
+        "The model, data and batches of the default run on a CPU. Holdfast's loop with its default handlers and "
+        "monitors and a hand-written PyTorch loop alternate step by step in one process. Some handlers check the "
+        "disk or the memory once a second. If a pair of steps, one of each loop, takes longer than a second, each "
+        "step of Holdfast's loop includes these checks.",
         measure,
         ("torch", "transformers", "accelerate", "numpy"),
     )

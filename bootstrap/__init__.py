@@ -1,4 +1,4 @@
-"""The only place that knows everything: it reads the settings, chooses the adapters and builds a run.
+"""The composition root: reads the settings, chooses the adapters and builds a run.
 
 >>> from holdfast.bootstrap import build
 >>> from holdfast.configs.settings import TrainSettings
@@ -16,7 +16,7 @@ __all__ = ["Run", "build"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``build`` and ``Run`` when they are asked for: ``--help`` needs neither."""
+    """Import ``build`` or ``Run`` on first use, as ``--help`` needs neither; raises ``AttributeError`` otherwise."""
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.application.handlers.log_events import sentence_of
+from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import generate
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder, in_turns
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.assembly import PARTS, assemble
 from holdfast.bootstrap.wiring.banner import banner
+from holdfast.bootstrap.wiring.best_checkpoint import best_of
 from holdfast.bootstrap.wiring.compatibility import check_description, with_former_tokenizer
 from holdfast.bootstrap.wiring.compile_model import compile_model
 from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
@@ -26,29 +30,41 @@ from holdfast.bootstrap.wiring.data_identity import (
     hold_to_transforms,
     places_before,
     record_data,
+    record_versions,
 )
+from holdfast.bootstrap.wiring.data_tracing import source_names
+from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
+from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
 from holdfast.bootstrap.wiring.hub_choice import one_hub
+from holdfast.bootstrap.wiring.ledger_rejects import RejectedFiles
+from holdfast.bootstrap.wiring.machine import describe_machine
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
-from holdfast.bootstrap.wiring.open_monitors import open_monitors
-from holdfast.bootstrap.wiring.record_files import open_records, open_rejections
+from holdfast.bootstrap.wiring.memory_limit import memory_limit
+from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
+from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitors
+from holdfast.bootstrap.wiring.record_files import open_rejections
+from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.subscriptions import OpenHandlers, build_post_mortem, subscribe_all
+from holdfast.bootstrap.wiring.watch_drift import check_cached_data, drift_subscriptions
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
 from holdfast.configs.rendering import dump_settings
 from holdfast.domain.commands import StopRun
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.events import Event
-from holdfast.domain.fault_tolerance.goodput import Ledger
+from holdfast.domain.fault_tolerance.goodput import TimeAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from holdfast.application.handlers.watch_compilation import Compilations
+    from holdfast.application.monitoring.monitor_thread import MonitorThread
     from holdfast.application.training.loop import TrainRun
     from holdfast.bootstrap.wiring.container import Container
     from holdfast.bootstrap.wiring.run_parts import DataParts, ModelParts, OpeningParts, RunData, RunParts
@@ -57,10 +73,11 @@ if TYPE_CHECKING:
     from holdfast.domain.fault_tolerance.goodput import Goodput
     from holdfast.domain.training.progress import Progress
     from holdfast.domain.training.text_generation import Sampling
-    from holdfast.ports.monitor import Monitor
+    from holdfast.ports.optimizer import Trainable
+    from holdfast.ports.state_store import CheckpointInfo
     from holdfast.ports.tokenizer import Tokenizer
 
-    Say = Callable[[str], object] | None
+    ReportLine = Callable[[str], object] | None
 
 E = TypeVar("E", bound=Event)
 
@@ -68,48 +85,68 @@ E = TypeVar("E", bound=Event)
 _TRAINING = threading.Lock()
 
 
-def build(settings: TrainSettings, *, say: Say = None, accept_changed_data: bool = False, **overrides: Any) -> Run:
-    """Return a run of ``settings`` that has not begun; nothing heavy is imported yet.
+def build(
+    settings: TrainSettings,
+    *,
+    report: ReportLine = None,
+    accept_changed_data: bool = False,
+    is_quiet: bool = False,
+    **overrides: Any,
+) -> Run:
+    """Return a run of ``settings`` that has not begun; no large library is imported yet.
 
     ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
     ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``resource_probe`` or ``monitors`` (a list).
-    ``say`` gets lines for a person; without it they go to the console monitor, if there is one.
-    With ``accept_changed_data`` a run whose data are others by now continues with them instead of refusing them.
+    ``report`` gets lines for a person; without it they go to the console monitor, if there is one.
+    With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. If
+    ``is_quiet``, the console monitor shows problems only.
+    Raises ``ConfigurationError`` for an unknown override, or if the roles in the settings do not permit training.
     """
+    if "say" in overrides:
+        warnings.warn("the argument say of build is now called report", DeprecationWarning, stacklevel=2)
+        report = overrides.pop("say")
     if strange := sorted(overrides.keys() - {*PARTS, "monitors"}):
         msg = f"nothing in a run is called {strange[0]}: replace one of {', '.join(PARTS)} or monitors"
         raise ConfigurationError(msg)
     if "state_store" not in overrides:
         refuse_to_train(settings)
-    return Run(settings, overrides, say=say, accepts_changed_data=accept_changed_data)
+    return Run(settings, overrides, report=report, accepts_changed_data=accept_changed_data, is_quiet=is_quiet)
 
 
 @final
 class Run:
     """A run that a host starts, watches and stops; usable from any thread, and installs no signal handler.
 
-    ``stopped_by`` is the command that ended it before its budget did, if one did. With ``may_exit`` the watchdog ends
-    the process, with exit code 75, if the run hangs. The first rank calls ``begin_with`` once all ranks have met.
+    ``stopped_by`` is the command that ended it before its budget was spent, None otherwise. With ``may_exit`` the
+    watchdog ends the process, with exit code 75, if the run hangs. The first rank calls ``begin_with`` once all ranks
+    have joined the process group. ``origins`` says where each setting comes from, for the record of the run.
     """
 
     def __init__(
-        self, settings: TrainSettings, overrides: dict[str, Any], *, say: Say = None, accepts_changed_data: bool = False
+        self,
+        settings: TrainSettings,
+        overrides: dict[str, Any],
+        *,
+        report: ReportLine = None,
+        accepts_changed_data: bool = False,
+        is_quiet: bool = False,
     ) -> None:
         self.settings = settings
         self.stopped_by: StopRun | None = None
         self.may_exit, self._accepts_changed_data = False, accepts_changed_data
         self.begin_with: Callable[[], object] = lambda: None
+        self.origins: Mapping[str, str] | None = None
         self._overrides = overrides
-        self._say = say
+        self._own_report, self._is_quiet = report, is_quiet
         self._subscriptions: list[Subscription] = []
         self._has_begun = False
         self._opened: OpeningParts | None = None
         self._parts: RunParts | None = None
         self._inbox = Inbox()
-        self._ledger = Ledger()
+        self._time = TimeAccount()
         self._began = 0.0
         self._is_training = False
-        self._screen = Screen(say=say or (lambda _: None))
+        self._screen = Screen(report=report or (lambda _: None))
 
     @property
     def directory(self) -> Path:
@@ -117,26 +154,26 @@ class Run:
         return self.settings.run.directory
 
     def subscribe(self, kind: type[E], handler: Callable[[E], object]) -> None:
-        """Call ``handler`` with each event of ``kind``, in the thread that trains; to be called before ``run``."""
+        """Call ``handler`` with each event of ``kind``, in the training thread; call this before ``run``."""
         self._subscriptions.append((kind, handler))
 
     def will_save(self) -> bool:
-        """Return whether the loop is there: a stop that is requested now saves first."""
+        """Return whether the training loop exists, so that a stop requested now saves first."""
         return self._is_training
 
     def request_stop(self, reason: str, signal: int | None = None) -> bool:
         """Ask the run to save and stop at the next step boundary; from any thread or a signal handler.
 
-        RollBackPlanner whether the loop is there to obey; before that the wish is kept for it.
+        Returns whether the training loop exists; before that the request is kept for it.
         """
         self._inbox.post(StopRun(reason, signal))
         return self._is_training
 
     def run(self) -> Progress:
-        """Train from the newest valid checkpoint to the end; return how far the run has come.
+        """Train from the newest valid checkpoint to the end; return the progress.
 
-        Raises ``ConfigurationError``, ``DataError``, ``StateError`` or another ``TrainingError``; what was complete is
-        durable then. A second run in this process at the same time is refused.
+        Raises ``ConfigurationError``, ``DataError``, ``StateError`` or another ``TrainingError``; complete steps are
+        durable then. A second run in this process at the same time raises ``ConfigurationError``.
         """
         if self._has_begun:
             msg = "this run was started before: build another one, which continues from its newest checkpoint"
@@ -156,20 +193,27 @@ class Run:
                 self.stopped_by = train_run.stopped_by
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
-        """Return ``prompt`` continued by the model as it is after ``run``; ``note`` gets a sentence if it is cut."""
+        """Return ``prompt`` and its continuation by the model after ``run``; ``note`` gets a sentence if it is cut."""
         assert self._parts is not None, "sample needs a run that has ended"
         return generate(self._parts.model.trainable, self._parts.data.tokenizer, prompt, sampling, note=note)
 
     @property
     def goodput(self) -> Goodput:
-        """Return where the time of the run went, over all its starts, as the first rank knows it."""
-        return self._ledger.goodput
+        """Return the use of the run's time over all its starts, as known to the first rank."""
+        return self._time.goodput
 
     def newest_checkpoint(self) -> str | None:
-        """Return where the newest checkpoint lies after ``run``, None if there is none."""
-        assert self._opened is not None, "there is no checkpoint to name before a run has ended"
-        stored = self._opened.state_store.list()
+        """Return the location of the newest checkpoint after ``run``, None if there is none."""
+        stored = self._stored()
         return stored[-1].location if stored else None
+
+    def best_checkpoint(self, progress: Progress) -> Mapping[str, Any] | None:
+        """Return the best checkpoint after ``run``, which ended at ``progress``, as ``best_of`` does."""
+        return best_of(self._stored(), progress.patience, keeps_best=self.settings.state_store.keep_best > 0)
+
+    def _stored(self) -> Sequence[CheckpointInfo]:
+        assert self._opened is not None, "there is no checkpoint to name before a run has ended"
+        return self._opened.state_store.list()
 
     def _assemble(self, stack: ExitStack) -> TrainRun:
         replaced = {name: part for name, part in self._overrides.items() if name != "monitors"}
@@ -179,18 +223,23 @@ class Run:
         stack.enter_context(one_hub(self.settings, group, replaced))
         monitors = open_monitors(self._overrides, self.settings, self._screen, stack) if group.rank == 0 else []
         self._screen.say(*told_changes(folder.settings_before or {}, dump_settings(self.settings)))
-        rejections = open_rejections(self.settings, group.rank, stack, say=self._tell)
+        rejections = open_rejections(self.settings, group.rank, stack, report=self._report)
         self.settings = with_sizes(self.settings, replaced, folder.decide, folder.decided, group.size)
         own = {"record": [folder.part], "places": places, "rejections": rejections}
         container = self._container_of({**replaced, **opened.by_name(), **own}, folder.decide)
         container.hardware()  # decided together, so not within the turn of one rank
-        container.mode()
+        mode, drift = container.mode(), container.drift()
+        check_dedup(self.settings.data, mode)
+        if group.rank == 0:
+            container.ledger()  # a database that refuses is reported before any work is done
         data = self._identify_data(container, folder, opened)
         stack.enter_context(torch_state(self.settings))
         stack.enter_context(threads_of_processor(container.hardware().get("optimizer.device"), opened.state_store))
         folder.enter("preparing the tokens")
         stream = in_turns(group, container.batch_stream)
         record_data(folder, data, container.data_parts(), stream)
+        check_cached_data(drift, mode, container.cache_folder(), container.tokens)
+        record_versions(folder, container.lineage().versions)
         folder.enter("building the model")
         self._screen.show("building the model")
         self._parts = self._build_parts(container, folder, monitors, stack)
@@ -201,14 +250,14 @@ class Run:
         self._screen.show("looking for a checkpoint")
         return train_run
 
-    def _container_of(self, parts: Mapping[str, Any], decide: Callable[[str, str, str], str]) -> Container:
+    def _container_of(self, parts: Mapping[str, Any], keep_choice: Callable[[str, str, str], str]) -> Container:
         return assemble(
             self.settings,
             self.directory,
             parts,
-            say=self._tell,
-            decide=decide,
-            show=lambda phase, share=None: self._screen.show(phase, share),
+            report=self._report,
+            keep_choice=keep_choice,
+            show=lambda phase, part=None: self._screen.show(phase, part),
         )
 
     def _open_folder(self, replaced: Mapping[str, Any], stack: ExitStack) -> tuple[OpeningParts, SharedRunFolder]:
@@ -219,11 +268,11 @@ class Run:
             self.begin_with()
         folder = stack.enter_context(closing(SharedRunFolder(self.directory, group)))
         if group.rank == 0:
-            self._screen = open_screen(self._overrides, self.settings, self._say)
+            self._screen = open_screen(self._overrides, self.settings, self._own_report, is_quiet=self._is_quiet)
             stack.callback(self._screen.close)
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
         self.settings = with_former_tokenizer(self.settings, folder.tokenizer_before())
-        folder.begin(dump_settings(self.settings))
+        folder.begin(dump_settings(self.settings), self.origins)
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
         shortage = refuse_from_settings(self.settings, group.size, is_from_outside=self._brings_model)
@@ -239,7 +288,7 @@ class Run:
         return bool({"model_factory", "optimizer"} & self._overrides.keys())
 
     def _identify_data(self, container: Container, folder: SharedRunFolder, opened: OpeningParts) -> RunData:
-        """Hold the run to the data, transforms and tokenizer that it began with; raises ``StateError`` for others."""
+        """Check data, transforms and tokenizer; raises ``StateError`` if the run began with others."""
         brings_tokenizer, factory = "tokenizer" in self._overrides, container.model_factory()
         is_new = not folder.knows("tokenizer")
         check_description(factory, self.settings, is_new=is_new, replaces_tokenizer=brings_tokenizer)
@@ -247,12 +296,13 @@ class Run:
         parts: DataParts = container.data_parts()
         data = check_data(folder, parts, opened.state_store, accepts_changes=self._accepts_changed_data)
         container.late_data().set(data)
+        record_exclusion(folder, container.excluded(), self._report)
         container.late_data_changes().set(folder.num_data_changes)
-        hold_to_transforms(folder, parts)
         self._screen.show("preparing the tokenizer")
         if (former := former_tokenizer(folder, parts, opened.state_store)) is not None:
             container.late_tokenizer().set(former)
         tokenizer: Tokenizer = in_turns(container.process_group(), container.run_tokenizer)
+        hold_to_transforms(folder, container.pipeline())
         hold_to_tokenizer(folder, tokenizer, parts, replaces_tokenizer=brings_tokenizer)
         shortage = refuse_counted(
             self.settings,
@@ -266,27 +316,28 @@ class Run:
         return data
 
     def _build_parts(
-        self, container: Container, folder: SharedRunFolder, monitors: Sequence[Monitor], stack: ExitStack
+        self, container: Container, folder: SharedRunFolder, monitors: Sequence[MonitorThread], stack: ExitStack
     ) -> RunParts:
-        """Build the model, choose its micro-batch, and subscribe the handlers to what is fixed then."""
-        settings, group, say = self.settings, container.process_group(), self._tell
-        hardware = container.hardware()
-        compilations = compile_model(container.model(), settings, hardware, stack, decide=folder.decide, say=say)
-        account = account_time(self.directory, self._ledger, stack, began=self._began, compilations=compilations)
+        """Build the model, choose its micro-batch, and subscribe the handlers to the finished parts."""
+        settings, group, report = self.settings, container.process_group(), self._report
+        hardware, built = container.hardware(), container.model()
+        compilations = compile_model(built, settings, hardware, stack, keep_choice=folder.decide, report=report)
+        account = account_time(self.directory, self._time, stack, began=self._began, compilations=compilations)
         leave = leave_for_restart if self.may_exit else None
-        watchdog = build_watchdog(settings, self.directory, group, self._inbox, say=say, leave=leave)
+        watchdog = build_watchdog(settings, self.directory, group, self._inbox, report=report, leave=leave)
         stack.callback(watchdog.close)
         model: ModelParts = container.model_parts()
-        also, grace = [account.figures, watchdog.figures], settings.recovery.grace_seconds
-        metrics = RecordMetrics(monitors, model.trainable, compilations, extra_metrics=also, grace_seconds=grace)
+        also = [account.figures, watchdog.figures, memory_limit(hardware.get("optimizer.device"))]
+        metrics = self._record_metrics(monitors, folder, group.size, model.trainable, compilations, also)
         stack.enter_context(closing(metrics))
         rows, adapt = begin_micro_batch(
-            model, folder, self._inbox, is_compiled=compilations is not None, say=say, show=self._screen.show
+            model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
         )
         container.late_micro_batch().set(rows)
         post_mortem = build_post_mortem(settings, self.directory, group)
         parts: RunParts = container.run_parts()
-        write = open_records(parts.opened, self.directory, stack, say=say) if group.rank == 0 else _skip
+        start = {"batch_size": settings.optimizer.num_rows, "excluded": container.excluded().digest}
+        start |= describe_machine(model.trainable.hardware, hardware.get("optimizer.device"), group.size)
         handlers = OpenHandlers(
             post_mortem=post_mortem,
             account=account,
@@ -294,15 +345,46 @@ class Run:
             metrics=metrics,
             micro_batch=adapt,
             compilations=compilations,
-            write_event=write,
-            say=say,
+            records=open_run_records(parts, stack, start, report=report),
+            report=report,
         )
-        subscribe_all(parts, handlers, self._subscriptions, stack)
+        subscribe_all(parts, handlers, [*self._of_data(container, parts, folder, stack), *self._subscriptions], stack)
         return parts
 
-    def _tell(self, line: str) -> None:
+    def _record_metrics(
+        self,
+        monitors: Sequence[MonitorThread],
+        folder: SharedRunFolder,
+        num_ranks: int,
+        trainable: Trainable,
+        compilations: Compilations | None,
+        extra_metrics: Sequence[Callable[[], Mapping[str, float]]],
+    ) -> RecordMetrics:
+        """Tell the monitors which run begins; return the handler that passes the metrics to them."""
+        begin_monitors(monitors, self.settings, folder.run_id, folder.record or {}, num_ranks)
+        return RecordMetrics(
+            monitors,
+            trainable,
+            compilations,
+            extra_metrics=extra_metrics,
+            sentence_of=sentence_of,
+            report=self._report,
+            limits=MonitorLimits(self.settings.recovery.grace_seconds),
+        )
+
+    def _of_data(
+        self, container: Container, parts: RunParts, folder: SharedRunFolder, stack: ExitStack
+    ) -> list[Subscription]:
+        """Return the subscriptions of the first rank that follow the data: drift and the ledger."""
+        if parts.opened.process_group.rank:
+            return []
+        found = drift_subscriptions(container.drift())
+        if (ledger := container.ledger()) is not None:
+            names = source_names(self.settings.data, container.mixture())
+            layout, ranks = RunLayout(self.settings.run.directory), parts.opened.process_group.size
+            rejected = RejectedFiles([*map(layout.rejected, range(ranks))], names, container.data_source())
+            found += ledger_subscriptions(parts, ledger, folder.run_id, names, rejected, container.excluded(), stack)
+        return found
+
+    def _report(self, line: str) -> None:
         self._screen.say(line)
-
-
-def _skip(_: object) -> None:
-    pass

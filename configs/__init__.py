@@ -1,1 +1,1 @@
-"""The typed settings of a run, the layers they come from, and ready-made YAML files."""
+"""The typed settings of a run, the layers that set them, and ready-made YAML files."""

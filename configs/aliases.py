@@ -25,6 +25,9 @@ ALIASES: Mapping[Path, Path] = MappingProxyType(
         ("optimization", "gradient_checkpointing"): ("model", "gradient_checkpointing"),
         ("optimization", "compile_mode"): ("model", "compile"),
         ("data", "source", "urls"): ("data", "path"),
+        ("data", "source", "name"): ("data", "label"),
+        ("data", "settings", "prefetch_size"): ("data", "prefetch_samples"),
+        ("data", "settings", "cache_dsn"): ("ledger", "dsn"),
     }
 )
 """``training.`` may stand before those of LlamaHome, and before the settings of ``resources``, named the same there."""
@@ -47,14 +50,6 @@ _VALUES: Mapping[Path, Mapping[object, Any]] = MappingProxyType(
         ("optimizer", "precision"): {True: "bf16", False: "fp32"},
         ("model", "gradient_checkpointing"): {True: "full", False: "none"},
         ("model", "compile"): {None: "none"},
-    }
-)
-_WITHOUT_COUNTERPART: Mapping[Path, str] = MappingProxyType(
-    {
-        ("data", "settings", "prefetch_size"): "counts samples, but batches are prefetched here: set data.prefetch",
-        ("data", "settings", "cache_dsn"): "asks for metadata in PostgreSQL, which is not used here: leave it out",
-        ("data", "source", "name"): "names no data by itself: set data.kind=huggingface and data.path to a name on the "
-        "hub, or leave it out beside data.source.urls",
     }
 )
 _SHUFFLED: Path = ("data", "settings", "shuffle_buffer")
@@ -93,7 +88,7 @@ def current_name(name: str) -> str:
 
 
 def with_current_names(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings as ``run.json`` holds them, with current names in place of former ones."""
+    """Return the nested settings of ``run.json``, with current names in place of former names."""
     return _with_current_names(plain, ())
 
 
@@ -110,13 +105,11 @@ def _note(path: Path, target: Path) -> str:
 
 
 def _is_foreign(path: Path, leaf: Leaf, problems: list[str]) -> bool:
-    """Return whether ``path`` sets nothing here; that is a problem unless it asks for what always holds."""
-    text = _WITHOUT_COUNTERPART.get(path)
+    """Return whether ``path`` has no setting here; adds a problem unless its value asks for the only behavior."""
     if path == _SHUFFLED and leaf.value is not True:
         text = "can only be true, as training data are always shuffled here: leave it out"
-    if text is not None:
         problems.append(one_line(f"{dotted(path)} ({leaf.origin}) {text}"))
-    return text is not None or path == _SHUFFLED
+    return path == _SHUFFLED
 
 
 def _value(target: Path, value: Any) -> Any:

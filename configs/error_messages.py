@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.configs.error_locations import Location, by_place
 from holdfast.configs.secret_masking import mask_text
 from holdfast.configs.sections.base import nearest_kind
 from holdfast.configs.settings import TrainSettings
-from holdfast.configs.settings_catalog import built_in_kinds, fields_of, nearest_name, settings_by_name
+from holdfast.configs.settings_catalog import built_in_kinds, fields_of, kinds_of, nearest_name, settings_by_name
 from holdfast.configs.strict_yaml import write_yaml
 from holdfast.configs.synonyms import FIELDS_OF_CONFIG
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable
 
     from pydantic_core import ErrorDetails
 
@@ -40,16 +40,17 @@ _TEXTS = {
     "too_short": "must have at least {min_length} values",
     "tuple_type": "must be a list",
 }
+Location = tuple[str | int, ...]
 
 
 class Origins:
-    """The layer that each value came from, for all values that were set."""
+    """The layer of each value that was set."""
 
     def __init__(self, layers: Mapping[tuple[str, ...], str]) -> None:
         self._layers = layers
 
     def of(self, path: Location) -> str:
-        """Return the layer of a value, of the last one below it, or of the nearest above it."""
+        """Return the layer of a value, of the last value below it, or of the nearest value above it."""
         for length in range(len(path), 0, -1):
             below = [layer for leaf, layer in self._layers.items() if leaf[:length] == path[:length]]
             if below:
@@ -58,7 +59,7 @@ class Origins:
 
 
 def one_line(text: str, limit: int = 2000) -> str:
-    """Return ``text`` printable on a line, without secrets in URLs, cut to ``limit`` characters."""
+    """Return ``text`` as one printable line, without secrets in URLs, cut to ``limit`` characters."""
     text = mask_text(text)
     text = "".join(character if character.isprintable() else repr(character)[1:-1] for character in text[: limit + 1])
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
@@ -104,6 +105,8 @@ def unknown(path: Location, origins: Origins, kind: object = None) -> str:
 def _hint(path: Location, layer: str, kind: object) -> str:
     nearest = nearest_name(dotted(path))
     if nearest is None:
+        if path[:2] == ("data", "transforms"):
+            return f"put the arguments of a transform under {dotted(path[:3])}.options"
         place = f"{dotted(path[:-1])} has" if len(path) > 1 else "there are"
         return f"{place} {', '.join(sorted(_siblings(path, kind)))}"
     if layer.startswith("environment "):
@@ -124,7 +127,7 @@ def _siblings(path: Location, kind: object) -> Iterable[str]:
 
 def explain_all(errors: Iterable[ErrorDetails], origins: Origins, tree: Mapping[str, Any]) -> list[str]:
     """Return pydantic's errors as sentences in terms of the settings, one for each wrong value."""
-    places = by_place(errors, tree)
+    places = _by_place(errors, tree)
     return [
         _explain(path, found, origins, tree)
         for path, found in places.items()
@@ -163,7 +166,7 @@ def _explain(path: Location, errors: Sequence[ErrorDetails], origins: Origins, t
 
 
 def _among_types(errors: Sequence[ErrorDetails]) -> str:
-    """Return a clause on what the value must be, across the types that it may have."""
+    """Return a clause that says which values are valid, for all types that the value may have."""
     literal = next((error for error in errors if error["type"] == "literal_error"), None)
     other = next((error for error in errors if error["type"] != "literal_error"), errors[0])
     text = _TEXTS.get(other["type"], "is wrong").format(**_shown(other.get("ctx", {})))
@@ -203,3 +206,30 @@ def _bad_kind(path: Location, section: Any, origins: Origins) -> str:
 def _instead_of(value: Any) -> str:
     shown = "" if value == "" or isinstance(value, dict | list | tuple) else one_line(write_yaml(value), 80)
     return shown and f", not {shown}"
+
+
+def _spoken(error: ErrorDetails, values: Mapping[str, Any]) -> Location:
+    """Return the path of ``error`` in ``values`` without the kinds and types that pydantic puts between the keys."""
+    place = error["loc"]
+    kinds = 2 if len(place) > 1 and isinstance(place[1], int) else 1
+    if kinds_of(str(place[0])):
+        place = place[:kinds] + place[kinds + 1 :]
+    path: list[str | int] = []
+    below: Any = values
+    for key in place[:-1] if error["type"] == "missing" else place:
+        if isinstance(below, Mapping) and key in below:
+            below = below[str(key)]
+        elif isinstance(key, int):
+            below = below[key] if isinstance(below, Sequence) and key < len(below) else None
+        elif below is not None and ".".join(map(str, (*path, key))) not in settings_by_name():
+            continue
+        path.append(key)
+    return (*path, place[-1]) if error["type"] == "missing" else tuple(path)
+
+
+def _by_place(errors: Iterable[ErrorDetails], values: Mapping[str, Any]) -> dict[Location, list[ErrorDetails]]:
+    """Return the errors at each path: a value that may have several types has one error for each type."""
+    places: dict[Location, list[ErrorDetails]] = {}
+    for error in errors:
+        places.setdefault(_spoken(error, values), []).append(error)
+    return places

@@ -26,6 +26,7 @@ _TELLING: Mapping[str, tuple[tuple[str, str], ...]] = MappingProxyType(
             *(("format", "files"), ("compression", "files"), ("path", _BY_LOOK)),
         ),
         "tokenizer": (("path", "huggingface"),),
+        "ledger": (("dsn", "postgres"),),
         "optimizer": (("stage", "deepspeed"), ("offload_parameters", "deepspeed"), ("config", "deepspeed")),
     }
 )
@@ -35,9 +36,9 @@ _NAME_ON_THE_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def infer_kinds(tree: Tree, lower: Tree | None = None) -> Tree:
-    """Return ``tree`` with the kind of each section that has none, if a field of it can mean one kind only.
+    """Return ``tree`` with a kind for each section without one, if a field of the section belongs to one kind only.
 
-    With a ``lower`` layer, only if the kind chosen there does not have that field.
+    If there is a ``lower`` layer, this happens only if the kind chosen in it does not have that field.
     """
     inferred = dict(tree)
     for section, telling in _TELLING.items():
@@ -81,7 +82,7 @@ def _is_set(node: Tree | Leaf | None) -> bool:
 
 
 def _look(value: Any) -> str | None:
-    """Return the kind of data at a path, None if the name may be either one on the hub or a missing folder."""
+    """Return the kind of data at a path; None if the name may be a dataset on the hub or a missing folder."""
     paths = [value] if isinstance(value, str) else value
     if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
         return "files"

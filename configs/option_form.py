@@ -33,7 +33,7 @@ def _converted(arguments: Iterator[str]) -> Iterator[str]:
 
 
 def hint_for(option: str) -> str:
-    """Return a sentence on the form of settings, with the setting that an unknown ``option`` may mean."""
+    """Return a hint on how settings are written; its example is the setting whose name is nearest to ``option``."""
     from holdfast.configs.settings_catalog import nearest_name
 
     name, _, value = option.lstrip("-").partition("=")

@@ -25,7 +25,7 @@ def dump_settings(settings: TrainSettings) -> dict[str, Any]:
 def render(resolved: Resolved, *, only_changed: bool = False) -> str:
     """Return the settings as YAML that ``--config`` reads, each value with its origin in a comment, secrets masked.
 
-    With ``only_changed`` only those that some layer set, which is YAML that ``--config`` reads too.
+    With ``only_changed`` it contains only the settings that a layer set; ``--config`` reads this YAML too.
     """
     plain = dump_settings(resolved.settings)
     if only_changed:

@@ -24,8 +24,21 @@ QUICKSTART = "default"
 # What a resumed run may not change: another value here makes it another run.
 _IDENTITY = ("data", "tokenizer", "model", "run.seed", "optimizer.kind", "optimizer.algorithm")
 _FREE = (
-    *("data.prefetch", "data.workers", "data.cache", "data.retry", "data.epochs", "data.on_error", "data.grow"),
+    *(
+        "data.label",
+        "data.lineage",
+        "data.prefetch",
+        "data.prefetch_samples",
+        "data.workers",
+        "data.cache",
+        "data.retry",
+        "data.epochs",
+        "data.on_error",
+        "data.grow",
+    ),
     *("tokenizer.backend", "tokenizer.allow_other"),  # all backends give the same ids, and it is asked at the beginning
+    "data.exclude",  # from then on
+    *("data.drift", "data.validation.max_rejected"),  # they only decide whether the run ends
     "model.compile",  # compiled layers train the same model
 )
 # the place of files is not part of their identity, but runs are named by it
@@ -39,12 +52,12 @@ _LONGEST_WORD = 40
 
 
 def is_identity(key: str) -> bool:
-    """Return whether another value of the setting ``key`` makes it another run."""
+    """Return whether a change of the setting ``key`` makes another run."""
     return is_below(key, _IDENTITY) and not (is_below(key, _FREE) or _FREE_OF_SOURCES.fullmatch(key))
 
 
 def source_of_path(key: str) -> str | None:
-    """Return the name of the source of a mixture whose path the setting ``key`` is, None for other settings."""
+    """Return the name of a mixture's source if the setting ``key`` is its path; None for other settings."""
     return key.removeprefix("data.sources.").removesuffix(".path") if _PATH_OF_SOURCE.fullmatch(key) else None
 
 
@@ -54,15 +67,15 @@ def is_below(key: str, names: tuple[str, ...]) -> bool:
 
 
 def names_itself(settings: TrainSettings) -> bool:
-    """Return whether a run without a name is named automatically: not if it has a folder or an archive."""
+    """Return whether a run without a name gets an automatic one; it does not if it has a folder or an archive."""
     return settings.run.dir is None and getattr(settings.state_store, "archive", None) is None
 
 
 def run_name(settings: TrainSettings, restore: Callable[[object], TrainSettings]) -> str:
     """Return the automatic name of a run, made of its data or model and a hash of the settings that identify it.
 
-    The quickstart's is ``default``. A run that stands there from before names came by themselves continues there;
-    ``restore`` gives the settings out of its record.
+    The quickstart's name is ``default``. If an earlier version without automatic names has left the same run under
+    ``default``, this name is kept; ``restore`` returns the settings from the record of that run.
     """
     name = _name_of(settings)
     record = Path("runs", QUICKSTART, "run.json")

@@ -19,7 +19,7 @@ _PART = re.compile(
 )
 # Tokens of a vocabulary, as model and tokenizer configurations name them: `eos_token` is no secret.
 _VOCABULARY = re.compile(
-    r"additional|audio|begin|bos|cls|decoder|end|eos|fim|image|mask|next|pad|sep|special|start|unk|unknown|video"
+    r"additional|audio|begin|bos|cls|decoder|end|eos|fim|image|mask|next|pad|per|sep|special|start|unk|unknown|video"
 )
 # What a library says of a URL may lack its scheme: it took `key:secret@bucket` for a name.
 _BARE_USER = re.compile(r"""(?<![^\s"'`<>()\[\]{},=])[^\s"'`<>()\[\]{},=:/?#@]+:(?!//)[^\s"'`<>]{1,4096}@(?=\w)""")
@@ -41,12 +41,12 @@ def mask_text(text: str) -> str:
 
 
 def mask_url(text: str) -> str:
-    """Return ``text`` without the user part of URLs and without their parameters that are secrets."""
+    """Return ``text`` without the user part of URLs and without their secret parameters."""
     return hide_parameters(hide_user(text, f"{MASK}@"), MASK, is_secret, end=_END)
 
 
 def mask(value: Any, text: Callable[[str], str] = mask_text) -> Any:
-    """Return a copy of plain data with its secrets masked, those within strings by ``text``."""
+    """Return a copy of plain data with its secrets masked; ``text`` masks the secrets within strings."""
     if isinstance(value, dict):
         return {key: _mask_all(item) if is_secret(key) else mask(item, text) for key, item in value.items()}
     if isinstance(value, list):

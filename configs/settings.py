@@ -8,10 +8,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
 
-from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Section
-from holdfast.configs.sections.data import DataSettings, PythonLibraryDataSettings
+from holdfast.configs.sections.base import Natural, Number, Positive, Section
+from holdfast.configs.sections.data import DataSettings, MixtureDataSettings, PythonLibraryDataSettings
 from holdfast.configs.sections.distributed import AutoDistributedSettings, DistributedSettings
+from holdfast.configs.sections.evaluation import EvaluationSettings
 from holdfast.configs.sections.event_bus import BlinkerEventBusSettings, EventBusSettings
+from holdfast.configs.sections.ledger import LedgerSettings, NoLedgerSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings, ModelSettings
 from holdfast.configs.sections.monitors import (
     ConsoleMonitorSettings,
@@ -28,19 +30,6 @@ from holdfast.configs.sections.state_store import DiskStateStoreSettings, StateS
 from holdfast.configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
 
 
-class EvaluationSettings(Section):
-    """Frequency and size of evaluations on held-out text."""
-
-    every: Natural = Field(
-        default=100,
-        description="Steps between two evaluations; 0 evaluates only at the end of the budget, and before the first "
-        "step if at_start is set.",
-    )
-    at_start: Flag = Field(default=True, description="Whether to evaluate before the first step of a new run.")
-    max_tokens: Positive = Field(default=65536, description="Maximum number of held-out tokens in an evaluation.")
-    batch_size: Positive = Field(default=16, description="Sequences per forward pass of an evaluation.")
-
-
 class SampleSettings(Section):
     """Text that the model generates at the end of a run."""
 
@@ -53,10 +42,10 @@ class SampleSettings(Section):
 
 
 class TrainSettings(BaseSettings):
-    """All settings of a run, built from the arguments only, so that a host's environment cannot leak in.
+    """All settings of a run, built from the arguments only, so that the host's environment has no effect.
 
-    ``holdfast.configs.settings_layers.load_settings`` reads files, environment and command line, since it must know
-    each value's origin.
+    ``holdfast.configs.settings_layers.load_settings`` reads files, environment and command line, because it must know
+    the origin of each value.
     """
 
     model_config = SettingsConfigDict(
@@ -75,8 +64,11 @@ class TrainSettings(BaseSettings):
     state_store: StateStoreSettings = Field(
         default_factory=DiskStateStoreSettings, description="The store of checkpoints."
     )
+    ledger: LedgerSettings = Field(
+        default_factory=NoLedgerSettings, description="Record of the documents that each step has read."
+    )
     evaluation: EvaluationSettings = Field(
-        default_factory=EvaluationSettings, description="Evaluation on held-out text."
+        default_factory=EvaluationSettings, description="Evaluations on held-out text, by samples and by suites."
     )
     recovery: RecoverySettings = Field(
         default_factory=RecoverySettings, description="Reaction to signals and failures."
@@ -112,6 +104,18 @@ class TrainSettings(BaseSettings):
             self.__dict__["tokenizer"] = followed  # frozen for everybody else
         return self
 
+    @field_validator("ledger")
+    @classmethod
+    def _stores_no_hash_in_plain(cls, ledger: LedgerSettings, info: ValidationInfo) -> LedgerSettings:
+        is_stored = ledger.kind not in {"none", "memory"}
+        if is_stored and "data" in info.data and info.data["data"].is_encrypted:
+            msg = (
+                f"has kind={ledger.kind}, which stores hashes of documents unencrypted, but data.cache.encryption is "
+                "set: leave the ledger out; the command samples computes the documents of a step"
+            )
+            raise ValueError(msg)
+        return ledger
+
     @field_validator("evaluation")
     @classmethod
     def _can_tell_the_best(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
@@ -121,6 +125,41 @@ class TrainSettings(BaseSettings):
             )
             raise ValueError(msg)
         return evaluation
+
+    @field_validator("evaluation")
+    @classmethod
+    def _has_names_of_its_own(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
+        data = info.data.get("data")
+        sources = data.sources if isinstance(data, MixtureDataSettings) else {}
+        if twice := sorted((evaluation.sets or {}).keys() & sources.keys()):
+            msg = f"has the set {twice[0]!r}, but a source of data.sources has this name: choose another one"
+            raise ValueError(msg)
+        return evaluation
+
+    @field_validator("evaluation")
+    @classmethod
+    def _finds_checkpoints(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
+        if evaluation.suites and "state_store" in info.data and info.data["state_store"].kind != "disk":
+            msg = "has suites, which evaluate checkpoints in the run folder: set state_store.kind=disk"
+            raise ValueError(msg)
+        return evaluation
+
+    @field_validator("recovery")
+    @classmethod
+    def _can_stop_early(cls, recovery: RecoverySettings, info: ValidationInfo) -> RecoverySettings:
+        if not recovery.early_stopping.patience:
+            return recovery
+        msg = ""
+        data, evaluation = info.data.get("data"), info.data.get("evaluation")
+        has_sets = evaluation is not None and evaluation.sets
+        if data is not None and not (data.holdout or data.folds is not None or has_sets):
+            msg = "data.holdout is 0, so there are no documents to evaluate on: hold out a part of the data"
+        elif evaluation is not None and not evaluation.every:
+            msg = "evaluation.every is 0, so there are no evaluations during training: set it to a number of steps"
+        if msg:
+            msg = f"has early_stopping.patience={recovery.early_stopping.patience}, but {msg}"
+            raise ValueError(msg)
+        return recovery
 
     @field_validator("profile")
     @classmethod

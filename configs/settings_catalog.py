@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @cache
 def kinds_of(section: str) -> Mapping[str, type[Section]]:
-    """Return the models of a section by kind, that of plug-ins under ``PLUGIN``; empty if the section has no kinds."""
+    """Return the models of a section by kind, for plug-ins under ``PLUGIN``; empty if the section has no kinds."""
     field = TrainSettings.model_fields.get(section)
     union = field.annotation if field else None
     if get_origin(union) is tuple:
@@ -33,7 +33,7 @@ def kinds_of(section: str) -> Mapping[str, type[Section]]:
 
 
 def built_in_kinds(section: str) -> tuple[str, ...]:
-    """Return the kinds of a section that need no outside adapter, the default one first."""
+    """Return the kinds of a section that need no outside adapter, the default kind first."""
     return tuple(kind for kind in kinds_of(section) if kind != PLUGIN)
 
 
@@ -45,7 +45,7 @@ def fields_of(section: str, kind: object) -> frozenset[str]:
 
 @cache
 def settings_by_name() -> Mapping[str, Mapping[str, FieldInfo]]:
-    """Return the fields of every setting under its dotted name, by kind ("" where the section has no kinds)."""
+    """Return the fields of every setting by dotted name and by kind ("" if the section has no kinds)."""
     names: dict[str, dict[str, FieldInfo]] = {}
     for section, field in TrainSettings.model_fields.items():
         if get_origin(field.annotation) is tuple:
@@ -72,7 +72,7 @@ def _is_section(annotation: Any) -> bool:
 
 
 def takes_only_text(name: str) -> bool:
-    """Return whether a setting is text (or null) in every kind, so that digits in it are no number."""
+    """Return whether a setting is text (or null) in every kind, so that digits in it stay text."""
     fields = settings_by_name().get(name, {}).values()
     return bool(fields) and all(
         choice in (str, Path, NoneType) or isinstance(choice, str)

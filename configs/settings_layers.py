@@ -1,9 +1,10 @@
-"""Reads the settings from their layers: defaults, then files, environment and command line, each over the last."""
+"""Reads the settings from their layers: defaults, files, environment, command line; later layers win."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ValidationError
 
 from holdfast.configs.aliases import renamed, with_current_names
-from holdfast.configs.environment_variables import variables_of
 from holdfast.configs.error_messages import Origins, dotted, explain_all, one_line, refuse, refuse_all, unknown
 from holdfast.configs.inference import infer_kinds
 from holdfast.configs.plain import leaves, to_plain
@@ -41,6 +41,9 @@ T = TypeVar("T")
 
 MAX_FILE_BYTES = 1024 * 1024
 COMMAND_LINE = "command line"
+PREFIX = TrainSettings.model_config["env_prefix"]
+DELIMITER = TrainSettings.model_config["env_nested_delimiter"] or "__"
+_OTHER_SECTIONS = ("training", "pipeline", "optimization")  # of holdfast.configs.aliases
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,16 @@ class Resolved:
     origins: Mapping[str, str]
     notes: Sequence[str] = ()
 
+    @property
+    def chosen_origins(self) -> Mapping[str, str]:
+        """Return the origins of the settings that are not defaults."""
+        return {name: origin for name, origin in self.origins.items() if origin != "default"}
+
 
 def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ: Mapping[str, str]) -> Resolved:
     """Return the settings from YAML ``files`` (later files win), ``environ`` and ``key.path=value`` overrides.
 
-    Raises one ``ConfigurationError`` for all problems, each with its key, its layer and what was probably meant.
+    Raises one ``ConfigurationError`` for all problems, each with its key, its layer and the probable correction.
     """
     problems: list[str] = []
     texts = [*filter(None, (_attempt(problems, _from_file, Path(file)) for file in files))]
@@ -88,7 +96,7 @@ def _attempt(problems: list[str], step: Callable[..., T], *arguments: Any) -> T 
 
 
 def restore_settings(plain: object, origin: str = "run.json") -> TrainSettings:
-    """Return the settings that ``dump_settings`` gave; ``ConfigurationError`` names ``origin``."""
+    """Return the settings from the result of ``dump_settings``. Raises ``ConfigurationError`` that names ``origin``."""
     if not isinstance(plain, dict):
         refuse(f"{origin}: it must hold sections such as 'run', not a {type(plain).__name__}")
     return _resolve(plant(with_current_names(plain), origin)).settings
@@ -165,7 +173,7 @@ def _parsed_file(text: str, origin: str) -> Tree:
 
 def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Tree:
     tree: Tree = {}
-    for name, path in variables_of(environ):
+    for name, path in _variables_of(environ):
         branch = _attempt(problems, _branch, path, environ[name], f"environment {one_line(name, 200)}")
         tree = merge(tree, branch or {})
     return tree
@@ -206,3 +214,25 @@ def _parsed(name: str, text: str) -> Any:
         return None if takes_null(name) and read_scalar(bare) is None else text
     scalar = read_scalar(bare)
     return text if isinstance(scalar, str) else scalar
+
+
+def _variables_of(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the names that have the form of a setting, each with its path.
+
+    The form is ``HOLDFAST_SECTION__KEY``, or ``HOLDFAST_SECTION`` for a whole section. A name without ``__`` also
+    counts if it is probably a misspelling of such a name; other names, such as ``HOLDFAST_KEY`` with a key for
+    encryption, do not set settings.
+    """
+    # Shallow names first, so that HOLDFAST_MODEL__PATH refines HOLDFAST_MODEL.
+    names = sorted(environ, key=lambda name: (name.count(DELIMITER), name))
+    found = ((name, name.removeprefix(PREFIX).lower()) for name in names if name.startswith(PREFIX))
+    return [(name, tuple(rest.split(DELIMITER))) for name, rest in found if _is_setting(rest)]
+
+
+def _is_setting(rest: str) -> bool:
+    if DELIMITER in rest:
+        return True
+    slips = {name.replace(".", "_") for name in settings_by_name()}
+    return rest in slips or bool(
+        get_close_matches(rest, [*TrainSettings.model_fields, *_OTHER_SECTIONS], n=1, cutoff=0.8)
+    )

@@ -1,4 +1,4 @@
-"""Nested settings in layers; each value knows the layer that it came from."""
+"""Nested settings in layers; each value is stored with its layer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def values_of(tree: Tree) -> dict[str, Any]:
 
 
 def merge(lower: Tree, higher: Tree) -> Tree:
-    """Return the union of both, key by key; the higher layer wins."""
+    """Return the union of both layers, key by key; the higher layer wins."""
     merged = dict(lower)
     for key, node in higher.items():
         below = merged.pop(key, None)

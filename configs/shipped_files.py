@@ -8,9 +8,9 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def find_file(path: Path) -> Path:
-    """Return ``path``, or the file of that name that comes with this package if there is none at ``path``.
+    """Return ``path``, or the file of this package with the same name if there is no file at ``path``.
 
-    ``own_text``, ``own_text.yaml`` and ``configs/own_text.yaml`` all name the one that ships.
+    ``own_text``, ``own_text.yaml`` and ``configs/own_text.yaml`` all name the file of this package.
     """
     if path.exists() or path.is_absolute() or path.parent not in (Path(), Path("configs")):
         return path

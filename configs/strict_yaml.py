@@ -1,7 +1,7 @@
-"""Reads and writes the subset of YAML that settings are written in: plain data of bounded size.
+"""Reads and writes the subset of YAML for settings: plain data of bounded size.
 
 Scalars follow YAML 1.2 (``1e-3`` is a number; ``yes``, ``1:30`` and dates are text). There are no anchors, aliases,
-tags or merge keys; a key is text and stands once.
+tags or merge keys; a key is text and occurs once.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def read_scalar(text: str) -> str | float | bool | None:
 
 
 def write_yaml(value: Any) -> str:
-    """Return ``value`` on one line such that ``read_yaml`` gives it back."""
+    """Return ``value`` on one line, from which ``read_yaml`` returns ``value`` again."""
     if isinstance(value, dict):
         return _flow_mapping(value)
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Names of settings in other programs, which are not accepted here but suggested from."""
+"""Names of settings in other programs: not accepted here, but used to suggest the right name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FIELDS_OF_CONFIG = frozenset(
 
 
 def meaning_of(name: str, sections: frozenset[str]) -> str | None:
-    """Return the setting that ``name`` (dotted) means elsewhere, unless it lies in another of the ``sections``."""
+    """Return the setting with the meaning that ``name`` (dotted) has in other programs, if its section fits."""
     section, _, last = name.rpartition(".")
     setting = _BY_NAME.get(last.replace("-", "_"))
     top = section.partition(".")[0]

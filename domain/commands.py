@@ -1,4 +1,4 @@
-"""Commands to the loop, which executes them between steps; an error of one ends the run."""
+"""Commands to the loop, which executes them between steps; an error in a command ends the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SaveReason(StrEnum):
-    """Why a checkpoint was written."""
+    """The reason for writing a checkpoint."""
 
     PERIODIC = "periodic"
     FINAL = "final"
@@ -24,7 +24,7 @@ class SaveReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """An order to the loop; ``is_stale_after_rollback`` if it concerns steps that a roll-back takes back."""
+    """A command to the loop; ``is_stale_after_rollback`` is true if it concerns steps that a roll-back undoes."""
 
     is_stale_after_rollback: ClassVar[bool] = False
 
@@ -66,9 +66,9 @@ class Evaluate(Command):
 class RollBack(Command):
     """Roll back to the newest checkpoint of ``step`` or before, for ``reason``; later checkpoints are superseded.
 
-    With ``skip`` None the same batches follow again, as after a restart. With a number, training continues after the
-    batches already consumed and skips that many more; the roll-back is then counted, and ends the run with an error
-    once ``limit`` roll-backs have been made. Without a checkpoint that old the run ends with an error, unless the
+    If ``skip`` is None, the same batches follow again, as after a restart. If it is a number, training continues after
+    the batches already consumed and skips that many more. This roll-back is counted, and the run ends with an error
+    once ``limit`` roll-backs have been made. If no checkpoint is that old, the run ends with an error, unless the
     roll-back is ``optional``. If ``rather`` is given, a checkpoint of that step or before is preferred.
     """
 
@@ -84,10 +84,22 @@ class RollBack(Command):
 
 @dataclass(frozen=True, slots=True)
 class StopRun(Command):
-    """End the run at this step boundary; ``signal`` is the number of the signal that asked for it, if one did."""
+    """End the run at this step boundary; ``signal`` is the number of the signal that caused it, if any.
+
+    ``is_early`` is true if early stopping is the cause.
+    """
 
     reason: str
     signal: int | None = None
+    is_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopEarly(Command):
+    """End the run for ``reason``, unless a roll-back has undone ``step``, the last evaluation without improvement."""
+
+    step: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,7 @@ _ALL = (
     Evaluate,
     RollBack,
     StopRun,
+    StopEarly,
     AcknowledgeSave,
     AcknowledgeArchive,
     AcknowledgeMove,

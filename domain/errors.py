@@ -8,7 +8,7 @@ class TrainingError(Exception):
 
 
 class ConfigurationError(TrainingError):
-    """The settings cannot be obeyed."""
+    """The settings are invalid or cannot be carried out."""
 
 
 class PluginFailed(ConfigurationError):
@@ -20,7 +20,7 @@ class DataError(TrainingError):
 
 
 class TokensLost(DataError):
-    """Tokens that were prepared are damaged or gone: a new process makes them again."""
+    """Prepared tokens are damaged or missing: a new process makes them again."""
 
 
 class StateError(TrainingError):

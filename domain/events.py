@@ -10,18 +10,19 @@
         execute commands
             SplitBatch                         -> BatchSplit, ContractWeakened
             AdjustResources                    -> ResourcesAdjusted
-            Evaluate                           -> EvaluationCompleted
+            Evaluate                           -> EvaluationCompleted, TextGenerated
+                                                   (handlers may answer SaveCheckpoint, StopEarly)
             SaveCheckpoint                     -> CheckpointStarted (and, once it is written:)
             AcknowledgeSave                    -> CheckpointSaved or CheckpointFailed
             AcknowledgeArchive                 -> CheckpointArchived or ArchiveFailed
             AcknowledgeMove, DropCopy          -> CheckpointMoved
             RollBack                           -> RolledBack, or RollBackSkipped
-            StopRun                            -> StopRequested     (handlers may answer SaveCheckpoint)
+            StopRun, StopEarly                 -> StopRequested     (handlers may answer SaveCheckpoint)
     RunFinished, or RunFailed                  (its handlers make the last complete step durable)
 
 ``CheckpointRejected`` comes before ``RunStarted``, once for each checkpoint that is moved to quarantine, and so
-does ``ContractWeakened`` if the run continues under different conditions. The bus publishes ``HandlerFailed`` if a
-handler raises.
+does ``ContractWeakened`` if the run continues under different conditions. ``SuiteEvaluated`` and ``SuiteFailed`` come
+after a later step, or before ``RunFinished``. The bus publishes ``HandlerFailed`` if a handler raises.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.domain.checkpoints.tiers import Tier
     from holdfast.domain.resources.knobs import Knob
     from holdfast.domain.training.progress import Progress
     from holdfast.domain.training.step_outcome import Evaluation, StepOutcome
+    from holdfast.domain.training.text_generation import GeneratedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,38 @@ class ResourcesAdjusted(Event):
 
 @dataclass(frozen=True, slots=True)
 class EvaluationCompleted(Event):
-    """The held-out documents were measured."""
+    """The held-out documents were measured; ``progress`` includes the result, for early stopping."""
 
     progress: Progress
     evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class TextGenerated(Event):
+    """The model continued the prompts of the settings."""
+
+    progress: Progress
+    samples: Sequence[GeneratedText]
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteEvaluated(Event):
+    """The checkpoint of ``step`` was evaluated by benchmark suites, which took ``seconds`` beside training.
+
+    ``results`` are the metrics of each task.
+    """
+
+    step: int
+    results: Mapping[str, Mapping[str, float]]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteFailed(Event):
+    """The checkpoint of ``step`` could not be evaluated by benchmark suites; training continues."""
+
+    step: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +230,19 @@ class DataStalled(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DataDrifted(Event):
+    """The data differ from the version ``reference``; ``verdict`` is a sentence.
+
+    ``figures`` has the figures that moved: each with its name, measure, values, distance and level.
+    """
+
+    progress: Progress
+    reference: str
+    verdict: str
+    figures: Sequence[Mapping[str, object]]
+
+
+@dataclass(frozen=True, slots=True)
 class RunStalled(Event):
     """Training made no progress for ``seconds``, and has resumed."""
 
@@ -217,11 +260,12 @@ class DataEnded(Event):
 
 @dataclass(frozen=True, slots=True)
 class StopRequested(Event):
-    """A request to end the run at this step boundary was accepted."""
+    """A request to end the run at this step boundary was accepted; ``is_early`` if it came from early stopping."""
 
     progress: Progress
     reason: str
     signal: int | None
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Hides passwords, keys and signatures in URLs."""
+"""Hides passwords, keys and signatures in URLs, and recognizes the addresses of this machine."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -51,3 +52,11 @@ def hide_parameters(text: str, mask: str, is_secret: Callable[[str], bool], *, e
             parts += [text[start : match.end()], mask]
             start = stop.start() if stop else len(text)
     return "".join([*parts, text[start:]])
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether the name or address ``host`` is that of this machine for its own programs alone."""
+    try:
+        return host.lower() == "localhost" or ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

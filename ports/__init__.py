@@ -1,1 +1,1 @@
-"""Ports, the interfaces that the core requires: one abstract class a file, with its whole promise in the docstring."""
+"""Ports, the interfaces that the core requires: one abstract class per file, its whole contract in the docstring."""

@@ -1,12 +1,13 @@
-"""Bases for adapters without the optional abilities of their port.
+"""Base classes for adapters that lack the optional abilities of their port.
 
-Each base implements the optional methods of its port and leaves the others abstract.
+Each base class implements the optional methods of its port and leaves the other methods abstract.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 from typing_extensions import override
 
 from holdfast.domain.errors import StateError
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import SupportsFloat
 
+    from numpy.typing import NDArray
+
     from holdfast.domain.checkpoints.retention import RollBackFloor
+    from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.data_files import DataFiles
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.data_source import Rejected, Unit
@@ -105,7 +109,10 @@ class BasicModelFactory(ModelFactory[Model]):
 
 
 class BasicTrainable(Trainable):
-    """A trainable of one process that holds the whole state, reads texts of any length and can repeat an update."""
+    """A trainable of one process: it holds the whole state, reads texts of any length and can repeat an update.
+
+    It evaluates each piece of a document by itself.
+    """
 
     @property
     @override
@@ -128,6 +135,11 @@ class BasicTrainable(Trainable):
         return None
 
     @override
+    def evaluate_pieces(self, batch: Batch) -> tuple[SupportsFloat, NDArray[np.float64]]:
+        pieces = [float(self.evaluate(piece)) if piece.num_targets else 0.0 for piece in batch.pieces()]
+        return self.evaluate(batch), np.array(pieces, np.float64)
+
+    @override
     def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
         return losses
 
@@ -140,7 +152,7 @@ class BasicTrainable(Trainable):
 
 
 class BasicStateStore(StateStore):
-    """A store with one writing process, which deletes nothing and verifies a checkpoint before it is restored."""
+    """A store with one writing process; it deletes nothing and verifies a checkpoint before restoring it."""
 
     @property
     @override
@@ -149,6 +161,7 @@ class BasicStateStore(StateStore):
 
     @override
     def contribute(self, snapshot: Snapshot) -> None:
+        """Raise ``StateError``: the store has one writing process."""
         msg = f"{type(self).__name__} cannot store the shares of several ranks: use the state store 'disk'"
         raise StateError(msg)
 

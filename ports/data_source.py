@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from holdfast.domain.data.data_files import DataFiles
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Unit:
     """A part of a data source that is read from front to back: a file, or a range of a large one.
 
-    ``name`` is unique within the source and begins with the name of the file for people, ``size`` is the approximate
-    number of stored bytes, ``etag`` changes when the bytes change. A document belongs to the unit if it begins at or
+    ``name`` is unique within the source and begins with the file's name, for messages. ``size`` is the approximate
+    number of stored bytes. ``etag`` changes when the bytes change. A document belongs to the unit if it begins at or
     after ``start`` and before ``stop`` (None: the end).
     """
 
@@ -32,12 +32,15 @@ class Unit:
 class Document:
     """A text and its position in its unit: reading the unit from ``end`` yields exactly the documents after it.
 
-    Positions are integers whose meaning is the source's own; they increase along a file, from the unit's ``start``.
+    Positions are integers that each source defines itself; they increase along a file, from the unit's ``start``.
+    ``fields`` are the other fields of its record that were requested from the source, as JSON values; a field that the
+    record lacks is absent, and None means that none were requested.
     """
 
     text: str
     start: int
     end: int
+    fields: Mapping[str, object] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class Rejected:
     """A record that cannot be used; ``reason`` is one sentence with its file, its position and the remedy.
 
     Reading the unit from ``end`` yields the documents after it; None means that the rest of the unit cannot be read.
-    ``is_passing`` means that the error is transient (a server that does not answer): nothing that is stored for later
-    may be made without this record.
+    ``is_passing`` means that the error is transient (for example a server that does not answer): data made without
+    this record may not be stored for later use.
     """
 
     reason: str
@@ -56,18 +59,19 @@ class Rejected:
 
 
 class DataSource(ABC):
-    """Documents in units, each readable from the end of any of its documents.
+    """Documents in units; a unit can be read from the end of any of its documents.
 
-    - ``units`` returns the same order each time and at least one unit, or raises ``DataError`` with the place searched.
+    - ``units`` returns the same order each time and at least one unit, or raises ``DataError`` that names the place
+      searched.
     - ``read(unit, start)`` yields the documents from ``start`` on (None: the unit's start), the same ones each time.
       Positions are exact: stopping after any document and reading again from its ``end`` loses and repeats nothing, and
-      reading from a document's ``start`` yields it again. Reading is lazy, so memory stays bounded for files of any
-      size.
+      reading from a document's ``start`` yields it again. Reading is lazy: the memory used does not grow with
+      the size of a file.
     - Units do not overlap, and together they contain every document exactly once.
     - Opening is cheap: nothing is read before the first document is requested.
     - A record that cannot be used (bad bytes, a missing field, too long) is yielded as ``Rejected``, followed by the
       next documents; the caller decides whether it ends the run. An error that ends the reading of a unit (a truncated
-      file, a server that does not answer) is ``Rejected`` with ``end`` None, and the last item yielded.
+      file, a server that does not answer) is yielded as ``Rejected`` with ``end`` None, and is the last item.
     - ``DataError`` is raised only for errors that make the whole source unusable.
     - ``fingerprint`` changes when a unit's bytes, its name or the way of reading change, and is equal otherwise. It is
       computed without reading, so it may also change when only the place or the time of a file changes; ``files`` and
@@ -75,17 +79,20 @@ class DataSource(ABC):
     - Several units may be read at the same time from several threads. An iterator that ``read`` returned may be
       advanced and closed by different threads, one at a time.
     - ``bytes_read`` and ``read_retries`` count the reads of this object so far, repeated reads included. They never
-      decrease, stay 0 if a source does not know them, and may be called by any thread at any time, at negligible cost.
+      decrease, stay 0 if a source does not know them, and may be read by any thread at any time, at negligible cost.
     - Not promised: an order of units that is suitable for training (the caller shuffles them).
     """
 
     @abstractmethod
     def units(self) -> Sequence[Unit]:
-        """Return the units, sorted by name."""
+        """Return the units, sorted by name. Raises ``DataError`` if there are none."""
 
     @abstractmethod
     def read(self, unit: Unit, start: int | None = None) -> Iterator[Document | Rejected]:
-        """Yield the documents of ``unit`` from the position ``start`` on, and the rejected records among them."""
+        """Yield the documents of ``unit`` from the position ``start`` on, and the rejected records among them.
+
+        Raises ``DataError`` only if the whole source is unusable.
+        """
 
     @abstractmethod
     def expect(self, unit: Unit, start: int | None = None) -> None:
@@ -123,9 +130,9 @@ class DataSource(ABC):
 
     @abstractmethod
     def identify(self, known: DataFiles | None = None) -> DataFiles | None:
-        """Return ``files`` with all content hashes, or, given ``known``, with those of the files that it has hashes of.
+        """Return ``files`` with all content hashes; if ``known`` is given, only files with a hash in ``known`` get one.
 
-        A hash in ``known`` of a file with the same stamp is taken over without reading the file.
+        If a file's stamp is the same as in ``known``, its hash is copied from there and the file is not read.
         """
 
     @abstractmethod

@@ -23,12 +23,12 @@ class EventBus(ABC):
     - Handlers are held by strong references: lambdas and bound methods live as long as the bus.
     - Different buses do not affect each other.
     - ``subscribe`` returns a function that ends the subscription; calling it twice is harmless.
-    - Only ``Exception`` is isolated: ``KeyboardInterrupt`` and ``SystemExit`` pass through.
+    - Only an ``Exception`` counts as a failure: ``KeyboardInterrupt`` and ``SystemExit`` reach the publisher.
     """
 
     @abstractmethod
     def subscribe(self, kind: type[E], handler: Callable[[E], object]) -> Callable[[], None]:
-        """Call ``handler`` with each event of ``kind`` from now on."""
+        """Call ``handler`` with each event of ``kind`` from now on; return a function that ends the subscription."""
 
     @abstractmethod
     def publish(self, event: Event) -> None:

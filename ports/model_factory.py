@@ -24,14 +24,14 @@ class ModelFactory(ABC, Generic[Model]):
 
     @abstractmethod
     def check(self, *, vocabulary_size: int | None = None) -> None:
-        """Raise ``ConfigurationError`` if ``build`` would, as far as the description of the model shows.
+        """Raise ``ConfigurationError`` if the description of the model shows that ``build`` would raise it.
 
         Reads no weights. ``vocabulary_size`` is None if there is no tokenizer yet.
         """
 
     @abstractmethod
     def longest_row(self) -> int | None:
-        """Return the number of positions of the model, as far as its description shows; None if there is no limit."""
+        """Return the number of positions of the model as in its description; None if there is no limit."""
 
     @abstractmethod
     def await_weights(self) -> None:
@@ -39,7 +39,10 @@ class ModelFactory(ABC, Generic[Model]):
 
     @abstractmethod
     def build(self, *, vocabulary_size: int, end_of_text: int, seed: int) -> Model:
-        """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document."""
+        """Return the model, its weights drawn by ``seed`` or loaded; ``end_of_text`` is the id that ends a document.
+
+        Raises ``ConfigurationError`` if the model cannot embed ``vocabulary_size`` ids.
+        """
 
     @abstractmethod
     def count_parameters(self, *, vocabulary_size: int, end_of_text: int) -> int | None:

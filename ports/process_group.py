@@ -15,10 +15,10 @@ class ProcessGroup(ABC):
     """One or more processes ("ranks") of one run.
 
     - ``rank`` lies in ``[0, size)`` and differs in each process.
-    - ``agree`` returns the same commands in the same order on every rank: all commands that any rank passed, ordered by
-      rank, without duplicates. With size 1 it returns its argument.
+    - ``agree`` returns the same commands in the same order on every rank: the commands of all ranks, ordered by rank,
+      without duplicates. With size 1 it returns its argument.
     - ``gather`` returns every rank's text, ordered by rank. ``sum`` returns the sum of each number over all ranks, with
-      the same bits on each; integers up to 2**53 are exact.
+      the same bits on each rank; integers up to 2**53 are exact.
     - ``barrier`` returns once every rank has called it.
     - ``agree``, ``gather``, ``sum`` and ``barrier`` are collective: every rank calls them, in the same order. If a
       rank is lost, they raise ``TrainingError`` on the others within the group's timeout; they never hang.
@@ -42,19 +42,22 @@ class ProcessGroup(ABC):
 
     @abstractmethod
     def agree(self, commands: Sequence[Command]) -> Sequence[Command]:
-        """Return the commands that every rank has to execute."""
+        """Return the commands that every rank has to execute. Raises ``TrainingError`` if a rank is lost."""
 
     @abstractmethod
     def gather(self, text: str) -> Sequence[str]:
-        """Return the text of each rank."""
+        """Return the text of each rank. Raises ``TrainingError`` if a rank is lost."""
 
     @abstractmethod
     def sum(self, numbers: Sequence[float]) -> Sequence[float]:
-        """Return the sum over ranks of each of ``numbers``; every rank passes equally many."""
+        """Return the sum over ranks of each of ``numbers``; every rank passes the same number of them.
+
+        Raises ``TrainingError`` if a rank is lost.
+        """
 
     @abstractmethod
     def barrier(self) -> None:
-        """Wait for every rank."""
+        """Wait for every rank. Raises ``TrainingError`` if a rank is lost."""
 
     @abstractmethod
     def close(self) -> None:

@@ -24,4 +24,4 @@ class ResourceProbe(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release the resources of the probe itself."""
+        """Release the resources that the probe holds."""

@@ -30,7 +30,10 @@ class StatePart(ABC):
 
     @abstractmethod
     def chunks(self) -> Iterator[bytes | bytearray | memoryview]:
-        """Yield the file's bytes in order, the same each time and in any thread; a chunk is valid until the next."""
+        """Yield the file's bytes in order, the same each time and in any thread.
+
+        Each chunk is valid until the next one.
+        """
 
 
 class JoinedPart(ABC):
@@ -71,9 +74,9 @@ class Snapshot:
     """Everything that a run needs to continue from ``progress``.
 
     With a ``share`` the parts are those of one rank; the first rank's include ``JoinedPart`` objects.
-    ``evaluation_loss`` is that of the held-out documents at this step, in nats per token, None if it was not measured.
-    ``contract`` says how exactly the run equals the undisturbed one so far, and ``conditions`` are the facts that the
-    bits of a resume depend on besides the settings (ranks, device, threads), by name. Parts may alias live training
+    ``evaluation_loss`` is the loss on the held-out documents at this step, in nats per token, None if not measured.
+    ``contract`` says how exactly the run so far equals an uninterrupted run. ``conditions`` are facts besides the
+    settings (ranks, device, threads), by name, that the bits of a resumed run depend on. Parts may alias live training
     state if the caller blocks until ``save`` returns: a store must not keep a part after that. ``saved_at`` is in
     seconds since 1970 by this host's clock.
     """
@@ -178,34 +181,36 @@ class _PlainFile:
 class StateStore(ABC):
     """Stores snapshots atomically.
 
-    - ``save`` returns once the snapshot is durable (it survives ``kill -9``, and power loss if the medium can). After a
-      crash at any earlier moment the store contains what it contained before. Later changes of the argument have no
-      effect.
-    - A failed ``save`` raises ``StateError``, leaves older checkpoints unchanged, and adds none. Exceptions of a part
-      propagate unchanged, except ``OSError``, which becomes ``StateError``.
+    - ``save`` returns once the snapshot is durable: it survives ``kill -9``, and also power loss if the medium does.
+      After a crash before that, the store has the same content as before the call. Later changes of the argument have
+      no effect.
+    - A failed ``save`` raises ``StateError``, leaves older checkpoints unchanged, and adds no checkpoint. Exceptions of
+      a part propagate unchanged, except ``OSError``, which becomes ``StateError``.
     - Saving a step that is already stored raises ``StateError`` and changes nothing.
-    - ``load`` returns the files of exactly one saved snapshot, that of the highest step that verifies. A checkpoint
+    - ``load`` returns the files of exactly one saved snapshot: the one of the highest step that verifies. A checkpoint
       that does not verify is quarantined, not deleted, and reported in ``rejected``; the next older one is used. The
       files of different snapshots are never mixed.
     - If the medium cannot be read, or a checkpoint is of a later version, ``load`` and ``list`` raise ``StateError``
       and quarantine nothing.
     - ``restore`` passes to ``into`` the folder that ``load`` would return and a function that opens files in it, and
       returns the same value as ``load``. A store may verify bytes while they are read, so that a large state is read
-      only once and exactly the verified bytes are used: read through that function, not from the folder. If
-      verification fails, ``into`` is called again, for the same checkpoint or an older one; if none is left,
-      ``info`` is None although ``into`` was called. Exceptions of ``into`` for a checkpoint that verifies propagate.
+      only once and exactly the verified bytes are used; ``into`` must therefore read through that function. If
+      verification fails, ``into`` is called again, for the same checkpoint or an older one; if no
+      checkpoint is left, ``info`` is None although ``into`` was called. If the checkpoint verifies, exceptions of
+      ``into`` propagate.
     - ``load`` and ``restore`` with ``at_most`` ignore later steps.
     - ``supersede`` removes the checkpoints of later steps from ``load`` and ``list``, the latest first; a disk
       moves them to another folder. Their steps can be saved again; copies elsewhere are deleted when ``flush`` returns.
     - ``list`` returns the complete checkpoints, oldest first, without verifying their bytes.
-    - Retention deletes only checkpoints that are older than a durable successor, never the newest, the one just saved,
-      one that is being copied elsewhere, or one that the last ``spare`` protects. A deletion that fails is retried
-      after the next save; the current save succeeds nevertheless.
+    - Retention deletes a checkpoint only if a newer one is durable. It never deletes the newest checkpoint, the
+      checkpoint just saved, one that is being copied elsewhere, or one that the last ``spare`` protects. A deletion
+      that fails is retried after the next save; the current save succeeds nevertheless.
     - ``flush`` waits until all saves are durable; it is rank-local, idempotent, and callable from any thread.
     - If ``takes_shares``, a snapshot with a ``share`` belongs to one rank: the first rank calls ``save``, the others
-      call ``contribute``, in any order. All shares are stored or none. If a rank fails, or does not arrive within the
-      others' ``patience``, ``save`` raises ``StateError`` and names it. ``contribute`` returns once its parts are
-      durable, and raises ``StateError`` if they cannot be, or if the save was abandoned. Neither hangs.
+      call ``contribute``, in any order. Either all shares are stored or none. If a rank fails, or does not
+      arrive within the others' ``patience``, ``save`` raises ``StateError`` that names the rank. ``contribute`` returns
+      once its parts are durable, and raises ``StateError`` if they cannot be stored or if the save was abandoned.
+      Neither method hangs.
     - ``scrub`` verifies an older checkpoint, a different one each time, concurrently with all other calls, and
       quarantines it if it is damaged.
     - Not promised: two writers at once.
@@ -214,23 +219,32 @@ class StateStore(ABC):
     @property
     @abstractmethod
     def takes_shares(self) -> bool:
-        """Return whether several ranks can write one checkpoint together, each its own share."""
+        """Return whether several ranks can write one checkpoint together, each rank its own share."""
 
     @abstractmethod
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
-        """Make ``snapshot`` durable."""
+        """Make ``snapshot`` durable. Raises ``StateError`` if that fails or if the step is already stored."""
 
     @abstractmethod
     def contribute(self, snapshot: Snapshot) -> None:
-        """Make the parts of ``snapshot``, which has a share, durable for the first rank's ``save``."""
+        """Make the parts of ``snapshot``, which has a share, durable for the first rank's ``save``.
+
+        Raises ``StateError`` if they cannot be stored or if the save was abandoned.
+        """
 
     @abstractmethod
     def load(self, *, at_most: int | None = None) -> Loaded:
-        """Return the newest checkpoint that verifies, at step ``at_most`` or earlier if it is given."""
+        """Return the newest checkpoint that verifies, at step ``at_most`` or earlier if it is given.
+
+        Raises ``StateError`` if the medium cannot be read or a checkpoint is of a later version.
+        """
 
     @abstractmethod
     def restore(self, into: Callable[[Path, OpenFile], object], *, at_most: int | None = None) -> Loaded:
-        """Call ``into`` with the newest checkpoint that verifies; return the checkpoint as ``load`` does."""
+        """Call ``into`` with the newest checkpoint that verifies; return the checkpoint as ``load`` does.
+
+        Raises ``StateError`` as ``load`` does; exceptions of ``into`` propagate if the checkpoint verifies.
+        """
 
     @abstractmethod
     def supersede(self, step: int) -> None:
@@ -238,11 +252,11 @@ class StateStore(ABC):
 
     @abstractmethod
     def list(self) -> Sequence[CheckpointInfo]:
-        """Return the complete checkpoints, oldest first."""
+        """Return the complete checkpoints, oldest first. Raises ``StateError`` as ``load`` does."""
 
     @abstractmethod
     def tidy(self) -> None:
-        """Delete leftovers of failed saves and deletions of earlier starts; never called during a save."""
+        """Delete files that failed saves and failed deletions of earlier starts left; never called during a save."""
 
     @abstractmethod
     def spare(self, floor: RollBackFloor) -> None:
@@ -254,4 +268,4 @@ class StateStore(ABC):
 
     @abstractmethod
     def flush(self) -> None:
-        """Wait until no save is in progress."""
+        """Wait until all saves are durable."""

@@ -1,4 +1,4 @@
-"""The port for cached tokens, by which text is tokenized only once."""
+"""The port for cached tokens: text is tokenized only once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TokenCache(TokenSource):
 
     - ``put`` writes a shard atomically; a shard that exists is left unchanged. The bytes written, before encryption,
       depend only on the tokens and ``meta``, not on how the tokens are divided into parts. ``meta`` is JSON that is
-      stored with the shard (counts, sources); it is read after the last part, so the parts may fill it in. If a part
-      raises, the exception propagates and nothing is written.
+      stored with the shard (counts, sources); it is read after the last part, so that parts may add to it while they
+      are read. If a part raises, the exception propagates and nothing is written.
     - ``put`` may be called from several threads for several shards, and by several processes at once.
     - ``missing`` returns the names that have no shard yet, in their order.
     - A full disk raises ``StateError`` and leaves every complete shard unchanged.
@@ -27,16 +27,20 @@ class TokenCache(TokenSource):
       files that a cache wrote are ever deleted. A shard is pinned while a result of ``open`` for it is in use. If the
       pinned shards and the new one exceed the budget, ``put`` raises ``ConfigurationError`` with the bytes that are
       needed, and evicts nothing.
-    - An evicted shard is like one that was never put: ``open`` raises ``DataError``, and ``missing`` returns its name.
+    - An evicted shard is treated as if it had never been put: ``open`` raises ``DataError``, and ``missing`` returns
+      its name.
     """
 
     @abstractmethod
     def missing(self, names: Iterable[str]) -> list[str]:
-        """Return those of ``names`` that have no complete shard."""
+        """Return the names in ``names`` that have no complete shard, in their order."""
 
     @abstractmethod
     def put(self, name: str, parts: Iterable[Tokens], meta: Mapping[str, object]) -> TokenShard:
-        """Write the concatenation of ``parts`` as the shard ``name``."""
+        """Write the concatenation of ``parts`` as the shard ``name``.
+
+        Raises ``StateError`` if the disk is full, and ``ConfigurationError`` if the shard does not fit into the budget.
+        """
 
     @abstractmethod
     def meta(self, shard: TokenShard) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""The port for documents that are tokenized already, with random access."""
+"""The port for tokenized documents with random access."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class TokenShard:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """A shard's documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, its end-of-text included.
+    """A shard's documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``, including its end-of-text id.
 
-    ``ids`` uint16 or uint32, (num_tokens,), possibly a memory map, or decrypted slice by slice; ``offsets`` int64,
-    (num_documents + 1,); ``hashes`` uint64, (num_documents,), equal for equal documents; they decide which documents
-    are held out.
+    ``ids`` is uint16 or uint32, (num_tokens,), possibly a memory map, or decrypted slice by slice. ``offsets`` is
+    int64, (num_documents + 1,). ``hashes`` is uint64, (num_documents,), and equal for equal documents; it decides which
+    documents are held out.
     """
 
     ids: TokenIds
@@ -46,11 +46,11 @@ class TokenSource(ABC):
     """Tokenized documents in shards that never change.
 
     - ``shards`` has the same order each time, sorted by name.
-    - ``open`` reads lazily, and may be called often and from several threads; its result stays readable whatever
-      happens to the source afterwards.
-    - A damaged or missing shard raises ``DataError``, which names it and says how to recreate it.
-    - ``derive(shard, key, make)`` returns ``make`` of the shard's tokens, possibly from an earlier call with the same
-      ``key``, also of another process; so ``make`` must be a pure function that ``key`` identifies.
+    - ``open`` reads lazily, and may be called often and from several threads; its result stays readable even if
+      the source is closed or deleted afterwards.
+    - A damaged or missing shard raises ``DataError`` that names the shard and says how to recreate it.
+    - ``derive(shard, key, make)`` returns ``make`` of the shard's tokens. The result may come from an earlier call with
+      the same ``key``, also in another process; ``make`` must therefore be a pure function that ``key`` identifies.
     - ``fingerprint`` identifies all documents and their order.
     """
 
@@ -60,11 +60,14 @@ class TokenSource(ABC):
 
     @abstractmethod
     def open(self, shard: TokenShard) -> Tokens:
-        """Return the tokens of ``shard``."""
+        """Return the tokens of ``shard``. Raises ``DataError`` if the shard is damaged or missing."""
 
     @abstractmethod
     def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
-        """Return the arrays that ``make`` computes from the tokens of ``shard``, int64, by name."""
+        """Return the arrays that ``make`` computes from the tokens of ``shard``, int64 of any shape, by name.
+
+        Raises ``DataError`` if the shard is damaged or missing.
+        """
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -76,4 +79,4 @@ class TokenSource(ABC):
 
     @abstractmethod
     def identify(self, known: DataFiles | None = None) -> DataFiles | None:
-        """Return ``files``, as a data source does."""
+        """Return ``files`` with content hashes, as ``DataSource.identify`` does."""

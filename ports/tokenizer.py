@@ -1,4 +1,4 @@
-"""The port for the conversion of text to token ids and back."""
+"""The port for the conversion of text to token ids and back, and the optional ability to form conversations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from holdfast.domain.training.conversation import ChatMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Encoded:
     offsets: NDArray[np.int64]
 
     def __iter__(self) -> Iterator[NDArray[np.unsignedinteger]]:
-        """Yield the ids of each document."""
+        """Yield the ids of each document: a view of ``ids``, (number of its tokens,)."""
         for start, end in zip(self.offsets[:-1], self.offsets[1:], strict=True):
             yield self.ids[start:end]
 
@@ -33,13 +36,13 @@ class Encoded:
 class Tokenizer(ABC):
     """Encodes documents, always as ordinary text.
 
-    - Pure: equal documents give equal ids, and encoding a batch equals encoding its documents one by one.
+    - Pure: equal documents give equal ids, and a batch gives the same ids as its documents one by one.
     - Ids lie in ``[0, vocabulary_size)``. No special token is added, and the text of a special token in a document does
       not become the special id.
     - ``decode(encode(text))`` returns ``text``, if the tokenizer is lossless.
-    - ``token_bytes`` summed over a document's ids is the length of its UTF-8 bytes, if the tokenizer is lossless.
+    - ``token_bytes`` summed over a document's ids is the number of its UTF-8 bytes, if the tokenizer is lossless.
     - ``fingerprint`` is the same wherever a tokenizer is loaded, and differs if the encoding differs.
-    - A document that UTF-8 cannot hold (a lone surrogate) raises ``DataError``.
+    - A document that UTF-8 cannot represent (a lone surrogate) raises ``DataError``.
     - Usable from several threads at once.
     - ``write`` puts files into a folder that Hugging Face's ``AutoTokenizer`` can load directly.
     """
@@ -47,7 +50,7 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def vocabulary_size(self) -> int:
-        """Return the number of ids, special ones included."""
+        """Return the number of ids, including special ids."""
 
     @property
     @abstractmethod
@@ -57,15 +60,15 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def token_bytes(self) -> NDArray[np.int32]:
-        """Return the number of bytes of text of each id, int32, (vocabulary_size,), 0 for special ids."""
+        """Return the number of bytes of text of each id: int32, (vocabulary_size,); 0 for special ids."""
 
     @abstractmethod
     def encode(self, documents: Sequence[str]) -> Encoded:
-        """Return the ids of ``documents``."""
+        """Return the ids of ``documents``. Raises ``DataError`` if UTF-8 cannot represent a document."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ``ids``, special ids left out."""
+        """Return the text of ``ids`` without special ids."""
 
     @abstractmethod
     def write(self, folder: Path) -> None:
@@ -74,3 +77,33 @@ class Tokenizer(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Return a short text that identifies the encoding."""
+
+
+class ChatTemplate(ABC):
+    """Turns a conversation into the ids that a chat model continues with its reply.
+
+    - Pure: equal conversations give equal ids, all in the vocabulary of the tokenizer.
+    - The text of a special token in a message does not become the special id, so a message cannot end itself.
+    - Usable from several threads at once.
+    """
+
+    @property
+    @abstractmethod
+    def ends(self) -> AbstractSet[int]:
+        """Return the ids that end a reply, among them end-of-text."""
+
+    @abstractmethod
+    def encode(self, messages: Sequence[ChatMessage]) -> Sequence[int]:
+        """Return the ids of ``messages`` and of the beginning of the reply.
+
+        Raises ``DataError`` if the template does not accept the conversation.
+        """
+
+
+class HasChatTemplate(ABC):
+    """The optional ability of a ``Tokenizer`` to come with a chat template."""
+
+    @property
+    @abstractmethod
+    def chat_template(self) -> ChatTemplate | None:
+        """Return the chat template, None if this tokenizer has none."""

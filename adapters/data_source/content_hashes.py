@@ -31,8 +31,8 @@ class ContentHashes:
     """The hashes of files of this machine; any thread may add to them.
 
     A file's hash is the XXH3 of the 16-byte hashes of its 8 MiB blocks, so that blocks may be read in any order; it
-    detects changes, but not two files that were made to have the same hash. A file of another machine is not hashed:
-    the version that its server reports (an ETag) identifies it.
+    detects changes, but not two files that were made to have the same hash. A remote file is not hashed: the version
+    that its server reports (an ETag) identifies it.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class ContentHashes:
         return self._known.get(_key(file)) if file.is_local else file.unit.etag.replace(" ", "_")
 
     def learn(self, file: ListedFile, content: str) -> None:
-        """Record a content hash of ``file`` that is known from elsewhere."""
+        """Record the content hash of ``file``, which was computed earlier."""
         with self._lock:
             self._known[_key(file)] = content
             self._blocks.pop(_key(file), None)
@@ -68,7 +68,7 @@ class ContentHashes:
                 del self._blocks[_key(file)]
 
     def find(self, files: Sequence[tuple[DataFile, ListedFile]], known: DataFiles | None) -> None:
-        """Hash the unknown blocks of ``files``; if ``known`` is given, only of those with a content hash in it.
+        """Hash the unknown blocks of ``files``; with ``known``, only of files that have a content hash there.
 
         Hashes in ``known`` of files with the same stamp are adopted. Raises ``DataError`` if a file cannot be read.
         """
@@ -82,7 +82,7 @@ class ContentHashes:
         self.read([stored for _, stored in files])
 
     def read(self, files: Sequence[ListedFile]) -> None:
-        """Hash those of ``files`` that have no hash yet, in parallel; raises ``DataError`` if one cannot be read."""
+        """Hash those of ``files`` that have no hash yet, in parallel; raises ``DataError`` if a file is unreadable."""
         blocks = blocks_of([file for file in files if self.of(file) is None])
         with ThreadPoolExecutor(_THREADS, "holdfast-hash") as pool:
             for _ in pool.map(lambda block: self.read_block(*block), blocks):
@@ -105,7 +105,9 @@ class ContentHashes:
             msg = f"{file.unit.name} cannot be read ({describe(error)}): check that it exists and that you may read it"
             raise DataError(msg) from error
         if not file.is_unchanged() or not self.is_known(file, number):
-            msg = f"{file.unit.name} was changed while it was read: run it again, and leave the files unchanged"
+            msg = (
+                f"{file.unit.name} was changed while it was read: run the command again, and leave the files unchanged"
+            )
             raise DataError(msg)
 
 
@@ -113,7 +115,7 @@ class ContentHashes:
 class HashingTap:
     """Hashes the blocks of ``file`` between two positions from the bytes read of it, by one thread at a time.
 
-    A block counts once it was read from front to back; where reading jumps, it is left out.
+    A block is hashed only if it is read from its first byte to its last without a jump.
     """
 
     def __init__(self, contents: ContentHashes, file: ListedFile, start: int, until: int | None) -> None:

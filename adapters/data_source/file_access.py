@@ -42,10 +42,10 @@ class FileAccess:
     _lock: Lock = field(default_factory=Lock, compare=False)
 
     def expect(self, file: ListedFile, start: int, until: int | None, *, begin: int) -> None:
-        """Begin to fetch ``file`` from byte ``begin`` to ``until``, if it is far away: it is opened at ``start`` soon.
+        """Begin to fetch ``file``, if it is remote, from byte ``begin`` to ``until``, to be opened at ``start`` soon.
 
-        It is no error if that never happens: of more than 32 such parts the oldest is dropped. Errors are raised by
-        reading only.
+        The file need not be opened: if more than 32 parts wait, the oldest is dropped. Errors are raised only when the
+        part is read.
         """
         if file.is_local or isinstance(file.file_system, MemoryFileSystem):
             return
@@ -70,21 +70,22 @@ class FileAccess:
     ) -> Iterator[io.BufferedReader[Any]]:
         """Yield the bytes of ``file`` as stored, to be read from ``start``, with little read-ahead after ``until``.
 
-        Where access is random little is read ahead.
+        With ``is_random`` little is read ahead at all. Raises ``DataError`` if a local file was changed since it was
+        listed.
         """
         with self._lock:
             expected = self._expected.pop((file.path, start), None)
         with expected or self._stream(file, is_random=is_random, until=until, start=start) as stream:
             if file.is_local and not file.is_unchanged():
                 name = file.unit.name
-                msg = f"{name} was changed since it was listed: run it again, and leave the files unchanged"
+                msg = f"{name} was changed since it was listed: run the command again, and leave the files unchanged"
                 raise DataError(msg)
             yield stream
             if until is not None and not is_random and not file.is_local:
                 self._remember(file, stream.raw.tell() - until)
 
     def _remember(self, file: ListedFile, beyond: int) -> None:
-        """Fetch ``beyond`` bytes more with the following parts of ``file``, as it has lines of that length.
+        """Let the next parts of ``file`` fetch ``beyond`` bytes after their end, as its lines can be that long.
 
         The number decays over the parts after a long line.
         """

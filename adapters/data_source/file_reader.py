@@ -46,7 +46,11 @@ class SourceFile:
 
     @classmethod
     def checked(cls, stored: ListedFile, path: str, form: Format, compression: Compression) -> Self:
-        """Return the file; raises ``DataError`` or ``ConfigurationError`` if nothing here can read it."""
+        """Return the file.
+
+        Raises ``DataError`` if its format cannot be read in its compression, ``ConfigurationError`` if a package is
+        missing.
+        """
         if form in _TABLES and compression != "none":
             msg = f"{stored.unit.name} is {form} inside {compression}, which cannot be read in parts: unpack it"
             raise DataError(msg)
@@ -73,8 +77,8 @@ class FileReader:
     def split(self, file: SourceFile) -> list[tuple[int, int]]:
         """Return parts of ``file``, each by the position at which it starts and about its bytes.
 
-        Only a table that is larger than a part is looked into; one that is damaged is a part, to be rejected when read.
-        Raises ``DataError`` if the file cannot be reached.
+        Only a table that is larger than a part is opened; a damaged table becomes one part, which is rejected when
+        read. Raises ``DataError`` if the file cannot be reached.
         """
         size, step = file.stored.unit.size, self.limits.unit_bytes
         if size <= step or file.compression != "none" or file.format in _DELIMITERS:
@@ -103,14 +107,14 @@ class FileReader:
             yield Rejected(_sentence(error, file, position), position, None, is_passing=not _is_damage(error, file))
 
     def expect(self, file: SourceFile, part: Part) -> None:
-        """Begin to fetch ``part``, which is read soon, if it is far away and read from front to back."""
+        """Begin to fetch ``part``, which will be read soon, if its file is remote and read from front to back."""
         if self.is_expected(file):
             is_entered = file.compression == "none" and file.format not in _DELIMITERS
             begin = max(0, part.start - 1) if is_entered else 0  # a part begins after the preceding line end
             self.access.expect(file.stored, part.start, part.stop, begin=begin)
 
     def is_expected(self, file: SourceFile) -> bool:
-        """Return whether ``expect`` does anything for ``file``, if it is far away: tables are read here and there."""
+        """Return whether ``expect`` fetches parts of ``file``, if it is remote: tables are read at random places."""
         return file.format not in _TABLES
 
     def header(self, file: SourceFile) -> list[str] | None:
@@ -198,5 +202,5 @@ def _is_damage(error: Exception, file: SourceFile) -> bool:
 
 
 def _is_of_the_place(error: Exception) -> bool:
-    """Return whether the file system raised ``error``; pyarrow raises ``OSError`` for damaged bytes too."""
+    """Return whether ``error`` comes from the file system: pyarrow also raises ``OSError`` for damaged bytes."""
     return isinstance(error, OSError) and error.errno is not None

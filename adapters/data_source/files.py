@@ -42,16 +42,16 @@ class FilesDataSource(DataSource):
     """Reads plain text, JSON Lines, CSV, Parquet and Arrow files, the first three packed by gzip or zstd too.
 
     ``paths`` are files, folders (all files below them) or globs, local or URLs of any scheme that fsspec knows.
-    ``auto`` goes by the suffix: a folder gives its files with a known one, and a file that is named, or that a glob
-    matches, must have one; any other ``format`` or ``compression`` is taken for all files.
+    ``auto`` chooses by the suffix: in a folder only files with a known suffix are read, and a file that is named or
+    matched by a glob must have a known suffix. Any other ``format`` or ``compression`` applies to all files.
     ``exclude`` leaves out names (``drafts``, ``*.log``) or, with a slash, paths below one of ``paths``; hidden files
     and folders (``.git``) are left out too. A record's document is its field ``text_field``; records are left out
     unless their fields have values that ``filter`` allows (one or several for each name). Files of txt and jsonl that
     are not packed are read in byte ranges, Parquet in row groups, Arrow in record batches, grouped to about
     ``limits.unit_bytes``; all others whole. A position is a byte offset of the unpacked text, in Parquet the number of
-    the row, in Arrow 2^32 times the number of the batch plus the row in it. ``access`` limits how long a remote place
-    may fail, and counts the bytes read. Files come in the order of their names; a mapping says for each of ``paths``
-    where it lay when the order was chosen.
+    the row, in Arrow 2^32 times the number of the batch plus the row in it. ``access`` limits how long a remote server
+    may fail, and counts the bytes read. Files are sorted by name; if ``paths`` is a mapping, its values are the places
+    of the paths when that order was chosen.
     """
 
     def __init__(
@@ -76,6 +76,12 @@ class FilesDataSource(DataSource):
         self._access = access or FileAccess()
         self._columns: dict[str, list[str] | None] = {}
         self._reading = FileReader(Fields.choose(text_field, filter), self._limits, self._access)
+
+    def with_fields(self, names: Sequence[str]) -> FilesDataSource:
+        """Return a source of the same documents that carry the fields of ``names``."""
+        other = copy(self)
+        other._reading = FileReader(self._reading.fields.keeping(names), self._limits, self._access)  # noqa: SLF001
+        return other
 
     @override
     def units(self) -> Sequence[Unit]:

@@ -33,7 +33,7 @@ _MOST_ROWS = 256
 class DatasetRows(ABC):
     """A split of a dataset in units of rows.
 
-    ``stored`` are the files that hold nothing but the split, in the order of its rows; none if they are unknown.
+    ``stored`` are the files that contain only the split, in the order of its rows; empty if they are unknown.
     """
 
     stored: Sequence[ListedFile] = ()
@@ -56,7 +56,7 @@ class DatasetRows(ABC):
 
 
 def open_rows(path: str, name: str | None, split: str, revision: str | None, contents: ContentHashes) -> DatasetRows:
-    """Return the split; ``contents`` receives the hashes of the blocks read. Raises the library's errors."""
+    """Return the split; ``contents`` receives the hashes of the blocks read. Raises the errors of ``datasets``."""
     folder = Path(path)
     if (folder / "dataset_dict.json").is_file():
         folder /= split

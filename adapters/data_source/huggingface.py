@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import astuple
 from functools import cached_property
 from typing import TYPE_CHECKING, final
@@ -31,8 +32,9 @@ class HuggingfaceDataSource(BasicDataSource):
     ``path`` is a name on the Hub, a folder of data files, or a folder that ``save_to_disk`` wrote; ``name`` chooses
     among a dataset's configurations, ``revision`` among its versions. A unit is a shard, or in a saved folder rows of
     about ``limits.unit_bytes``; a position is the number of the row, in the shard or in the saved split. Rows are
-    chosen by ``text_field`` and ``filter`` as in files. For Parquet shards memory holds a row group, whose size the
-    library does not report. Raises ``ConfigurationError`` if the library is missing, ``DataError`` if the dataset does
+    chosen by ``text_field`` and ``filter`` as in files. For Parquet shards memory holds a row
+    group, whose size the library does not report. Raises ``ConfigurationError`` if the library is missing,
+    ``DataError`` if the dataset does
     not exist.
     """
 
@@ -54,6 +56,12 @@ class HuggingfaceDataSource(BasicDataSource):
         self._fields = Fields.choose(text_field, filter)
         self._limits = limits or Limits()
         self._contents = ContentHashes()
+
+    def with_fields(self, names: Sequence[str]) -> HuggingfaceDataSource:
+        """Return a source of the same documents that carry the fields of ``names``."""
+        other = copy(self)
+        other._fields = self._fields.keeping(names)
+        return other
 
     @override
     def units(self) -> Sequence[Unit]:

@@ -19,8 +19,8 @@ class ListedFile:
     """A file that was found at a path.
 
     ``unit`` is the unit of the whole file, ``path`` its path in its file system, ``etag`` its version there, if HTTP
-    has it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is the beginning that the
-    names of all units of the path share: the folder, that of a glob, or the file itself.
+    has it too; ``is_chosen`` is false for one that was merely found in a folder. ``place`` is the common beginning of
+    the names of all units of the path: the folder, the folder of a glob, or the file itself.
     """
 
     unit: Unit

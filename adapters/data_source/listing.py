@@ -42,8 +42,8 @@ def list_files(url: str, exclude: Sequence[str], access: FileAccess) -> Iterator
 
     Hidden files and folders (``.git``) are left out unless a glob spells the dot, and so are those that ``exclude``
     matches: a pattern without a slash matches names of files and folders below ``url``, one with a slash the path below
-    ``url``. Links to folders are followed. Transient errors are retried. Raises ``DataError``
-    if it cannot be listed, ``ConfigurationError`` if a package for it is missing.
+    ``url``. Links to folders are followed. Transient errors are retried. Raises ``DataError`` if ``url`` cannot be
+    listed, ``ConfigurationError`` if a package for its scheme is missing.
     """
     file_system, root = _open(url)
     place = RemoteFileSystem(file_system, access)

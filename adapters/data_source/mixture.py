@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class MixtureDataSource(BasicDataSource):
     """Serves the units of all its ``parts``, each named ``part: unit``; the order among the parts is decided elsewhere.
 
-    So a tokenizer is trained on all of them, and the fingerprint of a run's data covers all. A ``DataError`` of a part
-    is raised with the part's name.
+    A tokenizer is therefore trained on all parts, and the fingerprint of a run's data covers all parts. A ``DataError``
+    of a part is raised with the part's name.
     """
 
     def __init__(self, parts: Mapping[str, DataSource]) -> None:

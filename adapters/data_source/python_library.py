@@ -31,7 +31,7 @@ class PythonLibraryDataSource(BasicDataSource):
     """Serves the source files of the running Python's standard library, its tests left out; a unit is a file.
 
     Names are relative to ``root``, the folder of the library. A file that is not UTF-8 (Python allows other encodings)
-    has no documents here, so a first run never stops at one; bytes read to check that are not counted.
+    has no documents here, so it never stops a first run; bytes read for this check are not counted.
     """
 
     def __init__(self, root: str | None = None) -> None:

@@ -81,13 +81,13 @@ def open_ranges(
     """Return the file at ``path``, which has ``size`` bytes, as a stream with ``seek``; nothing is read yet.
 
     While one range of ``range_bytes`` is read, the next ``ahead`` ranges are fetched, so memory holds ``ahead + 1``
-    ranges; use ``ahead=0`` for random access. ``until`` is where this part of the file ends (None: the end of the
+    ranges; use ``ahead=0`` for random access. ``until`` is the end of this part of the file (None: the end of the
     file). Past it, at most ``beyond`` bytes (never more than one range) are fetched ahead, for the record that crosses
     it. A range with a transient error, with too few bytes, or slower than ``stall_seconds`` (doubled at each retry, as
-    the network may be slow) is fetched again under ``policy``. ``etag`` is the version from ``file_system.info``: with
-    it, S3 and HTTP refuse to return a later version. Reading raises ``DataError``, within the policy's deadline, if the
-    file cannot be read or has changed. One thread at a time may read; ``close`` never waits, and ``raw.close`` from
-    another thread ends a waiting read. ``raw.start`` prefetches the first range.
+    the network may be slow) is fetched again under ``policy``. ``etag`` is the version from ``file_system.info``; given
+    an ``etag``, S3 and HTTP refuse to return a later version. Reading raises ``DataError``, within the policy's
+    deadline, if the file cannot be read or has changed. One thread at a time may read; ``close`` never waits, and
+    ``raw.close`` from another thread ends a waiting read. ``raw.start`` prefetches the first range.
     """
     if range_bytes < 1 or ahead < 0:
         msg = f"ranges of {range_bytes} bytes with {ahead} ahead cannot be read: use at least 1 and 0"

@@ -90,9 +90,11 @@ async def _by_obstore(store: S3Store, part: _Part) -> memoryview:
 
 
 def _raise_if_passing(error: Exception) -> None:
-    """Raise a transient error as such, by its text: obstore has no types for these errors.
+    """Raise ``ConnectionError`` or ``TimeoutError`` if the text of ``error`` shows that it is transient.
 
-    The server's answer is not quoted, as it may repeat a signature.
+    obstore has no types for these errors.
+
+    The server's answer is not quoted, as it may contain a signature.
     """
     text = str(error)
     if status := _STATUS.search(text):

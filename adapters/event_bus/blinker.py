@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class _InOrder(dict["Hashable", None]):
-    """The part of a set that a signal uses, in the order of insertion; a plain set would deliver in any order."""
+    """The methods of a set that a signal uses, in the order of insertion; a plain set has no order."""
 
     def add(self, item: Hashable) -> None:
         self[item] = None
@@ -32,9 +32,10 @@ class _OrderedSignal(Signal):
 
 @final
 class BlinkerEventBus(EventBus):
-    """Delivers through a signal of its own for each class of events; holds handlers strongly; no other bus reaches it.
+    """Delivers through its own signal for each class of events, and holds strong references to handlers.
 
-    A handler that publishes gets its event delivered before its own call returns.
+    Other buses do not deliver to its handlers. An event that a handler publishes is delivered before ``publish``
+    returns to it.
     """
 
     def __init__(self) -> None:

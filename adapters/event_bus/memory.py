@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class MemoryEventBus(EventBus):
     """Stores each event in ``published``, failures of handlers included, for tests and for hosts that read them.
 
-    A handler that publishes gets its event delivered before its own call returns.
+    If a handler publishes an event, that event is delivered before the handler continues.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @final
 class EnvironmentKeyProvider(KeyProvider):
-    """Wraps by the key in the ``variable`` of ``environment``, and unwraps by it and those in the ``old`` variables.
+    """Wraps by the key in the ``variable`` of ``environment``; unwraps by this key and those in ``old`` variables.
 
     A variable holds base64 of 32 bytes. It is read once.
     """
@@ -41,7 +41,7 @@ class EnvironmentKeyProvider(KeyProvider):
 
 def _key_in(environment: Mapping[str, str], name: str) -> bytes:
     if not _NAME.fullmatch(name):
-        msg = "the name of a variable has letters, digits and _ only; what was given is not shown, as it may be a key"
+        msg = "the name of a variable has letters, digits and _ only; the given value is not shown, as it may be a key"
         raise ConfigurationError(msg)
     text = environment.get(name, "")
     if not text.strip():

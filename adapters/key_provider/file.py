@@ -25,7 +25,7 @@ _LARGEST = 4096
 
 @final
 class FileKeyProvider(KeyProvider):
-    """Wraps by the key in the file ``path``, and unwraps by it and those in the ``old`` files.
+    """Wraps by the key in the file ``path``; unwraps by this key and those in the ``old`` files.
 
     A file holds 32 bytes or base64 of them, belongs to this user, and is not accessible to other users. It is read
     once; a link is followed.

@@ -43,7 +43,10 @@ class KeyRing:
         return WrappedKey(self._first, nonce + encrypted)
 
     def unwrap(self, wrapped: WrappedKey, context: bytes) -> bytes:
-        """Unwrap a data key as ``KeyProvider.unwrap`` promises."""
+        """Unwrap a data key as ``KeyProvider.unwrap`` promises.
+
+        Raises ``StateError`` for a key that is not among ``keys``, ``AuthenticationError`` if the data key was changed.
+        """
         cipher = self._ciphers.get(wrapped.key_id)
         if cipher is None:
             msg = (
@@ -63,7 +66,10 @@ class KeyRing:
 
 
 def key_from_base64(text: str, place: str) -> bytes:
-    """Return the key that ``text`` holds as base64, or raise ``ConfigurationError`` about ``place``."""
+    """Return the key that ``text`` holds as base64.
+
+    Raises ``ConfigurationError`` about ``place`` if it holds no key of the right size.
+    """
     try:
         key = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from torch import nn
 from transformers import AutoConfig
 from typing_extensions import override
 
-from holdfast.adapters.model_factory.initialisation import initialise
 from holdfast.adapters.model_factory.model_folder import check_model_folder
 from holdfast.adapters.shared.decoder.config_fields import shape_of, value_of
 from holdfast.adapters.shared.decoder.decoder_attention import SdpaAttention, choose_attention
@@ -36,17 +37,19 @@ if TYPE_CHECKING:
     from holdfast.domain.training.checkpoint_budget import CheckpointBudget
 
 _PROBED = 48  # tokens
+_RESIDUAL = ("o_proj", "down_proj")
 
 
 @final
 class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
-    """Builds a decoder whose every part is chosen, or one that continues a model folder's weights.
+    """Builds a decoder from the choice of all its parts, or from the weights in a model folder.
 
     ``config`` are the flat fields of ``holdfast.adapters.shared.decoder.config_fields``; without ``vocab_size`` the
-    model embeds the tokenizer's ids. ``path`` is a folder of safetensors weights and a config.json, of Hugging Face's
-    or of ours, instead. ``dropout`` are the fields of ``Dropout``, None those of the folder or none. ``initialisation``
-    and ``initializer_range`` say how new weights are drawn; ``sequence_length`` is the longest row that the model sees,
-    ``gradient_checkpointing`` a policy of ``holdfast.adapters.shared.modeling.activation_checkpointing`` or a budget.
+    model embeds the tokenizer's ids. ``path`` replaces it: a folder of safetensors weights and a config.json, in
+    Hugging Face's form or Holdfast's. ``dropout`` are the fields of ``Dropout``; None means those of the folder, or no
+    dropout without a folder. ``initialisation`` and ``initializer_range`` say how new weights are drawn;
+    ``sequence_length`` is the longest row that the model sees, ``gradient_checkpointing`` a policy of
+    ``holdfast.adapters.shared.modeling.activation_checkpointing`` or a budget.
     """
 
     def __init__(
@@ -88,14 +91,14 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
         network.to_empty(device="cpu").tie_weights()
         model = CausalLanguageModel(network)
         if self._path is None or self._awaits_weights:
-            initialise(network, seed=seed, scheme=self._initialisation, deviation=self._initializer_range)
+            _initialise(network, seed=seed, scheme=self._initialisation, deviation=self._initializer_range)
         else:
             _load(model, self._path)
         length = min(_PROBED, shape.positions.longest)
         model.isolates_documents = probe_isolation(network, length=length, vocabulary=shape.vocabulary_size)
         choose_loss(model)
         if (obstacle := obstacle_to_export(shape)) is not None:
-            model.notes += (f"{obstacle}; without that Holdfast alone loads its checkpoints",)
+            model.notes += (f"{obstacle}; otherwise only Holdfast can load its checkpoints",)
         kind = "sdpa" if isinstance(attention, SdpaAttention) else VARLEN
         checkpoint_model(model, self._checkpointing, attention=kind)
         return model
@@ -183,3 +186,34 @@ def _read_json(path: Path) -> dict[str, Any]:
         msg = f"{path} is not a JSON object: set model.path to a model folder on this machine"
         raise ConfigurationError(msg)
     return found
+
+
+@torch.no_grad()
+def _initialise(network: DecoderNetwork, *, seed: int, scheme: str = "auto", deviation: float = 0.02) -> None:
+    """Draw all weights of ``network``, which are in host memory, from a separate random generator.
+
+    ``llama``: matrices and embeddings normal with ``deviation``, biases 0, norms the identity, as transformers draws a
+    Llama. ``gpt2``: the same, but matrices at the end of a residual branch are divided by the root of the number of
+    branches (Radford et al., 2019, section 2.3; twice the layers, as in Megatron-LM and transformers). ``auto`` is gpt2
+    for learned positions, otherwise llama. Raises ``ConfigurationError`` for another scheme.
+    """
+    if scheme not in ("auto", "llama", "gpt2"):
+        msg = f"model.initialisation is {scheme!r}: make it auto, llama or gpt2"
+        raise ConfigurationError(msg)
+    is_learned = network.config.shape.positions.kind == "learned"
+    is_scaled = scheme == "gpt2" or (scheme == "auto" and is_learned)
+    branch = deviation / math.sqrt(2 * network.config.num_hidden_layers) if is_scaled else deviation
+    generator = torch.Generator().manual_seed(seed % 2**64)
+    for name, module in network.named_modules():
+        if module is network.lm_head and network.config.tie_word_embeddings:
+            continue
+        _initialise_one(module, branch if name.endswith(_RESIDUAL) else deviation, generator)
+
+
+def _initialise_one(module: nn.Module, deviation: float, generator: torch.Generator) -> None:
+    if isinstance(module, (nn.RMSNorm, nn.LayerNorm)):
+        module.reset_parameters()
+    elif isinstance(module, (nn.Linear, nn.Embedding)):
+        module.weight.normal_(std=deviation, generator=generator)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias.zero_()

@@ -50,9 +50,9 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     ``path`` with ``pretrained`` loads safetensors weights, without it only the configuration there; with no path,
     ``config`` (``model_type`` and its fields) describes a new model. Code that comes with a model is run, and weights
     that are a pickle are opened, only if ``trusts`` names exactly its ``path``. A token for the hub is taken from
-    ``HF_TOKEN`` only. ``attention`` names kinds of attention, joined by commas: the first that the model can use, and
-    that isolates the documents of a row, is used; auto is sdpa or else eager. ``sequence_length`` is the longest row
-    that the model will see, ``gradient_checkpointing`` a budget or a policy of
+    ``HF_TOKEN`` only. ``attention`` names kinds of attention, joined by commas. The first that the model supports and
+    that isolates the documents of a row is used; auto is sdpa, or eager if the model does not support sdpa.
+    ``sequence_length`` is the longest row that the model will see, ``gradient_checkpointing`` a budget or a policy of
     ``holdfast.adapters.shared.modeling.activation_checkpointing``.
     """
 
@@ -154,7 +154,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
         return config
 
     def _with_attention(self, config: PreTrainedConfig, vocabulary_size: int, seed: int) -> CausalLanguageModel:
-        """Return a model with the first attention that isolates documents, or else with the first it can use."""
+        """Return a model with the first attention that isolates documents, else with the first that it supports."""
         problems: list[Exception] = []
         usable: list[str] = []
         model: CausalLanguageModel | None = None

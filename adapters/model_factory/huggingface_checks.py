@@ -34,7 +34,7 @@ def check_known_fields(fields: Mapping[str, Any]) -> None:
 
 
 def check_head_counts(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` for heads that share keys unevenly: transformers would fail in the first step."""
+    """Raise ``ValueError`` if query heads cannot share keys evenly: transformers would fail in the first step."""
     heads, shared = (getattr(config, f"num_{kind}_heads", None) for kind in ("attention", "key_value"))
     if isinstance(heads, int) and isinstance(shared, int) and (shared < 1 or heads % shared):
         msg = f"num_attention_heads, {heads}, is not a multiple of num_key_value_heads, {shared}"
@@ -42,7 +42,7 @@ def check_head_counts(config: PreTrainedConfig) -> None:
 
 
 def check_task(config: PreTrainedConfig) -> None:
-    """Raise ``ValueError`` for a model that transformers has, but not as one that predicts the next token."""
+    """Raise ``ValueError`` for a model that transformers has, but not as a causal language model."""
     kind = config.model_type
     has_own_code = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not has_own_code:
@@ -51,7 +51,7 @@ def check_task(config: PreTrainedConfig) -> None:
 
 
 def check_sizes(network: PreTrainedModel, *, vocabulary_size: int, sequence_length: int | None) -> None:
-    """Raise ``ConfigurationError`` if the tokenizer has more ids than the model, or rows are longer than it sees."""
+    """Raise ``ConfigurationError`` if the tokenizer has more ids or rows have more tokens than the model supports."""
     _check_vocabulary_size(network.get_input_embeddings().num_embeddings, vocabulary_size)
     check_length(network.config, sequence_length)
 
@@ -64,7 +64,7 @@ def check_vocabulary(config: PreTrainedConfig, vocabulary_size: int) -> None:
 
 
 def check_length(config: PreTrainedConfig, sequence_length: int | None) -> None:
-    """Raise ``ConfigurationError`` if rows are longer than the model sees."""
+    """Raise ``ConfigurationError`` if rows have more tokens than the model has positions."""
     longest = longest_row(config)
     if longest is not None and sequence_length is not None and sequence_length > longest:
         msg = f"data.sequence_length is {sequence_length} but the model has {longest} positions: shorten it"
@@ -78,7 +78,7 @@ def longest_row(config: PreTrainedConfig) -> int | None:
 
 
 def explain(error: Exception, path: str | None) -> str:
-    """Return in one line why the model at ``path`` could not be built; refusals of the hub are in our words."""
+    """Return in one line why the model at ``path`` could not be built; the hub's refusals are reworded."""
     if refused := refusal(error, path):
         return refused
     while isinstance(error, StrictDataclassError) and isinstance(error.__cause__, Exception):

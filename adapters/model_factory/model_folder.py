@@ -13,10 +13,10 @@ _LARGEST_INDEX = 64 << 20
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise ``ConfigurationError`` if ``folder`` points outside itself; opens nothing but maps of weights.
+    """Raise ``ConfigurationError`` if ``folder`` points outside itself; only maps of weights are opened.
 
-    Refused are links out of the folder (but those of the hub's cache to its own blobs), pipes, sockets and devices, and
-    maps of weights that name anything but files in the folder.
+    Links out of the folder are refused, except those of the hub's cache to its own blobs. Pipes, sockets and devices
+    are refused too, and so are maps of weights that name anything but files in the folder.
     """
     root = folder.resolve()
     try:
@@ -34,7 +34,7 @@ def _check_entry(entry: Path, root: Path) -> None:
         target = Path(os.path.realpath(entry))
         places = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
         if not any(target.is_relative_to(place) for place in places):
-            msg = f"{entry} is a link that leads out of the model's folder: copy the file that it means there instead"
+            msg = f"{entry} is a link that leads out of the model's folder: put a copy of its target there instead"
             raise ConfigurationError(msg)
     mode = entry.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

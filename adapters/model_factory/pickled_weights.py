@@ -26,7 +26,7 @@ _WHOLE = "mp_rank_00_model_states.pt"
 class Trust:
     """The model whose code and pickled weights, both of which can run code, the user trusts.
 
-    Both are the value of its path, so that another path, or a default, trusts nothing.
+    Both are the path of the model, so another path, or a default, trusts nothing.
     """
 
     code_of: str | None = None
@@ -36,8 +36,9 @@ class Trust:
 def pickled_weights(path: str, trusted: str | None) -> Mapping[str, Tensor] | None:
     """Return the weights in the folder ``path`` if they are a pickle, None if they are safetensors or do not exist.
 
-    A pickle is opened only if ``trusted`` is ``path``, and then for tensors and plain values alone: torch refuses
-    pickles that would call anything else. Raises ``ConfigurationError`` otherwise, and for shards of ZeRO-3.
+    The tensors have the shapes and dtypes of the file. A pickle is opened only if ``trusted`` is ``path``, and torch
+    then reads only tensors and plain values and refuses pickles that would call anything else. Raises
+    ``ConfigurationError`` for a pickle that is not trusted or not readable, and for shards of ZeRO-3.
     """
     folder = Path(path)
     if not folder.is_dir() or any((folder / name).is_file() for name in _SAFE):
@@ -58,7 +59,7 @@ def pickled_weights(path: str, trusted: str | None) -> Mapping[str, Tensor] | No
 
 
 def _pickles(folder: Path) -> tuple[Sequence[Path], str | None]:
-    """Return the files of the weights, and the name that holds them there, None if a file has nothing else."""
+    """Return the files of the weights, and their key in each file, None if a file has only weights."""
     if (folder / _PICKLE).is_file():
         return [folder / _PICKLE], None
     if (folder / _INDEX).is_file():
@@ -103,6 +104,6 @@ def _tensors(file: Path, member: str | None) -> Mapping[str, Tensor]:
         raise ConfigurationError(msg) from error
     weights = found if member is None or not isinstance(found, dict) else found.get(member)
     if not isinstance(weights, dict) or not all(isinstance(tensor, Tensor) for tensor in weights.values()):
-        msg = f"{file} holds no weights by name: convert them where they come from"
+        msg = f"{file} holds no weights by name: convert them with the program that made them"
         raise ConfigurationError(msg)
     return weights

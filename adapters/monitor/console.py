@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
 import time
 from collections import deque
 from contextlib import nullcontext
-from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO, final
 
@@ -20,6 +18,8 @@ from rich.text import Text
 from typing_extensions import override
 
 from holdfast.adapters.monitor.console_figures import Figures
+from holdfast.adapters.monitor.console_phase import ShownPhase
+from holdfast.adapters.monitor.console_style import is_problem, style_of
 from holdfast.domain.errors import TrainingError
 from holdfast.ports.monitor import Monitor
 
@@ -28,43 +28,33 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from holdfast.domain.phase import Amount
+
 _REFRESH_SECONDS = 0.25
-_PLAIN_LINE_SECONDS = 10.0
+_PLAIN_LINE_SECONDS = 60.0
 _CLOSE_SECONDS = 2.0
 _WAITING_LINES = 1000
 _SHORTEST_BAR, _LONGEST_BAR = 4, 24
+_SHORTEST_SPARKLINE, _LONGEST_SPARKLINE, _BAR_BESIDE_IT = 6, 20, 12
 _CONTROL_CHARACTERS = dict.fromkeys(code for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t")
-_TROUBLE = re.compile(r"\b(NOT|DROPPED|ROLLED BACK|damaged|failed)\b")
-
-
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    """The activity of a run between steps, since ``began``, and the ``share`` that is done, None if unknown."""
-
-    name: str
-    share: float | None
-    began: float
-
-    def text(self, now: float) -> str:
-        done = "" if self.share is None else f" · {self.share:.0%}"
-        seconds = now - self.began
-        left = f" · {seconds * (1 / self.share - 1):.0f} s left" if self.share and seconds > 2.0 else ""
-        return f"{self.name}{done} · {seconds:.0f} s{left}"
 
 
 @final
 class ConsoleMonitor(Monitor):
     """Shows step, loss, learning rate, tokens per second and the time left, and each evaluation on its own line.
 
-    In a terminal one line is redrawn four times a second, with as many figures as fit; elsewhere (a file, a pipe, a
-    terminal without cursor) a line with the time of day is printed at most every ten seconds, without control
-    characters, and one for each phase longer than ``shortest_phase`` seconds. ``file`` is standard error by default.
-    Either budget may be None. The figures are the metrics ``loss`` and ``tokens_per_second`` (both smoothed over about
-    ten steps), ``lr``, ``tokens`` (since the run's start), ``memory_bytes``, ``rejected`` (shown unless 0),
-    ``eval_loss`` and ``eval_bits_per_byte``; other metrics are not shown.
+    In a terminal one line is redrawn four times a second, with as many figures as fit and, if there is room, a
+    sparkline of the loss. Above it problems, saves and evaluations have colours, unless NO_COLOR is set. Elsewhere (a
+    file, a pipe, a terminal without cursor) a line with the time of day is printed at most once a minute, without
+    control characters, and one for each phase longer than ``shortest_phase`` seconds. If ``is_quiet``, only lines that
+    report a problem are shown. ``file`` is standard error by default. Each budget may be None. The figures are the
+    metrics ``loss`` and ``tokens_per_second`` (both smoothed over about ten steps), ``lr``, ``tokens`` (since the run's
+    start), ``memory_bytes``, ``rejected`` (shown unless 0), ``eval_loss`` and ``eval_bits_per_byte``; other metrics are
+    not shown.
 
-    A separate thread writes, so a stopped terminal (Ctrl-S) or a full pipe does not block the loop: the oldest of 1,000
-    waiting lines are dropped. A console that is gone raises ``TrainingError`` once.
+    A separate thread writes, so a stopped terminal (Ctrl-S) or a full pipe does not block the loop: if more than 1,000
+    lines wait, the oldest are dropped. Raises ``TrainingError`` once if the console can no longer be written to.
+    ``close`` waits at most ``close_seconds`` for that thread.
     ``rewind`` does not remove printed lines.
     """
 
@@ -77,13 +67,17 @@ class ConsoleMonitor(Monitor):
         clock: Callable[[], float] = time.monotonic,
         stamp: Callable[[], str] = lambda: time.strftime("%H:%M:%S "),
         shortest_phase: float = 1.0,
+        close_seconds: float = _CLOSE_SECONDS,
+        is_quiet: bool = False,
     ) -> None:
         self._file = file or sys.stderr
         self._clock = clock
         self._stamp = stamp
         self._shortest_phase = shortest_phase
+        self._close_seconds = close_seconds
+        self._is_quiet = is_quiet
         self._figures = Figures(total_steps, total_tokens)
-        self._phase: _Phase | None = None
+        self._phase: ShownPhase | None = None
         self._live: Live | None = None
         self._lines: deque[str] = deque(maxlen=_WAITING_LINES)
         self._next_plain_line = -math.inf
@@ -93,11 +87,11 @@ class ConsoleMonitor(Monitor):
         self._closing = Event()
         self._error: Exception | None = None
         self._has_figures = False
-        self._live = _live_line(self._file, self._render)
+        self._live = None if is_quiet else _live_line(self._file, self._render)
 
     @override
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._closing.is_set():
+        if self._closing.is_set() or self._is_quiet:
             return
         if "eval_loss" in metrics:
             self._figures.measure(step, metrics["eval_loss"])
@@ -118,18 +112,25 @@ class ConsoleMonitor(Monitor):
         self._start()
 
     def say(self, text: str) -> None:
-        """Print ``text`` above the live line, or after ``close`` without one."""
+        """Print ``text`` above the live line; after ``close`` there is no live line."""
+        if self._is_quiet and not is_problem(text):
+            return
         if not self._closing.is_set():
             self._lines.append(text)
             self._start()
         elif self._error is None:
             self._print(text)
 
-    def show(self, phase: str, share: float | None = None) -> None:
-        """Show ``phase`` and the ``share`` done in place of the figures; an empty name shows the figures again."""
+    def show(self, phase: str, share: float | Amount | None = None) -> None:
+        """Show ``phase`` and the part that is done in place of the figures; an empty name shows the figures again."""
+        if self._is_quiet:
+            return
         before, now = self._phase, self._clock()
         is_new = before is None or before.name != phase
-        self._phase = _Phase(phase, share, now if is_new or before is None else before.began) if phase else None
+        if not phase:
+            self._phase = None
+        else:
+            self._phase = ShownPhase(phase, now, share, share) if is_new or before is None else before.at(share)
         if is_new:
             self._next_phase_line = now + self._shortest_phase if phase else math.inf
         if not self._closing.is_set():
@@ -146,7 +147,7 @@ class ConsoleMonitor(Monitor):
             self._live.transient = True
         self._closing.set()
         if self._thread is not None:
-            self._thread.join(_CLOSE_SECONDS)
+            self._thread.join(self._close_seconds)
 
     def _say_figures(self) -> None:
         self._shown_step = self._figures.step
@@ -176,8 +177,7 @@ class ConsoleMonitor(Monitor):
             if self._live is None:
                 self._print(line)
             else:
-                style = "red" if _TROUBLE.search(line) else ""
-                self._live.console.print(Text(_clean(line, self._file), style=style, overflow="fold"))
+                self._live.console.print(Text(_clean(line, self._file), style=style_of(line), overflow="fold"))
         if self._live is not None:
             self._live.refresh()
         elif (phase := self._phase) is not None and (now := self._clock()) >= self._next_phase_line:
@@ -193,20 +193,27 @@ class ConsoleMonitor(Monitor):
             return Text("")
         width, phase = self._live.console.width - 2, self._phase
         share = self._figures.share if phase is None else phase.share
+        is_utf = self._live.console.encoding.startswith("utf")
+        text = Text(no_wrap=True, overflow="ellipsis")
         if phase is not None:
-            words = phase.text(self._clock())
-        else:
-            words = self._figures.within(width) if self._has_figures else ""
+            text.append(phase.text(self._clock()))
+        elif self._has_figures:
+            text.append(self._figures.within(width))
+            self._append_sparkline(text, width - 1 - _BAR_BESIDE_IT if is_utf else 0)
         if self._closing.is_set():
-            return _row(words, share, width) if words else Text("")
-        frames = "⠋⠙⠹⠸⠼⠴⠦⠧" if self._live.console.encoding.startswith("utf") else "|/-\\"
-        return _row(words, share, width, frames[int(time.monotonic() / _REFRESH_SECONDS) % len(frames)])
+            return _row(text, share, width) if text else Text("")
+        frames = "⠋⠙⠹⠸⠼⠴⠦⠧" if is_utf else "|/-\\"
+        return _row(text, share, width, frames[int(time.monotonic() / _REFRESH_SECONDS) % len(frames)])
+
+    def _append_sparkline(self, text: Text, width: int) -> None:
+        room = min(width - len(text) - 1, _LONGEST_SPARKLINE)
+        if room >= _SHORTEST_SPARKLINE and (line := self._figures.losses.sparkline(room)):
+            text.append(f" {line}", style="cyan")
 
 
-def _row(words: str, share: float | None, width: int, *before: str) -> RenderableType:
-    """Return one line of ``words``, with a bar in front of them if there is room for one."""
-    text = Text(words, no_wrap=True, overflow="ellipsis")
-    bar = min(width - len(words) - 1, _LONGEST_BAR)
+def _row(text: Text, share: float | None, width: int, *before: str) -> RenderableType:
+    """Return one line of ``text``, after a progress bar if there is room for it."""
+    bar = min(width - len(text) - 1, _LONGEST_BAR)
     grid = Table.grid(padding=(0, 1))
     if share is None or bar < _SHORTEST_BAR:
         grid.add_row(*before, text)

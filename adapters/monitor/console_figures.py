@@ -6,6 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
@@ -14,12 +15,14 @@ if TYPE_CHECKING:
 _LONGEST_ESTIMATE = timedelta(days=9999).total_seconds()
 _KEPT = 0.9
 _SEPARATOR = " · "
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_VALUES = 64
 
 
 @final
 @dataclass(slots=True)
 class Smoothed:
-    """A mean in which each value counts nine tenths of the one after it."""
+    """A mean in which each value has nine tenths of the weight of the next value."""
 
     total: float = 0.0
     weight: float = 0.0
@@ -37,6 +40,45 @@ class Smoothed:
 
 
 @final
+class Trend:
+    """The course of a value since the start of the process, in at most 64 means of equally many values."""
+
+    def __init__(self) -> None:
+        self._means: list[float] = []
+        self._stride = 1
+        self._pending: list[float] = []
+
+    def add(self, value: float) -> None:
+        """Include ``value``, unless it is NaN or infinite."""
+        if not math.isfinite(value):
+            return
+        self._pending.append(value)
+        if len(self._pending) < self._stride:
+            return
+        means = [*self._means, math.fsum(self._pending) / self._stride]
+        self._pending = []
+        if len(means) == _MOST_VALUES:
+            means = [(first + second) / 2 for first, second in zip(means[::2], means[1::2], strict=True)]
+            self._stride *= 2
+        self._means = means  # replaced as a whole, as the writing thread reads it
+
+    def sparkline(self, width: int) -> str:
+        """Return the course in at most ``width`` characters, the lowest mean as ▁ and the highest as █.
+
+        Empty before the third value.
+        """
+        means = self._means
+        if len(means) < 3:
+            return ""
+        size = min(width, len(means))
+        cuts = [number * len(means) // size for number in range(size + 1)]
+        shown = [math.fsum(means[begin:end]) / (end - begin) for begin, end in pairwise(cuts)]
+        low, high = min(shown), max(shown)
+        scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+        return "".join(_BARS[round((value - low) * scale)] for value in shown)
+
+
+@final
 class Figures:
     """The latest figures of a run, and the speed of the last minutes."""
 
@@ -46,6 +88,7 @@ class Figures:
         self.step = step
         self.latest: Mapping[str, float] = {}
         self._samples: deque[tuple[float, float]] = deque(maxlen=120)
+        self.losses = Trend()
         self._loss = Smoothed()
         self._seconds_per_token = Smoothed()
         self._evaluations: dict[int, float] = {}
@@ -53,6 +96,7 @@ class Figures:
     def rewound(self, step: int) -> Figures:
         """Return the figures of a run that continues from ``step``."""
         figures = Figures(self._total_steps, self._total_tokens, step)
+        figures.losses = self.losses
         figures._evaluations = {at: loss for at, loss in self._evaluations.items() if at <= step}
         return figures
 
@@ -60,6 +104,7 @@ class Figures:
         """Add the figures of a step."""
         self.step = step
         self._loss.add(metrics["loss"])
+        self.losses.add(metrics["loss"])
         if (speed := metrics.get("tokens_per_second", 0.0)) > 0.0:
             self._seconds_per_token.add(1.0 / speed)
         self.latest = metrics
@@ -93,7 +138,7 @@ class Figures:
         return _SEPARATOR.join(part for part, _ in parts)
 
     def _parts(self) -> Sequence[tuple[str, int]]:
-        """Return the figures, each with its rank: the one with the highest rank is dropped first."""
+        """Return the figures, each with its rank: the figure with the highest rank is dropped first."""
         latest = self.latest  # the writing thread reads while ``update`` replaces it
         parts = (
             (self._position(), 0),

@@ -1,4 +1,4 @@
-"""Writes figures to a file, one JSON object a line."""
+"""Writes figures to a file, one JSON object per line."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class StructlogMonitor(Monitor):
     """Logs each record as one event ``metrics`` of level info, through structlog as the process has configured it.
 
     The figures are together under ``metrics``, so no name can collide with the log's own keys. ``rewind`` does nothing,
-    so a resumed run logs some steps again. A call takes as long as the log's own handlers.
+    so a resumed run logs some steps again. A call takes as long as the handlers of the log take.
     """
 
     def __init__(self, logger_name: str = "holdfast.metrics") -> None:

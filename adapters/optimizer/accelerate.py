@@ -35,7 +35,7 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
     ``device`` is cpu, cuda or mps; ``precision`` fp32, bf16, fp16 or fp8 (autocast: weights and optimizer stay fp32);
     ``clip`` bounds the gradient's norm; ``sequence_length`` only enters the FLOPs of attention. Where torchrun started
     several processes, each holds the whole model (``sharding`` ddp) or a shard of it (fsdp2), which ``offload`` stores
-    in host memory between uses; auto chooses fsdp2 only where the whole model does not fit.
+    in host memory between uses; auto chooses fsdp2 only if the whole model does not fit.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ SECONDS_OF_SILENCE = 600.0  # a running compiler writes files more often
 
 
 def announce_builds(needed: Sequence[str] = (), *, seconds_of_silence: float = SECONDS_OF_SILENCE) -> None:
-    """Log the reasons why the start may wait: ``needed`` extensions that are not built yet, and locks of builds.
+    """Log why the start may wait: ``needed`` extensions that are not built yet, and locks of builds.
 
     torch waits forever, and silently, for a lock that a killed build left in its folder (under TORCH_EXTENSIONS_DIR,
     or torch's own). So a lock is removed if no process of this machine has it open and nothing in its folder has

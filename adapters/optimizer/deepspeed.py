@@ -30,7 +30,7 @@ class DeepspeedOptimizer(Optimizer[CausalLanguageModel]):
 
     ``device``, ``precision``, ``algorithm`` and ``seed`` are those of ``AccelerateOptimizer``. ``own`` are the run's
     values by DeepSpeed's dotted keys, ``zero_optimization.stage`` and ``gradient_clipping`` among them. ``config``
-    names a DeepSpeed JSON file, used unchanged; a contradiction to them raises ``ConfigurationError``.
+    names a DeepSpeed JSON file, which is used unchanged. Raises ``ConfigurationError`` if the file contradicts ``own``.
     """
 
     def __init__(

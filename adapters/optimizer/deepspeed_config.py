@@ -44,10 +44,11 @@ def asks_for_bf16(path: str) -> bool:
 def complete_config(config: Mapping[str, Any], own: Mapping[str, Any], *, num_ranks: int) -> dict[str, Any]:
     """Return ``config`` for the engine of a run whose values are ``own``, by dotted key of DeepSpeed.
 
-    A value that is "auto" or absent is the run's, or else DeepSpeed's default; one that the run leaves open (None) is
-    the file's; one that contradicts the run raises ``ConfigurationError``. Keys that Holdfast does not know are passed
-    on unchanged. Batches are cut by Holdfast, so the engine is configured for one sample at a time; optimizer and
-    schedule are Holdfast's, so a ``scheduler`` is left out (``unused_parts`` says so).
+    A value that is "auto" or absent in the file is taken from the run, or else is DeepSpeed's default. A value that the
+    run leaves open (None) is taken from the file. Raises ``ConfigurationError`` if a value contradicts the run. Keys
+    that Holdfast does not know are passed on unchanged. Batches are cut by Holdfast, so the engine is configured for
+    one sample at a time; optimizer and schedule are Holdfast's, so a ``scheduler`` is left out (``unused_parts`` says
+    so).
     """
     for name in _SECTIONS:
         if not isinstance(config.get(name, {}), dict):
@@ -172,7 +173,7 @@ def _check_zero(zero: Mapping[str, Any]) -> None:
             raise ConfigurationError(msg)
         if device == "nvme" and not offload.get("nvme_path"):
             msg = (
-                f"{setting} is nvme, but nothing says where: write zero_optimization.{part}.nvme_path into a DeepSpeed "
+                f"{setting} is nvme, but no path is given: write zero_optimization.{part}.nvme_path into a DeepSpeed "
                 "file and name it in optimizer.config"
             )
             raise ConfigurationError(msg)
@@ -182,7 +183,7 @@ def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        msg = f"{next(name for name in names if names.count(name) > 1)} stands there twice"
+        msg = f"{next(name for name in names if names.count(name) > 1)} appears twice"
         raise ValueError(msg)
     return found
 

@@ -39,10 +39,10 @@ _COUNTER = "step"
 
 @final
 class DeepSpeedEngine(TrainingEngine):
-    """Drives ``engine`` by its own primitives; ``groups`` are the parameters as the optimizer was given them.
+    """Drives ``engine`` by its own methods; ``groups`` are the parameter groups that the optimizer was given.
 
     DeepSpeed accumulates gradients in buffers of its own and offers no way to clear them, so an update abandoned after
-    its first backward cannot be retried: the next one raises ``TrainingError``.
+    its first backward cannot be retried: the next update raises ``TrainingError``.
     """
 
     is_retry_safe = False
@@ -152,7 +152,7 @@ class DeepSpeedEngine(TrainingEngine):
         return found
 
     def _allocate(self) -> None:
-        """Create the optimizer state that the first step would create, so that it can be captured before that."""
+        """Create the optimizer state that the first step would create, so that it can be captured before that step."""
         zero = self._engine.optimizer
         if _is_stage_3(zero):  # it hands the optimizer one sub-group at a time
             groups = self._flat.param_groups

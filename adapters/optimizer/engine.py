@@ -48,7 +48,10 @@ class TrainingEngine(ABC):
         self.is_torn = False
 
     def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:  # noqa: ARG002  for engines that communicate
-        """Return the summed loss of a micro-batch; ``last`` marks the last one of an update."""
+        """Return the summed loss of a micro-batch in nats, an fp32 scalar.
+
+        ``inputs`` are ids int64 and mask bool, all (rows, length). ``last`` marks the last micro-batch of an update.
+        """
         loss: Tensor = self.module(**inputs)
         return loss
 
@@ -60,15 +63,21 @@ class TrainingEngine(ABC):
 
     @abstractmethod
     def backward(self, loss: Tensor, *, last: bool) -> None:
-        """Accumulate the gradient of ``loss``; after the ``last`` one the gradient is summed over all ranks."""
+        """Accumulate the gradient of ``loss``, an fp32 scalar; after the ``last`` it is summed over all ranks."""
 
     @abstractmethod
     def step(self, learning_rate: float) -> Tensor:
-        """Clip, step, and return the norm before clipping; raise ``NonFiniteGradients`` without changing anything."""
+        """Clip the gradient, step, and return the gradient's norm before clipping, a scalar tensor.
+
+        Raises ``NonFiniteGradients`` if the norm is not finite; parameters and optimizer are then unchanged.
+        """
 
     @final
     def change(self, step: Callable[[], object]) -> None:
-        """Let ``step`` change parameters and optimizer; an error leaves them torn; ``StepTorn`` if out of memory."""
+        """Let ``step`` change parameters and optimizer; after an error ``is_torn`` stays true.
+
+        Raises ``StepTorn`` if memory runs out.
+        """
         self.is_torn = True
         try:
             within_memory(self.device.type, step)
@@ -97,7 +106,7 @@ class TrainingEngine(ABC):
 
 
 class TorchEngine(TrainingEngine):
-    """An engine whose torch optimizer sees gradients and parameters, on one device; ``clip`` bounds the gradient norm.
+    """An engine with a torch optimizer, on one device; ``clip`` bounds the norm of the gradient.
 
     ``precision`` is a name of ``computed_dtype``; in fp16 the loss is scaled by ``LossScale``.
     """
@@ -183,7 +192,7 @@ class TorchEngine(TrainingEngine):
 
 
 def check_finite(norm: Tensor) -> None:
-    """Raise ``NonFiniteGradients`` if ``norm`` is infinite or NaN."""
+    """Raise ``NonFiniteGradients`` if ``norm``, a scalar tensor, is infinite or NaN."""
     if not torch.isfinite(norm):
         msg = f"the gradient's norm is {norm.item()}: a lower optimizer.learning_rate may help"
         raise NonFiniteGradients(msg)

@@ -19,9 +19,9 @@ _SMALL_INPUT, _SMALL_OUTPUT = 4096, 1024  # torchao's documentation: no more tha
 def use_float8(model: CausalLanguageModel, *, sequence_length: int, emulate: bool = False) -> None:
     """Make the large linear layers of ``model``, except its head, multiply in 8 bits; parameters and names stay.
 
-    Each tensor is scaled as a whole, by its largest number at that moment. ``emulate`` computes the same without such
-    hardware, in layers of any size. Raises ``ConfigurationError`` without torchao, with adapters, or if the model has
-    no layer that would gain.
+    Each tensor is scaled as a whole, by its largest absolute value at that moment. ``emulate`` computes the same on any
+    hardware, in layers of any size. Raises ``ConfigurationError`` if torchao is missing, the model has adapters, or no
+    layer is large enough to gain.
     """
     if model.adapters is not None:
         msg = "optimizer.precision is fp8, but model.lora keeps the large layers frozen: set optimizer.precision=bf16"

@@ -27,7 +27,7 @@ def describe(model: CausalLanguageModel, device: str, precision: str, sequence_l
 
 
 def _flops_per_token(model: CausalLanguageModel, sequence_length: int) -> float:
-    """Return forward and backward FLOPs: six a weight in matrix products plus attention (PaLM, appendix B)."""
+    """Return forward and backward FLOPs: six for each weight of matrix products, plus attention (PaLM, appendix B)."""
     config = model.network.config
     num_weights = sum(p.numel() for p in model.parameters())
     if not config.tie_word_embeddings:

@@ -49,8 +49,8 @@ def shard(model: CausalLanguageModel, device: torch.device, *, precision: str, o
 class FsdpEngine(TorchEngine):
     """A model sharded by ``shard``, with an optimizer built afterwards.
 
-    The gradients of each micro-batch are summed over ranks at once: held until the last one they would take as much
-    memory as the whole model, and torch would keep those of an abandoned update.
+    The gradients of each micro-batch are summed over ranks at once. If they were held until the last micro-batch, they
+    would take as much memory as the whole model, and torch would keep those of an abandoned update.
     """
 
     is_sharded = True

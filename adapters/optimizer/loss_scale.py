@@ -22,10 +22,10 @@ _GROWTH_STEPS = 2000
 
 @final
 class LossScale:
-    """A power of two, which rounds nothing; it halves until gradients are finite, and doubles after 2000 steps.
+    """A power of two, so scaling rounds nothing; halved until gradients are finite, doubled after 2000 steps.
 
-    torch's ``GradScaler`` skips a step when gradients overflow; here it is computed again at half the scale, so that
-    no batch is skipped. ``value`` is the scale of the current step, and settles once the step is taken.
+    torch's ``GradScaler`` skips a step when gradients overflow; here it is computed again at half the scale, so that no
+    batch is skipped. ``value`` is the scale of the current step; ``settle`` accepts it once the step is taken.
     """
 
     def __init__(self, value: float = _FIRST, *, good_steps: int = 0) -> None:
@@ -56,7 +56,10 @@ class LossScale:
 
     @classmethod
     def read(cls, folder: Path, open_file: OpenFile = open_plainly) -> LossScale:
-        """Return the scale that ``capture`` wrote, or a new one without a file; ``StateError`` if unreadable."""
+        """Return the scale that ``capture`` wrote, or a new one if there is no file.
+
+        Raises ``StateError`` if the file cannot be read.
+        """
         path = folder / LOSS_SCALE_FILE
         if not path.exists():
             return cls()

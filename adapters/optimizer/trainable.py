@@ -88,6 +88,16 @@ class TorchTrainable(Trainable):
             self._engine.module.train()
 
     @override
+    def evaluate_pieces(self, batch: Batch) -> tuple[Tensor, NDArray[np.float64]]:
+        model = self._engine.model
+        model.token_losses = torch.zeros(batch.input_ids.shape, dtype=torch.float32, device=self._engine.device)
+        try:
+            total, losses = self.evaluate(batch), model.token_losses
+        finally:
+            model.token_losses = None
+        return total, batch.sum_by_piece(losses.cpu().numpy().astype(np.float64))
+
+    @override
     def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:
         if world_size() == 1:
             return losses
@@ -150,7 +160,7 @@ class TorchTrainable(Trainable):
         return loss.item() if loss.device.type == "cpu" else loss.detach()
 
     def apply(self, learning_rate: float) -> Tensor:
-        """Take the step."""
+        """Take the step; return the gradient's norm before clipping, a scalar tensor."""
         return self._engine.step(learning_rate)
 
     def retry(self) -> bool:

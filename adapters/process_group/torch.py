@@ -35,15 +35,15 @@ _group_numbers = itertools.count()
 class TorchProcessGroup(ProcessGroup):
     """The processes of torchrun's environment, joined by gloo on the CPU, independently of other torch groups.
 
-    So it neither needs nor disturbs the group that moves gradients, which may be created before or after it. All
-    ranks of a run make their groups in the same order. Commands travel as JSON: nothing that is received is run. If no
+    It neither needs nor disturbs the group that moves gradients, which may be created before or after it. All ranks of
+    a run make their groups in the same order. Commands are sent as JSON, so received data is never run as code. If no
     rank has a command, ``agree`` costs one exchange of eight bytes a rank.
 
-    torchrun's own restarts need a fresh meeting point each: ``--standalone`` or ``--rdzv-backend c10d``, with
+    Each restart by torchrun needs a new meeting point: ``--standalone`` or ``--rdzv-backend c10d``, with
     ``TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1``; otherwise torch's gloo groups, this one included, find the addresses of
-    dead processes. ``timeout_seconds`` must exceed the longest time that ranks may wait for one of them, a save
-    included. Raises ``ConfigurationError`` without that environment, ``TrainingError`` if the ranks do not find each
-    other.
+    dead processes. ``timeout_seconds`` must exceed the longest time that ranks wait for another rank, for example while
+    it saves. Raises ``ConfigurationError`` without torchrun's environment, ``TrainingError`` if the ranks do not find
+    each other.
     """
 
     def __init__(self, timeout_seconds: float) -> None:

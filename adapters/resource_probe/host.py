@@ -61,7 +61,7 @@ class HostResourceProbe(ResourceProbe):
         self._stack.close()
 
     def _counted(self) -> tuple[float, ...]:
-        """Return the time, seconds of processors busy and idle, and bytes of disks and networks, all since the boot."""
+        """Return the time, the busy and idle seconds of processors, and bytes of disks and networks since the boot."""
         times = psutil.cpu_times()
         idle = float(times.idle + getattr(times, "iowait", 0.0))
         disk = psutil.disk_io_counters(nowrap=False)  # None on a machine without a disk of its own
@@ -75,7 +75,7 @@ class HostResourceProbe(ResourceProbe):
         )
 
     def _waiting_for(self, resource: str) -> float | None:
-        """Return the machine's figure or the control group's, whichever is larger: the first is that of all cores."""
+        """Return the larger of the machine's figure, which is that of all cores, and the control group's figure."""
         told = map(_waiting, (self._pressure / resource, self._cgroup / f"{resource}.pressure"))
         return max((share for share in told if share is not None), default=None)
 

@@ -17,7 +17,7 @@ QUIET = ResourceSample(memory=0.3, processors=0.5, disk=0.4, disk_bytes=0.0, net
 
 @final
 class MemoryResourceProbe(ResourceProbe):
-    """Gives ``samples`` one after another, and the last one from then on; without any, those of a quiet machine."""
+    """Returns ``samples`` in order, then the last one repeatedly; without samples, those of an idle machine."""
 
     def __init__(self, samples: Iterable[ResourceSample] = (QUIET,)) -> None:
         self._samples = iter(samples)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @final
 class Gpu:
-    """One device of ``library``, the module ``pynvml``; a query starts nothing on the device and never waits for it."""
+    """One device of ``library``, the module ``pynvml``; a query runs nothing on the device and never waits for it."""
 
     def __init__(self, library: Any, device: Any) -> None:
         self._library = library
@@ -36,7 +36,7 @@ class Gpu:
             return None
 
     def in_use(self) -> tuple[float | None, float | None]:
-        """Return the shares, from 0 to 1, of memory and of time in use; a figure that the driver lacks is None."""
+        """Return the shares, from 0 to 1, of memory and time in use; None for a figure that the driver lacks."""
         return self._memory(), self._time()
 
     def _memory(self) -> float | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BigramModel:
-    """Predicts a token from the one before it alone; ``logits`` is float64 (vocabulary, vocabulary)."""
+    """Predicts a token only from the one before it; ``logits`` are float64 (vocabulary, vocabulary)."""
 
     logits: NDArray[np.float64]
 

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def _nobody(_event: str, _details: Mapping[str, object]) -> None:
-    pass
+def record_nothing(_event: str, _details: Mapping[str, object]) -> None:
+    """Record nothing, for a guard without an audit."""
 
 
 @final
 class AccessGuard:
     """Allows the operations of ``roles``, and passes each refusal and each imminent deletion to ``record``."""
 
-    def __init__(self, roles: Collection[Role] = tuple(Role), record: Record = _nobody) -> None:
+    def __init__(self, roles: Collection[Role] = tuple(Role), record: Record = record_nothing) -> None:
         self._roles = roles
         self._record = record
 
@@ -33,7 +33,10 @@ class AccessGuard:
         return role in self._roles
 
     def require(self, role: Role, what: str) -> None:
-        """Raise ``ConfigurationError`` unless ``role``, which ``what`` needs, is held; ``what`` begins the message."""
+        """Raise ``ConfigurationError`` unless ``role`` is among the roles.
+
+        ``what``, the operation that needs the role, begins the message.
+        """
         if self.allows(role):
             return
         try:

@@ -37,7 +37,7 @@ _CHUNK = 1 << 20
 
 @final
 class FileCipher:
-    """Encrypts the files of one checkpoint; each can be decrypted only under its own name, in its own checkpoint."""
+    """Encrypts the files of one checkpoint; each can be decrypted only under the same name and checkpoint."""
 
     def __init__(self, save_id: str, key: bytes, wrapped: WrappedKey) -> None:
         self._save_id = save_id
@@ -49,7 +49,7 @@ class FileCipher:
         return encrypt_stream(self._key, self._belongs_to(path), chunks)
 
     def decrypt(self, path: str, chunks: Iterable[Buffer]) -> Iterator[bytes]:
-        """Yield the file's bytes; raises ``StateError`` if they are not those that were encrypted."""
+        """Yield the file's bytes; raises ``StateError`` if they differ from those that were encrypted."""
         return decrypt_stream(self._key, self._belongs_to(path), chunks, name=path)
 
     def open(self, path: str, file: FileIO) -> EncryptedFile:
@@ -93,8 +93,8 @@ class CheckpointEncryption:
     def open(self, files: FileOperations, folder: Path, manifest: Manifest) -> DecryptedCopy:
         """Return the decrypted files of the checkpoint ``folder``, whose names and sizes are already verified.
 
-        Each file is verified while it is read, and read again if it is wrong. Raises ``CorruptCheckpoint`` for damage,
-        and ``StateError`` for a wrong key or a full ``scratch``.
+        Each file is verified while it is read, and read again if its bytes are wrong. Raises ``CorruptCheckpoint`` for
+        damage, and ``StateError`` for a wrong key or a full ``scratch``.
         """
         assert manifest.wrapped_key is not None
         cipher = self.join(manifest.save_id, manifest.wrapped_key)

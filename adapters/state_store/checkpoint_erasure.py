@@ -40,8 +40,8 @@ class Eraser:
 
         erased/checkpoint-N/ERASED.json   the record of an erased checkpoint
 
-    A checkpoint is moved there first, so it can be read whole or not at all; one that a crash left half erased is found
-    and erased by the next call.
+    A checkpoint is first moved there, so no process reads an incomplete checkpoint; the next call finds and erases a
+    checkpoint that a crash left half erased.
     """
 
     def __init__(self, root: Path, files: FileOperations) -> None:

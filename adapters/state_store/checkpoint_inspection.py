@@ -47,8 +47,8 @@ class Problem:
 class CheckpointReport:
     """The result of inspecting one checkpoint.
 
-    ``manifest`` is None if it is not valid, ``saved`` if it is unknown. ``sound`` are the listed files without a
-    problem; files that are neither in it nor in ``problems`` were not checked.
+    ``manifest`` is None if it is not valid, ``saved`` is None if the time is unknown. ``sound`` are the listed files
+    without a problem; files that are neither in ``sound`` nor in ``problems`` were not checked.
     """
 
     name: str
@@ -59,7 +59,7 @@ class CheckpointReport:
 
     @property
     def stops_a_resume(self) -> bool:
-        """Return whether it can neither be read nor be called damaged, so that a resume ends in an error."""
+        """Return whether the checkpoint cannot be read although it is not damaged: a resume then ends in an error."""
         return any(problem.flaw in {OTHER_SCHEMA, UNREADABLE} for problem in self.problems)
 
 
@@ -82,7 +82,7 @@ class StoreReport:
 
     @property
     def resumable(self) -> CheckpointReport | None:
-        """Return the checkpoint that a resume uses, or at which it ends in an error; None if it starts from step 0.
+        """Return the checkpoint that a resume uses, or that ends it with an error; None if it starts from step 0.
 
         A resume tries the newest first, as ``DiskStateStore.load`` does.
         """

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def read_manifest(files: FileOperations, folder: Path) -> Manifest:
     """Return the manifest of a committed folder named after its step, without reading its other files.
 
-    Raises ``CorruptCheckpoint`` for a folder that is not committed, ``StateError`` for one of another version,
+    Raises ``CorruptCheckpoint`` for a folder that is not committed, ``StateError`` for a manifest of another version,
     ``OSError`` for a disk that cannot be read.
     """
     manifest = read_committed(files, folder)
@@ -42,7 +42,7 @@ def read_manifest(files: FileOperations, folder: Path) -> Manifest:
 
 
 def read_committed(files: FileOperations, folder: Path) -> Manifest:
-    """Return the manifest of a committed folder of any name; raises as ``read_manifest``."""
+    """Return the manifest of a committed folder of any name; raises the errors of ``read_manifest``."""
     try:
         return _read_committed(files, folder)
     except CorruptCheckpoint as corruption:
@@ -68,7 +68,7 @@ def _read_committed(files: FileOperations, folder: Path) -> Manifest:
 
 
 def verify(files: FileOperations, folder: Path) -> Manifest:
-    """Return the manifest of ``folder`` after verifying every byte; raises as ``read_manifest``."""
+    """Return the manifest of ``folder`` after verifying every byte; raises the errors of ``read_manifest``."""
     manifest = read_manifest(files, folder)
     require_sound(files, folder, manifest)
     return manifest
@@ -85,7 +85,10 @@ def require_sound(files: FileOperations, folder: Path, manifest: Manifest, *, ha
 
 
 def complete(files: FileOperations, folders: Iterable[Path]) -> Iterator[tuple[Path, Manifest]]:
-    """Yield those of ``folders`` that are committed, with their manifests; raises as ``read_manifest`` for a disk."""
+    """Yield the committed folders among ``folders`` with their manifests.
+
+    Raises ``StateError`` for a manifest of another version, ``OSError`` for a disk that cannot be read.
+    """
     for folder in folders:
         try:
             yield folder, read_manifest(files, folder)

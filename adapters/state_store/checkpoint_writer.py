@@ -51,8 +51,8 @@ class CheckpointWriter:
     def write(self, snapshot: Snapshot, folder: Path, *, generation: int) -> Manifest:
         """Write ``snapshot`` into the new ``folder`` and return its manifest; all is durable but the folder's own name.
 
-        That name is the save's id. Each file is hashed before it reaches the disk, so the manifest describes the
-        captured bytes. COMMIT is written last, once all other files are durable. Raises the exceptions of parts,
+        The folder's name is the save's id. Each file is hashed before it reaches the disk, so the manifest describes
+        the captured bytes. COMMIT is written last, once all other files are durable. Raises the exceptions of parts,
         ``OSError``, and ``StateError`` for invalid names of parts.
         """
         _check_part_names(snapshot)

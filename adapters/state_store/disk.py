@@ -155,7 +155,10 @@ class DiskStateStore(StateStore):
             pass
 
     def adopt(self, step: int, bring: Callable[[Path], object]) -> None:
-        """Store the checkpoint of ``step`` that ``bring`` writes, durable and verified, into the new folder it gets."""
+        """Store the checkpoint of ``step``: ``bring`` writes it, durable and verified, into the new folder it gets.
+
+        Raises ``StateError`` if the step is already stored or the disk fails.
+        """
         target, staging = self._folder.checkpoint(step), self._folder.staging_folder()
         with self._lock:
             try:
@@ -186,7 +189,7 @@ class DiskStateStore(StateStore):
             return found
 
     def release(self, step: int) -> None:
-        """Let retention delete the checkpoint of ``step`` again."""
+        """End the protection of the checkpoint of ``step`` by ``hold``."""
         self._held.discard(step)
 
     def is_held(self, step: int) -> bool:

@@ -109,7 +109,7 @@ class HashedFile:
                 self._has_changed = True
 
     def _hash(self) -> None:
-        """Let the thread hash the bytes read so far, small tensors together, as each task costs time."""
+        """Let the thread hash the bytes read so far; small tensors are hashed together, as each task costs time."""
         self._hashing.append(self._thread.submit(self._update, self._unhashed))
         self._hashed, self._unhashed = self._end, []
         while len(self._hashing) > self._most_pending:
@@ -124,8 +124,8 @@ class HashedFile:
 class VerifiedPieces:
     """A file for random access: all pieces are hashed first, and compared with their hashes when they are read.
 
-    ``hash`` is that of the whole file, as ``hash_file`` returns it. A piece that differs in two readings raises
-    ``StateError``.
+    ``hash`` is the hash of the whole file, as ``hash_file`` returns it. Raises ``StateError`` if a piece differs
+    between two readings.
     """
 
     def __init__(self, file: FileIO, name: object) -> None:

@@ -25,7 +25,7 @@ _SMALL = 1 << 16  # bytes that are hashed without a thread
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The regular files of a folder, relative POSIX path to size in bytes, and its subfolders, itself last."""
+    """The regular files of a folder, by relative POSIX path, with sizes in bytes, and its subfolders, itself last."""
 
     files: Mapping[str, int]
     folders: Sequence[Path]
@@ -57,8 +57,8 @@ def hash_bytes(data: bytes) -> str:
 def hash_file(files: FileOperations, path: Path) -> str:
     """Return the hash of the file's bytes, in the form of ``hash_bytes``.
 
-    It reads a piece ahead and does not map the file: a bad sector then raises ``OSError``, and no SIGBUS ends the
-    process.
+    It reads one piece ahead and does not map the file, so a bad sector raises ``OSError`` and does not end the process
+    by SIGBUS.
     """
     with files.open_file(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -104,7 +104,7 @@ class Manifest:
     def from_bytes(cls, data: bytes) -> Manifest:
         """Return the manifest that ``to_bytes`` wrote.
 
-        Raises ``CorruptCheckpoint`` for anything else, and ``OtherSchemaError`` for the manifest of another version.
+        Raises ``CorruptCheckpoint`` for anything else, ``OtherSchemaError`` for the manifest of another version.
         """
         record = _mapping(_parse(data), "the whole")
         _check_schema(_count(record, "schema"))
@@ -116,19 +116,19 @@ class Manifest:
             wrapped_key=key_from_record(record.get("encryption")),
         )
         if manifest.progress.step != _count(record, "step"):
-            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "step and progress disagree")
+            raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "'step' differs from the step in 'progress'")
         return manifest
 
 
 def _snapshot(record: Mapping[str, Any]) -> Snapshot:
     return Snapshot(
-        _progress(_mapping(record.get("progress"), "progress")),
+        _progress(_mapping(record.get("progress"), "'progress'")),
         _text(record, "reason"),
         parts=(),
-        evaluation_loss=_loss(record.get("evaluation_loss")),
+        evaluation_loss=_number(record, "evaluation_loss"),
         contract=_contract(record.get("contract", Reproducibility.BITWISE)),
-        conditions=_conditions(_mapping(record.get("conditions", {}), "conditions")),
-        saved_at=_loss(record.get("saved_at")) or 0.0,
+        conditions=_conditions(_mapping(record.get("conditions", {}), "'conditions'")),
+        saved_at=_number(record, "saved_at") or 0.0,
     )
 
 
@@ -158,25 +158,26 @@ def _mapping(value: object, name: str) -> Mapping[str, Any]:
 def _count(record: Mapping[str, Any], name: str) -> int:
     value = record.get(name)
     if type(value) is not int or not 0 <= value < 2**63:
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name} is not a count")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name!r} is not a count")
     return value
 
 
 def _text(record: Mapping[str, Any], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str):
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name} is not text")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name!r} is not text")
     return value
 
 
-def _loss(value: object) -> float | None:
+def _number(record: Mapping[str, Any], name: str) -> float | None:
+    value = record.get(name)
     if value is None or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "evaluation_loss is not a finite number")
+    raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, f"{name!r} is not a finite number")
 
 
 def _progress(record: Mapping[str, Any]) -> Progress:
-    cursor = _mapping(record.get("cursor"), "cursor")
+    cursor = _mapping(record.get("cursor"), "'cursor'")
     _count(record, "tokens")
     _count(cursor, "samples")
     try:
@@ -184,12 +185,12 @@ def _progress(record: Mapping[str, Any]) -> Progress:
             raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "a lane holds values that are not counts")
         return Progress.from_json(record)
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "progress has the wrong fields") from error
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "'progress' has the wrong fields") from error
 
 
 def _contract(value: object) -> Reproducibility:
     if not isinstance(value, str) or value not in list(Reproducibility):
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "contract is unknown")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "'contract' is unknown")
     return Reproducibility(value)
 
 
@@ -202,23 +203,23 @@ def key_from_record(value: object) -> WrappedKey | None:
     """Return the key from the JSON of ``key_record``; raises ``CorruptCheckpoint`` for anything else."""
     if value is None:
         return None
-    record = _mapping(value, "encryption")
+    record = _mapping(value, "'encryption'")
     try:
         return WrappedKey(_text(record, "key_id"), b64decode(_text(record, "wrapped_key"), validate=True))
     except ValueError as error:
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "wrapped_key is not base64") from error
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "'wrapped_key' is not base64") from error
 
 
 def _conditions(record: Mapping[str, Any]) -> Mapping[str, str]:
     if not all(isinstance(value, str) for value in record.values()):
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "conditions holds values that are not text")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "'conditions' holds values that are not text")
     return record
 
 
 def stored_files(records: object) -> Sequence[CheckpointFile]:
     """Return the files that a JSON list describes; raises ``CorruptCheckpoint`` if it does not."""
     if not isinstance(records, list):
-        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "files is not a list")
+        raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "'files' is not a list")
     files = [_file(_mapping(record, "a file")) for record in records]
     if len({file.path for file in files}) != len(files):
         raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "a file is listed twice")

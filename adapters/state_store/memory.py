@@ -1,4 +1,4 @@
-"""Checkpoints in the memory of the process, for tests and for runs that need not survive it."""
+"""Checkpoints in the memory of the process, for tests and for runs that need not survive the process."""
 
 from __future__ import annotations
 

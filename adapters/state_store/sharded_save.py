@@ -3,7 +3,7 @@
     .ranks/open.json         rank 0 has created the draft; holds the key that encrypts the files
     .ranks/rank-00001.json   the sizes and hashes of that rank's files, which are durable, or its error
 
-Each is written atomically. They are deleted before the checkpoint gets its name.
+Each file is written atomically. They are deleted before the checkpoint gets its name.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def report_files(files: FileOperations, folder: Path, rank: int, stored: Sequenc
 
 
 def report_failure(files: FileOperations, folder: Path, rank: int, problem: object) -> None:
-    """Report to rank 0 why there will be no files, if the disk can still be written."""
+    """Report to rank 0 the error that prevents this rank's files, if the disk can still be written."""
     with contextlib.suppress(OSError):
         _leave(files, folder / RANKS / _record_of(rank), {"problem": str(problem) or type(problem).__name__})
 
@@ -97,7 +97,7 @@ def await_reports(files: FileOperations, folder: Path, share: StateShare) -> Seq
 class StagedFileReader:
     """Reads files of the draft ``folder`` at any offset, decrypted if there is a ``cipher``.
 
-    The bytes are compared with the hashes in ``stored``, or authenticated; raises ``StateError`` if they are wrong.
+    The bytes are compared with the hashes in ``stored``, or authenticated. Raises ``StateError`` if they are wrong.
     """
 
     def __init__(

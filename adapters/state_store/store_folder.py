@@ -47,7 +47,7 @@ def is_there(path: Path) -> bool:
 
 @contextlib.contextmanager
 def reading_under(root: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into a ``StateError`` about the checkpoints under ``root``."""
+    """Raise ``StateError`` about the checkpoints under ``root`` in place of an ``OSError``."""
     try:
         yield
     except OSError as error:
@@ -59,8 +59,8 @@ def reading_under(root: Path) -> Iterator[None]:
 class StoreFolder:
     """The folders of ``root``, which need not exist yet; all methods raise ``OSError``, and ``StateError`` for a link.
 
-    A move is durable once both folders that it changes are synced: on some file systems the old name could otherwise
-    come back after a power loss beside the new one, and sweeping it would empty both.
+    A move is durable once both folders that it changes are synced. Otherwise, on some file systems, a power loss could
+    restore the old name beside the new one, and deleting the old one would empty both.
     """
 
     def __init__(self, root: Path, files: FileOperations, guard: AccessGuard | None = None) -> None:
@@ -104,13 +104,13 @@ class StoreFolder:
     def unpin(self, step: int) -> None:
         """Leave the checkpoint of ``step`` to retention again; raises ``StateError`` if it was not pinned."""
         if step not in self.pinned():
-            msg = f"step {step} of {self.root} is not pinned: {self._pins} holds a file for each that is"
+            msg = f"step {step} of {self.root} is not pinned: each pinned step has a file in {self._pins}"
             raise StateError(msg)
         self._files.remove_file(self._pins / folder_name(step))
         self._files.sync_folder(self._pins)
 
     def staging_folder(self, share: StateShare | None = None) -> Path:
-        """Return the folder of the draft of a new save, or of that of ``share``; its name is the save's id."""
+        """Return the draft folder of a new save, or of the save of ``share``; its name is the save's id."""
         return self._staging / (uuid4().hex if share is None else share.save_id)
 
     def checkpoints(self, at_most: int | None = None) -> Sequence[Path]:
@@ -124,7 +124,7 @@ class StoreFolder:
         return [self.checkpoint(step) for step in steps if at_most is None or step <= at_most]
 
     def publish(self, staging: Path, target: Path) -> None:
-        """Move a complete draft to its place, durably, or leave no trace of it there."""
+        """Move a complete draft to its place, durably; after an error it is moved back."""
         self._files.rename(staging, target)
         try:
             self._files.sync_folder(self._checkpoints)
@@ -156,7 +156,7 @@ class StoreFolder:
         return self._move(folder, self._erased / folder.name)
 
     def check_not_erased(self) -> None:
-        """Raise ``StateError`` if checkpoints were erased here: a run must not start from scratch without notice."""
+        """Raise ``StateError`` if checkpoints were erased here: a run must not start from step 0 without notice."""
         if _children(self._erased):
             msg = f"checkpoints of {self.root} were erased and none is left: start a new run with --fresh"
             raise StateError(msg)
@@ -178,7 +178,7 @@ class StoreFolder:
         self.sweep()
 
     def delete_durably(self, folder: Path) -> None:
-        """Delete one archived checkpoint durably and nothing else, while another thread may save."""
+        """Delete only one archived checkpoint, durably; another thread may save meanwhile."""
         self._guard.record_deletion(folder.name, "the disk is nearly full")
         target = self._trash / f"{folder.name}.{uuid4().hex}"
         self._files.rename(folder, target)

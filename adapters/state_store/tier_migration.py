@@ -64,7 +64,7 @@ class TierMigrator:
     def fetch(self, step: int, reason: str) -> None:
         """Fetch the copy of ``step`` to the disk and hold it there for ``hours``.
 
-        Raises ``CorruptCheckpoint`` for a copy that is damaged, ``StateError`` if it cannot be fetched.
+        Raises ``CorruptCheckpoint`` for a damaged copy, ``StateError`` for a copy that cannot be fetched.
         """
         self._disk.adopt(step, lambda staging: self._archive.fetch(step, staging))
         self._disk.hold(step)
@@ -78,7 +78,7 @@ class TierMigrator:
         damaged: MutableSet[int],
         rejected: MutableSequence[RejectedCheckpoint],
     ) -> bool:
-        """Fetch the first copy of ``infos`` that verifies; return whether there is one.
+        """Fetch the first copy of ``infos`` that verifies; return whether one was fetched.
 
         Steps in ``damaged`` are skipped; copies that do not verify are added to ``damaged`` and ``rejected``.
         """
@@ -121,8 +121,8 @@ class TierMigrator:
     def apply_retention(self, retention: Retention, *, saved: int) -> None:
         """Delete expired copies from the archive, as ``retention`` says.
 
-        The last copy of a checkpoint that the disk retains for ever stays, as do, with a budget, copies of all that is
-        on disk.
+        The last copy of a checkpoint that the disk retains for ever is kept. With a budget, copies of all checkpoints
+        on disk are kept too.
         """
         try:
             self._apply_retention(retention, saved)

@@ -44,10 +44,10 @@ class TieredStateStore(StateStore):
 
     ``save`` returns once the checkpoint is durable on disk. Meanwhile a thread archives the newest one, or each one in
     the anneal (``phase_of``), and posts the result to ``tell``. A failed copy is not retried; the next checkpoint is
-    copied. ``load`` first fetches archived checkpoints newer than the newest valid one on disk, except those that the
-    run has rolled back, whose copies are deleted. ``moves`` frees space on disk and in the archive, but not between a
-    load and the next save. All this happens only within ``archiving``, in the run's one writing process. ``flush``
-    waits ``patience`` seconds for the archive; the next start continues unfinished copies.
+    copied. ``load`` first fetches archived checkpoints newer than the newest valid one on disk. Copies of checkpoints
+    that the run has rolled back are not fetched but deleted. ``moves`` frees space on disk and in the archive, but not
+    between a load and the next save. The archive is used in this way only within ``archiving``, in the run's one
+    writing process. ``flush`` waits ``patience`` seconds for the archive; the next start continues unfinished copies.
     """
 
     def __init__(
@@ -205,13 +205,13 @@ class TieredStateStore(StateStore):
             )
 
     def _fetch_later_than(self, info: CheckpointInfo | None, rejected: MutableSequence[RejectedCheckpoint]) -> bool:
-        """Fetch the newest copy after ``info`` that verifies to the disk; return whether there is one."""
+        """Fetch to the disk the newest copy after ``info`` that verifies; return whether one was fetched."""
         known = Progress() if info is None else info.progress
         later = [info for info in reversed(self._archive.list()) if info.progress.step > known.step]
         kept = [info for info in later if len(info.progress.health.returns) >= len(known.health.returns)]
         if len(kept) < len(later):
             self._left_behind = known.step  # the run has rolled the rest back
-        return self._migrator.fetch_first(kept, "the disk has no checkpoint as new", self._damaged, rejected)
+        return self._migrator.fetch_first(kept, "the disk has no checkpoint that is as new", self._damaged, rejected)
 
     def _want(self, step: int) -> None:
         if not self._queue.is_open:

@@ -26,13 +26,13 @@ class UploadQueue:
             self.is_open = True
 
     def close(self) -> None:
-        """Give no more steps to ``take``; a thread that waits there gets None."""
+        """Give no more steps to ``take``; a thread that waits in ``take`` gets None."""
         with self._changed:
             self.is_open = False
             self._changed.notify_all()
 
     def want(self, step: int, *, only: bool) -> Collection[int]:
-        """Have ``step`` copied, with ``only`` in place of those that are pending, which are returned."""
+        """Add ``step`` to the queue; with ``only`` the other pending steps are removed and returned."""
         with self._changed:
             given_up = [other for other in self._pending() if other != step] if only else []
             for other in given_up:
@@ -58,7 +58,7 @@ class UploadQueue:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so many ``seconds`` for all copies; return whether none is pending or in progress."""
+        """Wait up to ``seconds`` for all copies; return whether none is pending or in progress."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._copies and self.is_open), seconds)
 

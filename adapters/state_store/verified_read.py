@@ -28,9 +28,9 @@ def verify_while_read(
 ) -> None:
     """Let ``use`` read the ``stored`` files of ``folder``; raise ``CorruptCheckpoint`` if their bytes are wrong.
 
-    Names and sizes are already verified. A small file is verified before ``use`` gets it; a large one is hashed in the
-    memory of ``use``. Damage takes precedence over exceptions of ``use``. If the files are sound but ``use`` got wrong
-    bytes, it is called once more, with each byte hashed before it gets it.
+    Names and sizes are already verified. A small file is verified before ``use`` gets it; a large file is hashed in the
+    memory of ``use`` after the read. If files are damaged, that is raised in place of exceptions of ``use``. If the
+    files are sound but ``use`` got wrong bytes, it is called once more, with each byte hashed before it gets it.
     """
     small = {file.path: _read_small(files, folder, file) for file in stored if file.size < _LARGE}
     large = [file for file in stored if file.path not in small]
@@ -83,8 +83,8 @@ class _Reading:
     def is_sound(self, stored: Sequence[CheckpointFile]) -> bool:
         """Return whether all bytes that were read are right; raise ``CorruptCheckpoint`` if a stored file is damaged.
 
-        Files that were not read to the end are read now, and wrong ones again: ``use`` may have changed the bytes
-        after ``fill``.
+        Files that were not read to the end are read now, and files with a wrong hash again: ``use`` may have changed
+        the bytes after ``fill``.
         """
         is_sound = True
         for file in stored:

@@ -44,9 +44,9 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
     ``budget`` limits the bytes of all complete shards of all datasets; unfinished shards are not counted, and derived
     arrays count from the next ``put`` on. ``eviction`` orders the shards of all datasets; without it, those of other
     datasets are evicted first, least recently used first. Derived arrays are evicted with their shard. A shard is
-    pinned while a process holds a part of its ids. The ``max_open`` last ones stay open, each with one file descriptor
-    (derived arrays need none), until their room is needed. ``folder`` must be new, empty or a token cache, or
-    ``ConfigurationError`` is raised; it must be on a local disk, as locks work only there. With ``encryption``
+    pinned while a process holds a part of its ids. The last ``max_open`` shards stay open, each with one file
+    descriptor (derived arrays need none), until their space is needed. ``folder`` must be new, empty or a token cache,
+    or ``ConfigurationError`` is raised; it must be on a local disk, as locks work only there. With ``encryption``
     everything but names, sizes and counts is encrypted, with a key for each shard, and ids are decrypted when they are
     read; a folder contains either encrypted or plain tokens.
     """

@@ -33,7 +33,10 @@ _MAGIC = {20240520: "uint16", 20240801: "uint32"}
 def binary_shards(
     file: TokenFile, options: ReadOptions, derived: DerivedArrayStore, folder: Path
 ) -> Iterator[FileShard]:
-    """Yield the shards of ``file``, cut between documents; its document boundaries are cached in ``folder``."""
+    """Yield the shards of ``file``, cut between documents; its document boundaries are cached in ``folder``.
+
+    Raises ``DataError`` if the file cannot be read or changes while it is read.
+    """
     ids = open_flat(file, options.dtype)
     index = derived.get(folder / "documents.safetensors", lambda: _scan(file, ids, options))
     offsets, content = index["offsets"], index["content"].tobytes().hex()
@@ -48,7 +51,10 @@ def binary_shards(
 
 
 def open_flat(file: TokenFile, dtype: str) -> NDArray[np.integer[Any]]:
-    """Return the ids of ``file``, (num_tokens,), as a memory map; raises ``DataError`` if they are not integers."""
+    """Return the ids of ``file``, of an integer dtype, (num_tokens,), as a memory map.
+
+    Raises ``DataError`` if the file cannot be read or holds anything else.
+    """
     try:
         if file.path.suffix.lower() == ".npy":
             ids = np.load(file.path, mmap_mode="r", allow_pickle=False)

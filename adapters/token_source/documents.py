@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class DocumentScanner:
     """Finds documents in ids that are fed piece by piece; a document ends after ``end_of_text`` or at a given end.
 
-    A document's hash is the BLAKE2b of its ids as little-endian uint32, without end-of-text, 8 bytes read as a uint64.
-    So it does not depend on the type of the stored ids or on whether the file has the end-of-text.
+    A document's hash is the BLAKE2b of its ids as little-endian uint32, without end-of-text; its 8 bytes are read as a
+    uint64. The hash therefore does not depend on the type of the stored ids or on whether the file has the end-of-text.
     """
 
     def __init__(self, end_of_text: int) -> None:
@@ -37,7 +37,7 @@ class DocumentScanner:
         self._content = blake3()
 
     def feed(self, ids: NDArray[np.integer[Any]]) -> None:
-        """Add the next ids, (num_tokens,), all from 0 to 2**32 - 1."""
+        """Add the next ids, of any integer dtype, (num_tokens,), all from 0 to 2**32 - 1."""
         wide = ids.astype("<u4", copy=False)
         data = bytes_of(wide)
         ends = np.flatnonzero(wide == self._end_of_text) + 1
@@ -71,7 +71,10 @@ class DocumentScanner:
 
 
 def check_ids(ids: NDArray[np.integer[Any]], vocabulary_size: int, place: Callable[[int], str]) -> None:
-    """Raise ``DataError`` unless all ids are in ``[0, vocabulary_size)``; ``place(n)`` names the n-th of them."""
+    """Raise ``DataError`` unless all ids are in ``[0, vocabulary_size)``.
+
+    ``ids`` are of any integer dtype, (num_tokens,); ``place(n)`` names the n-th id, counted from 0.
+    """
     if not ids.size or (int(ids.max()) < vocabulary_size and int(ids.min()) >= 0):
         return
     first = int(np.argmax((ids >= vocabulary_size) | (ids < 0)))

@@ -43,7 +43,7 @@ class FilesTokenSource(BasicTokenSource):
     - ``.parquet``, ``.arrow``: ``column`` contains lists of integers; a document ends with its row and after each
       ``end_of_text``, which is added to a row without one. They are converted once.
     - A token cache, or the folder of a dataset in it, unchanged.
-    Shards are sorted by name; a mapping gives for each of ``paths`` its place when that order was chosen.
+    Shards are sorted by name; a mapping as ``paths`` gives the places of the paths when that order was chosen.
 
     The first call of ``shards`` reads all new files, finds the documents and checks that all ids are below
     ``vocabulary_size``. Its results, conversions and downloads are stored in ``folder``, which must be new, empty, or a
@@ -158,7 +158,7 @@ class FilesTokenSource(BasicTokenSource):
 
     def _prepared(self, key: str) -> Path:
         place = self._folder.root / ".files" / safe_name(key)
-        with storing("what is known of the files", self._folder.root):
+        with storing("the information about the files", self._folder.root):
             self._folder.prepare()
             self._folder.make_folder(place)
         return place

@@ -25,7 +25,8 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 def load_core(serialized: str, name: str) -> Tokenizer:
     """Return the tokenizer that the text of a ``tokenizer.json`` describes, without its processing of batches.
 
-    Padding, truncation and dropout are off, and special tokens in a text are text.
+    Padding, truncation and dropout are off, and special tokens in a text are encoded as text. Raises
+    ``ConfigurationError`` if ``tokenizers`` cannot load the text.
     """
     try:
         core = Tokenizer.from_str(serialized)
@@ -80,7 +81,10 @@ def special_ids(core: Tokenizer) -> set[int]:
 
 
 def count_token_bytes(core: Tokenizer, vocabulary_size: int) -> NDArray[np.int32]:
-    """Return how many bytes of text each id stands for, 0 for special ids and ids that no token has."""
+    """Return the number of bytes of text that each id stands for, int32 (vocabulary_size,), read-only.
+
+    It is 0 for special ids and for ids without a token.
+    """
     record = json.loads(core.to_str())
     added = core.get_added_tokens_decoder()
     is_byte_level = "ByteLevel" in {*_kinds(record["pre_tokenizer"]), *_kinds(record["decoder"])}

@@ -14,8 +14,9 @@ from typing_extensions import override
 from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE
 from holdfast.adapters.tokenizer import hf_core as core
 from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
+from holdfast.adapters.tokenizer.chat_template import JinjaChatTemplate, files_beside, template_in
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.tokenizer import Tokenizer
+from holdfast.ports.tokenizer import HasChatTemplate, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 
 
 @final
-class HuggingfaceTokenizer(Tokenizer):
+class HuggingfaceTokenizer(Tokenizer, HasChatTemplate):
     """Encodes with a ``tokenizer.json``; special tokens in a document are ordinary text.
 
     ``serialized`` is the text of that file and ``name`` its name in errors. ``end_of_text`` is the token that ends a
     document; if None, a commonly used one is looked up. ``files`` are the files that ``write`` writes; if None, it
-    writes ``tokenizer.json`` and its configuration. ``backend`` is the encoder, always with the same ids:
+    writes ``tokenizer.json`` and its configuration. The chat template is looked for in ``beside``, or in the files that
+    are written. ``backend`` is the encoder, always with the same ids:
     ``huggingface``, ``tiktoken``, ``gigatoken`` or ``auto``, the fastest that is installed and equal; it is built and
     tried when first needed, and ``report`` receives the choice. Raises ``ConfigurationError`` if the tokenizer cannot
     keep the port's promise.
@@ -44,6 +46,7 @@ class HuggingfaceTokenizer(Tokenizer):
         name: str = "tokenizer.json",
         end_of_text: str | None = None,
         files: Mapping[str, bytes] | None = None,
+        beside: Mapping[str, bytes] | None = None,
         backend: str = "auto",
         report: Callable[[str], object] = lambda _: None,
     ) -> None:
@@ -55,6 +58,7 @@ class HuggingfaceTokenizer(Tokenizer):
         dtype: np.dtype[np.unsignedinteger] = np.dtype(np.uint16 if self._vocabulary_size <= 1 << 16 else np.uint32)
         self._encoder = ChosenEncoder(self._core, dtype, backend=backend, report=report)
         self._files = files if files is not None else core.files_of(self._core, token)
+        self._templates = self._files if beside is None else beside
 
     @classmethod
     def load(
@@ -68,8 +72,8 @@ class HuggingfaceTokenizer(Tokenizer):
     ) -> Self:
         """Return the tokenizer of a ``tokenizer.json``, a model folder or a model on the Hugging Face hub.
 
-        Code that comes with a model is never run. ``follows_model`` says that the model's tokenizer was asked for, not
-        one by its name.
+        Code that comes with a model is never run. ``follows_model`` says that the user chose the model and not a
+        tokenizer, for messages. Raises ``ConfigurationError`` if the tokenizer does not exist or cannot be loaded.
         """
         file = _own_file(Path(path).expanduser())
         if not file.exists() and (path.startswith(("/", ".", "~")) or file.suffix == ".json"):
@@ -82,10 +86,11 @@ class HuggingfaceTokenizer(Tokenizer):
         try:
             serialized = file.read_text(encoding="utf-8")
             end_of_text = _configured_end(file.with_name("tokenizer_config.json"))
+            beside = files_beside(file)
         except (OSError, ValueError) as error:
             msg = f"the tokenizer {path} cannot be read ({error}): name a tokenizer.json"
             raise ConfigurationError(msg) from error
-        return cls(serialized, name=path, end_of_text=end_of_text, backend=backend, report=report)
+        return cls(serialized, name=path, end_of_text=end_of_text, beside=beside, backend=backend, report=report)
 
     @property
     def backend(self) -> str:
@@ -93,9 +98,9 @@ class HuggingfaceTokenizer(Tokenizer):
         return self._encoder.name
 
     def check(self, documents: Sequence[str]) -> None:
-        """Compare the backend with Hugging Face on ``documents`` too; one that differs is used no more.
+        """Compare the backend with Hugging Face on ``documents`` too; a backend that differs is replaced.
 
-        Raises ``ConfigurationError`` if the backend that was asked for cannot be used.
+        Raises ``ConfigurationError`` if the settings name a backend that cannot be used.
         """
         self._encoder.check(documents)
 
@@ -129,6 +134,12 @@ class HuggingfaceTokenizer(Tokenizer):
     @cached_property
     def _fingerprint(self) -> str:
         return core.fingerprint_of(self._core, self._end_of_text)
+
+    @cached_property
+    @override
+    def chat_template(self) -> JinjaChatTemplate | None:
+        found = template_in(self._templates)
+        return None if found is None else JinjaChatTemplate(*found, self._core, self._end_of_text)
 
     @override
     def write(self, folder: Path) -> None:

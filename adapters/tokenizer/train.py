@@ -13,15 +13,17 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.tokenizer.backends.text_pieces import pieces
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
-from holdfast.domain.data.no_text import no_text
+from holdfast.domain.data.no_text import no_text, none_usable
 from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.phase import Amount, show_nothing
 from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from holdfast.ports.data_source import DataSource, Unit
+    from holdfast.domain.phase import ShowPhase
+    from holdfast.ports.data_source import DataSource, Document, Unit
 
     Judge = Callable[[Unit, Rejected, Callable[[Unit, Rejected], str]], object]
 
@@ -32,6 +34,11 @@ _LONGEST_WORD, _BEGINNING, _SHORT_WORD = 1 << 20, 1 << 16, 32  # characters
 # Raise it when the same documents become another tokenizer. It was not raised when words of more than _LONGEST_WORD
 # were first counted by their beginning only: few data have them, and all cached tokenizers would be lost.
 _TRAINING = 1
+_READING, _COUNTING, _MERGING = (
+    "reading text for the tokenizer",
+    "training the tokenizer, counting words",
+    "training the tokenizer, merging",
+)
 
 
 def train_tokenizer(
@@ -39,20 +46,21 @@ def train_tokenizer(
     *,
     vocabulary_size: int,
     max_bytes: int,
-    usable: Callable[[str], str | None],
+    usable: Callable[[Document], str | None],
     usable_key: str,
     cache_dir: Path,
     judge: Judge = lambda *_: None,
     backend: str = "auto",
     report: Callable[[str], object] = lambda _: None,
+    show: ShowPhase = show_nothing,
 ) -> HuggingfaceTokenizer:
     """Return a byte-level BPE tokenizer of ``vocabulary_size`` entries, end-of-text 0, trained on ``source``.
 
-    At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; ``usable`` returns a text as it is to be
-    used, or None to leave it out, and ``usable_key`` identifies that choice. Equal arguments give an equal tokenizer,
-    also in another process; it is cached in ``cache_dir``, and ``report`` receives the progress. Fewer documents than
-    the vocabulary needs give a smaller one. ``backend`` is the encoder, as for ``HuggingfaceTokenizer``. Raises
-    ``DataError`` if there is no text, or the error of ``judge`` about the first unusable record, and
+    At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; ``usable`` returns the text to be used, or
+    None to leave a text out, and ``usable_key`` identifies this function. Equal arguments give an equal tokenizer, also
+    in another process; it is cached in ``cache_dir``, ``report`` receives lines and ``show`` the progress. Fewer
+    documents than the vocabulary needs give a smaller one. ``backend`` is the encoder, as for ``HuggingfaceTokenizer``.
+    Raises ``DataError`` if there is no text, or the error of ``judge`` about the first unusable record, and
     ``ConfigurationError`` if the vocabulary cannot hold the bytes.
     """
     if vocabulary_size < SMALLEST_VOCABULARY:
@@ -66,10 +74,10 @@ def train_tokenizer(
     serialized = _load(file, report)
     if serialized is None:
         rejected = _FirstRejected()
-        documents = list(sample_documents(source, max_bytes, usable, rejected))
+        documents = list(_shown(sample_documents(source, max_bytes, usable, rejected), _READING, max_bytes, show))
         if not any(documents):
             _raise_no_text(source, rejected, judge)
-        serialized = _train(documents, vocabulary_size, report)
+        serialized = _train(documents, vocabulary_size, report, show)
         _store(file, serialized, report)
     return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
 
@@ -77,12 +85,13 @@ def train_tokenizer(
 def sample_documents(
     source: DataSource,
     max_bytes: int,
-    usable: Callable[[str], str | None],
+    usable: Callable[[Document], str | None],
     rejected: Callable[[Unit, Rejected], object] = lambda _unit, _rejected: None,
 ) -> Iterator[str]:
     """Yield usable texts of ``source`` in its order, at most ``max_bytes`` of UTF-8, spread along the units by size.
 
-    ``rejected`` receives the unusable records.
+    ``rejected`` receives the unusable records. Raises ``DataError`` for a record that only a passing error made
+    unreadable.
     """
     units = source.units()
     total = sum(max(unit.size, 1) for unit in units)
@@ -98,7 +107,7 @@ def sample_documents(
                     raise DataError(document.reason)  # the tokenizer is cached, and would lack the rest for good
                 rejected(unit, document)
                 continue  # reading it for training decides whether the run fails
-            if text := usable(document.text):
+            if text := usable(document):
                 content = text.encode("utf-8", "replace")[: max_bytes - taken]
                 taken += len(content)
                 yield content.decode("utf-8", "ignore")
@@ -122,7 +131,9 @@ class _FirstRejected:
 def _raise_no_text(source: DataSource, rejected: _FirstRejected, judge: Judge) -> NoReturn:
     """Raise ``DataError`` with the reason why ``source`` gave no text: the first rejected record, or no documents."""
     if rejected.first is None:
-        raise DataError(no_text([unit.name for unit in source.units()]))
+        units = source.units()
+        has_text = any(getattr(document, "text", "") for unit in units for document in source.read(unit))
+        raise DataError((none_usable if has_text else no_text)([unit.name for unit in units]))
     unit, first = rejected.first
     judge(unit, first, source.tell)
     count = "its only record" if rejected.count == 1 else f"all of its {rejected.count:,} records that were read"
@@ -130,7 +141,16 @@ def _raise_no_text(source: DataSource, rejected: _FirstRejected, judge: Judge) -
     raise DataError(msg)
 
 
-def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], object]) -> str:
+def _shown(texts: Iterable[str], phase: str, most: int, show: ShowPhase) -> Iterator[str]:
+    """Yield ``texts``, and show how many bytes of ``most`` they have had so far."""
+    done = 0
+    for text in texts:
+        yield text
+        done += len(text.encode())
+        show(phase, Amount(done, most))
+
+
+def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], object], show: ShowPhase) -> str:
     num_bytes = sum(len(document.encode()) for document in documents)
     report(
         f"training a {vocabulary_size:,}-entry tokenizer on {num_bytes / 1e6:.1f} MB of {len(documents):,} documents"
@@ -145,22 +165,24 @@ def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], o
         special_tokens=[END_OF_TEXT],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
-    core.train_from_iterator(_in_pieces(documents), trainer)
+    core.train_from_iterator(_in_pieces(_shown(documents, _COUNTING, num_bytes, show), show), trainer)
     if core.get_vocab_size() < vocabulary_size:
         report(f"the documents hold no more than {core.get_vocab_size():,} entries, so the vocabulary has no more")
     return str(core.to_str())
 
 
-def _in_pieces(documents: Iterable[str]) -> Iterator[str]:
-    """Yield ``documents`` in pieces with the same words, whose number is all that training looks at.
+def _in_pieces(documents: Iterable[str], show: ShowPhase = show_nothing) -> Iterator[str]:
+    """Yield ``documents`` in pieces with the same words: training uses only the words and their counts.
 
-    Of a word that fills many pieces each merge would take seconds, so only its beginning counts, as many short ones.
+    Each merge of a word that fills many pieces would take seconds, so only the beginning of such a word is used, as
+    many short words.
     """
     for piece in chain.from_iterable(map(pieces, documents)):
         if len(piece) <= _LONGEST_WORD:
             yield piece
         else:
             yield from (piece[begin : begin + _SHORT_WORD] for begin in range(0, _BEGINNING, _SHORT_WORD))
+    show(_MERGING)
 
 
 def _load(file: Path, report: Callable[[str], object]) -> str | None:

@@ -24,8 +24,9 @@ Form = Literal["NFC", "NFKC"]
 class NormalizeTransform(Transform):
     r"""Writes characters in a normal ``form`` of Unicode, and line ends ``\r\n`` as ``\n``.
 
-    NFC composes what looks the same anyway; NFKC also gives up ligatures, widths and superscripts, as in x². The tables
-    are Python's own, so that another Unicode version is another fingerprint (Unicode Standard Annex 15).
+    NFC composes characters without a visible change; NFKC also replaces ligatures, width variants and superscripts, as
+    in x², by plain characters. The tables are Python's own, so another Unicode version gives another fingerprint
+    (Unicode Standard Annex 15). Raises ``ConfigurationError`` for another form.
     """
 
     def __init__(self, *, form: Form = "NFC") -> None:

@@ -25,10 +25,11 @@ _SHOWN_CHARACTERS = 80
 class ReplaceTransform(Transform):
     r"""Replaces all matches of ``pattern`` by ``replacement``, as the package ``regex`` does in its version 0.
 
-    That is what Python's ``re.sub`` does, and some more. Both are compiled here, and ``ConfigurationError`` is raised
-    if one cannot be. A text that takes more than ``seconds`` of a processor core raises ``TimeoutError``, on a busy
-    machine after a few times that: repetition within repetition, as in ``(a|aa)+$``, could take for ever. ``\w`` and
-    the like go by the Unicode tables of ``regex``, so that those of another Unicode version are another fingerprint.
+    It supports the syntax of Python's ``re.sub`` and more. Raises ``ConfigurationError`` if ``pattern`` or
+    ``replacement`` is not valid. A text that takes more than ``seconds`` of a processor core raises ``TimeoutError``,
+    on a busy machine after several times as long: repetition within repetition, as in ``(a|aa)+$``, could take for
+    ever. ``\w`` and the like go by the Unicode tables of ``regex``, so another Unicode version gives another
+    fingerprint.
     """
 
     def __init__(self, *, pattern: str, replacement: str, seconds: float = 10) -> None:

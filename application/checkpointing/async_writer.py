@@ -25,7 +25,8 @@ _CLOSING_SECONDS = 30.0  # for the shards of other ranks, which may be dead, aft
 class AsyncCheckpointWriter:
     """Writes snapshots to ``store`` in a thread, and posts an ``AcknowledgeSave`` for each to ``inbox``.
 
-    ``outcome`` is that of the last one. For the shards of another rank's save nothing is posted: that rank reports.
+    ``outcome`` is the outcome of the last save. Nothing is posted for shards of another rank's save, as that rank
+    reports it.
     """
 
     def __init__(self, store: StateStore, inbox: Inbox) -> None:
@@ -43,14 +44,14 @@ class AsyncCheckpointWriter:
             raise StateError(msg)
 
     def share(self, save_id: str, group: ProcessGroup) -> StateShare:
-        """Return this rank's share of the save ``save_id``, once the save before has ended."""
+        """Wait for the end of the previous save; return this rank's share of the save ``save_id``."""
         self._thread.settle(None)
         self._awaited = save_id
         patience = group.timeout_seconds / 2  # the other ranks may be waiting in a collective
         return StateShare(save_id, group.rank, group.size, patience, lambda: self._is_over(save_id))
 
     def submit(self, snapshot: Snapshot, number: int, started: float) -> None:
-        """Have ``snapshot`` written as the save ``number``, which began at ``started`` (``perf_counter`` seconds)."""
+        """Queue ``snapshot`` as the save ``number``, which began at ``started`` (``perf_counter`` seconds)."""
         if snapshot.share is not None and snapshot.share.rank > 0:
             self._thread.submit(lambda: self._store.contribute(snapshot))
         else:

@@ -156,7 +156,7 @@ class Checkpointer:
                 self._memory.clear()  # a copy whose own save failed is older than this checkpoint
 
     def acknowledge(self, outcome: AcknowledgeSave) -> None:
-        """Publish the outcome of the save under way, unless ``outcome`` is of a save that was settled before."""
+        """Publish the outcome of the save under way, unless ``outcome`` belongs to a save that is already settled."""
         pending = self._pending
         if pending is None or pending.number != outcome.number:
             return
@@ -200,7 +200,7 @@ class Checkpointer:
         return Snapshot(progress, reason, parts, loss, self._contract, self._conditions, share=share)
 
     def _begin(self, snapshot: Snapshot, reason: SaveReason, started: float) -> None:
-        """Have ``snapshot`` written by the thread of the first rank, or of each rank that holds shards."""
+        """Queue ``snapshot`` for the thread of the first rank, or of each rank that holds shards."""
         self._number += 1
         self._pending = _Pending(self._number, snapshot.progress, reason, time.perf_counter() - started)
         if self._group.rank == 0 or snapshot.share is not None:

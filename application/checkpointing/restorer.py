@@ -64,7 +64,8 @@ class Restorer:
     def from_memory(self, step: int) -> Progress | None:
         """Restore the copy in memory if it is of ``step`` or before; return its progress, None if it was not restored.
 
-        For a process that trains alone, as a copy is of one rank. The state is that of the checkpoint, bit for bit.
+        Only for a process that trains alone, as a copy has the state of one rank. The restored state equals that of the
+        checkpoint bit for bit.
         """
         held = self._memory.newest
         if held is None or held.progress.step > step:

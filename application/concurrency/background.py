@@ -29,7 +29,7 @@ class BackgroundWorker:
         return self._calls.qsize()
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Have ``call`` made after those before it."""
+        """Queue ``call`` after the earlier calls."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
@@ -44,7 +44,7 @@ class BackgroundWorker:
         return made.wait(seconds)
 
     def raise_errors(self) -> None:
-        """Raise the error of the calls since this was last called, several as an ``ExceptionGroup``."""
+        """Raise the error of the calls since the last call of this method; raises several as an ``ExceptionGroup``."""
         errors = [self._errors.get() for _ in range(self._errors.qsize())]
         if len(errors) == 1:
             raise errors[0]

@@ -32,7 +32,7 @@ class ThreadPool:
         self.resize(threads)
 
     def submit(self, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> Future[R]:
-        """Have a call made by the next thread that is free."""
+        """Queue a call for the next free thread; return its future."""
         future: Future[R] = Future()
         self._calls.put((future, partial(function, *arguments, **options)))
         return future
@@ -40,7 +40,7 @@ class ThreadPool:
     def resize(self, threads: int) -> None:
         """Use ``threads`` threads from now on; surplus ones end once all calls submitted before this have started.
 
-        Not to be called while or after ``close`` is.
+        Do not call this during or after ``close``.
         """
         for _ in range(threads, self._size):
             self._calls.put(None)

@@ -36,8 +36,8 @@ class CachedBatches:
     """Deals the rows of ``sources`` in the order of ``mixture``, at the same cost at any position of a run.
 
     With ``epochs`` None the data never end; ``grown`` lists the smaller sizes that an only source had in earlier
-    epochs. The last batch of finite data is smaller, but of one size on all ranks, with empty rows where there are too
-    few. No ``threads`` read, as rows are accessed directly.
+    epochs. The last batch of finite data is smaller. It has the same size on all ranks, with empty rows on ranks that
+    have too few. ``threads`` is 0, as rows are accessed directly.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class CachedBatches:
         epochs: int | None,
         grown: tuple[EarlierSize, ...] = (),
     ) -> None:
-        self._sources = sources
-        self._mixture = mixture
+        self.sources = sources
+        self.mixture = mixture
         self._share = share
         self._length = length
-        self._epochs = epochs
+        self.epochs = epochs
         self.grown = grown
         self.threads = 0
         self.max_threads = 0
@@ -62,18 +62,25 @@ class CachedBatches:
     @property
     def num_rows(self) -> int:
         """Return the number of rows of all sources."""
-        return sum(source.num_rows for source in self._sources)
+        return sum(source.num_rows for source in self.sources)
 
-    def batches(self, cursor: Cursor) -> Generator[Batch]:
-        """Yield the batches that follow ``cursor``; raises ``DataError`` if no row is left to train on."""
-        sizes = tuple(source.num_rows for source in self._sources)
+    def order(self) -> tuple[SampleOrder, int | None]:
+        """Return the order of the rows and the number of samples, None without an end.
+
+        Raises ``DataError`` if no row is left to train on.
+        """
+        sizes = tuple(source.num_rows for source in self.sources)
         if not any(sizes):
-            if any(source.dropped for source in self._sources):
+            if any(source.dropped for source in self.sources):
                 raise DataError(all_dropped(self._length))
             msg = "no document is left to train on: check data.path and data.holdout"
             raise DataError(msg)
-        order = SampleOrder(sizes, self._mixture, self.grown)
-        total = None if self._epochs is None else order.total(self._epochs)
+        order = SampleOrder(sizes, self.mixture, self.grown)
+        return order, None if self.epochs is None else order.total(self.epochs)
+
+    def batches(self, cursor: Cursor) -> Generator[Batch]:
+        """Yield the batches that follow ``cursor``; raises ``DataError`` if no row is left to train on."""
+        order, total = self.order()
         for block in self._blocks(self._shares(cursor.samples, total)):
             read = self._read(order, block)
             for batch, (_, end) in zip(read.split(len(block[0][0])), block, strict=True):
@@ -106,11 +113,11 @@ class CachedBatches:
     def _places(self, sources: NDArray[np.int64], records: NDArray[np.int64]) -> Sequence[RowPlace]:
         used: list[int] = np.unique(sources).tolist()
         if len(used) == 1:
-            return self._sources[used[0]].at(records)
+            return self.sources[used[0]].at(records)
         places: list[RowPlace] = [NO_ROW] * len(records)
         for source in used:
             of_source = np.flatnonzero(sources == source)
-            rows = self._sources[source].at(records[of_source])
+            rows = self.sources[source].at(records[of_source])
             for place, row in zip(of_source.tolist(), rows, strict=True):
                 places[place] = row
         return places

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 def choose_holdout(source: DataSource, wanted: Holdout, log_line: Callable[[str], object]) -> Holdout:
-    """Return ``wanted``, or a hold-out of one document where chance left a small corpus without any.
+    """Return ``wanted``, or a hold-out of one document if ``wanted`` selects none in a small corpus.
 
-    That is the document with the lowest hash, and ``log_line`` gets a sentence about it. A pure function of the data,
-    so a resumed run holds out the same. Reading stops at the first document that is held out. Records that cannot be
-    used are skipped; a data source that does not answer raises ``DataError``, as the choice is for the whole run.
+    This document has the lowest hash, and ``log_line`` gets a sentence about it. The result is a pure function of the
+    data, so a resumed run holds out the same document. Reading stops at the first document that is held out. Records
+    that cannot be used are skipped. Raises ``DataError`` if the data source does not answer, as the choice is for the
+    whole run.
     """
     if wanted.fraction == 0.0:
         return wanted

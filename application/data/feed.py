@@ -65,7 +65,7 @@ class Feed:
 
     @property
     def prefetch(self) -> int:
-        """Return the number of batches prepared ahead; a change applies from the next batch, but 0 stays 0."""
+        """Return the number of batches prepared ahead; it may change at any time, but not to or from 0."""
         return self._prefetch
 
     @prefetch.setter
@@ -76,7 +76,7 @@ class Feed:
 
     @property
     def threads(self) -> int:
-        """Return how many threads read for the batches; any number makes the same ones, and 0 stays 0."""
+        """Return the number of threads that read for the batches; it may change at any time, but not to or from 0."""
         return self._stream.threads
 
     @threads.setter
@@ -139,7 +139,7 @@ class Feed:
         self._pushed_back.append(batch)
 
     def close(self) -> None:
-        """Stop reading; twice is harmless."""
+        """Stop reading; a second call has no effect."""
         if self._batches is not None:
             self._batches.close()
         self._batches = None

@@ -7,47 +7,70 @@ from typing import TYPE_CHECKING, Protocol, final
 
 import numpy as np
 
+from holdfast.domain.data.exclusion import NO_EXCLUSION
 from holdfast.domain.data.packing import place_rows
 from holdfast.domain.data.row_index import read_rows
 from holdfast.domain.data.sample_order import unit_order
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from holdfast.application.data.text_reader import TextReader
     from holdfast.domain.data.batch import Batch
+    from holdfast.domain.data.exclusion import Exclusion
     from holdfast.domain.data.holdout import Holdout
     from holdfast.domain.data.packing import ConcatPacking
     from holdfast.ports.token_source import Tokens, TokenSource
 
 
-class TokenGroups(Protocol):
-    """Documents in some order, in groups, with all held-out documents among them."""
+SourcedTokens = tuple["Tokens", "NDArray[np.int64]"]
+"""Documents, and the number of the source of each, int64 (documents,), -1 for a document of no source."""
 
-    def __iter__(self) -> Iterator[Tokens]:
+
+class SourceNumbers(Protocol):
+    """The sources of documents."""
+
+    def __call__(self, reader: int, scores: Sequence[Mapping[str, float]]) -> NDArray[np.int64]:
+        """Return the numbers of the sources, int64 (documents,), of documents of ``reader`` with these ``scores``."""
+        ...
+
+
+class TokenGroups(Protocol):
+    """Groups of documents in some order: every held-out document, and possibly others."""
+
+    def __iter__(self) -> Iterator[SourcedTokens]:
         """Yield the documents from the first on."""
         ...
+
+
+def by_reader(reader: int, scores: Sequence[Mapping[str, float]]) -> NDArray[np.int64]:
+    """Return the number of the reader as that of the source; the arguments are those of ``SourceNumbers``."""
+    return np.full(len(scores), reader)
 
 
 @final
 class TextGroups(TokenGroups):
     """The documents of text sources that ``holdout`` holds, with the units of all sources in one shuffled order."""
 
-    def __init__(self, readers: Sequence[TextReader], holdout: Holdout, seed: int) -> None:
+    def __init__(
+        self, readers: Sequence[TextReader], holdout: Holdout, seed: int, source_numbers: SourceNumbers = by_reader
+    ) -> None:
         self._readers = readers
         self._holdout = holdout
         self._seed = seed
+        self._source_numbers = source_numbers
 
-    def __iter__(self) -> Iterator[Tokens]:
+    def __iter__(self) -> Iterator[SourcedTokens]:
         """Yield the documents from the first on."""
-        units = [(reader, unit) for reader in self._readers for unit in reader.source.units()]
+        readers = enumerate(self._readers)
+        units = [(reader, place, unit) for place, reader in readers for unit in reader.source.units()]
         for number in unit_order(len(units), self._seed, 0).tolist():
-            reader, unit = units[number]
+            reader, place, unit = units[number]
             for group in reader.tokens(unit, wanted=self._holdout.holds):
-                yield group.tokens
+                yield group.tokens, self._source_numbers(place, group.scores)
 
 
 @final
@@ -57,55 +80,96 @@ class ShardGroups(TokenGroups):
     def __init__(self, tokens: TokenSource) -> None:
         self._tokens = tokens
 
-    def __iter__(self) -> Iterator[Tokens]:
+    def __iter__(self) -> Iterator[SourcedTokens]:
         """Yield the documents from the first on."""
-        return map(self._tokens.open, self._tokens.shards())
+        for shard in self._tokens.shards():
+            tokens = self._tokens.open(shard)
+            yield tokens, np.zeros(len(tokens.hashes), np.int64)
 
 
 @final
 class HoldoutBatches:
     """Held-out documents as packed batches of ``rows``, up to ``max_tokens`` tokens; kept in memory.
 
-    The set is a pure function of the data, the seed and the tokenizer, so evaluations of one run are comparable.
+    The set is a pure function of the data, the seed, the tokenizer and the ``excluded`` documents, which are left out,
+    so evaluations of one run are comparable. ``sources`` are the names of the sources of a mixture of at least two.
     """
 
     def __init__(
-        self, groups: TokenGroups, holdout: Holdout, packing: ConcatPacking, *, rows: int, max_tokens: int
+        self,
+        groups: TokenGroups,
+        holdout: Holdout,
+        packing: ConcatPacking,
+        *,
+        rows: int,
+        max_tokens: int,
+        excluded: Exclusion = NO_EXCLUSION,
+        sources: Sequence[str] = (),
     ) -> None:
+        self.sources = sources if len(sources) > 1 else ()
         self._groups = groups
         self._holdout = holdout
         self._packing = packing
         self._rows = rows
         self._max_tokens = max_tokens
+        self._excluded = excluded
         self._is_cut = False
 
-    @cached_property
+    @property
+    def is_empty(self) -> bool:
+        """Return whether the settings hold out no document."""
+        return self._holdout.fraction == 0.0
+
+    @property
     def batches(self) -> Sequence[Batch]:
         """Return the batches; raises ``DataError`` if no document is held out."""
-        documents = list(self._documents())
-        if not documents:
+        return self._read[0]
+
+    @property
+    def piece_sources(self) -> Sequence[NDArray[np.int64]]:
+        """Return for each batch the place in ``sources`` of each piece, int64 (pieces,), -1 for no source."""
+        return self._read[1]
+
+    @cached_property
+    def _read(self) -> tuple[Sequence[Batch], Sequence[NDArray[np.int64]]]:
+        found = list(self._documents())
+        if not found:
             msg = f"no document was held out to evaluate on: raise data.holdout, now {self._holdout.fraction}"
             if self._holdout.fraction >= 1:
                 msg = "none of the documents holds any text to evaluate on: choose other data"
+            elif len(self._excluded):
+                msg = (
+                    "no document to evaluate on is left that is held out and not excluded: raise data.holdout, now "
+                    f"{self._holdout.fraction}, or shorten data.exclude"
+                )
             raise DataError(msg)
+        documents, sources = zip(*found, strict=True)
         places = place_rows(documents, self._packing)
-        batches = [places[first : first + self._rows] for first in range(0, len(places), self._rows)]
-        return [read_rows(batch, self._packing.length) for batch in batches]
+        index = places[0][1]
+        ends = np.cumsum([len(document) for document in documents])
+        of_pieces = np.array(sources)[np.searchsorted(ends, index.starts, side="right")]
+        batches, piece_sources = [], []
+        for first in range(0, len(places), self._rows):
+            last = min(first + self._rows, len(places))
+            batches.append(read_rows(places[first:last], self._packing.length))
+            piece_sources.append(of_pieces[index.rows[first] : index.rows[last]])
+        return batches, piece_sources
 
     @property
     def is_cut(self) -> bool:
         """Return whether documents were left out because there were more than ``max_tokens`` tokens."""
         return bool(self.batches) and self._is_cut
 
-    def _documents(self) -> Iterator[NDArray[np.unsignedinteger]]:
+    def _documents(self) -> Iterator[tuple[NDArray[np.unsignedinteger], int]]:
         room = self._max_tokens
-        for tokens in self._groups:
-            for number in np.flatnonzero(self._holdout.holds(tokens.hashes)).tolist():
+        for tokens, sources in self._groups:
+            chosen = self._holdout.holds(tokens.hashes) & ~self._excluded.holds(tokens.hashes)
+            for number in np.flatnonzero(chosen).tolist():
                 if room == 0:
                     self._is_cut = True
                     return
                 first, last = tokens.offsets[number : number + 2].tolist()
-                yield tokens.ids[first : min(last, first + room)]
+                yield tokens.ids[first : min(last, first + room)], int(sources[number])
                 room -= last - first
                 if room < 0:
                     self._is_cut = True

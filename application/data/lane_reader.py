@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Self, final
 
 import numpy as np
 
+from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.domain.data.cursor import LanePosition
+from holdfast.domain.data.exclusion import NO_EXCLUSION, document_of
 from holdfast.domain.data.no_text import all_dropped, no_text
-from holdfast.domain.data.packed_rows import LaidOutRows, lay_out
+from holdfast.domain.data.packed_rows import LaidOutRows, PieceOrigins, lay_out, pieces_in
 from holdfast.domain.data.permutation import permute
 from holdfast.domain.data.sample_order import unit_order
 from holdfast.domain.errors import DataError
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.application.data.text_reader import TextReader, TokenizedGroup
+    from holdfast.domain.data.exclusion import Exclusion
     from holdfast.domain.data.packing import Packing
+    from holdfast.domain.data.row_index import RowIndex
     from holdfast.ports.data_source import Unit
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
@@ -31,13 +35,17 @@ _BARREN_EPOCHS = 3  # after this many epochs without a row all units are checked
 
 @dataclass(frozen=True, slots=True)
 class LanePlan:
-    """The plan that all lanes share: their number, the packing of rows, and the tokens shuffled together."""
+    """The plan that all lanes share: their number, the packing of rows, and the tokens shuffled together.
+
+    The pieces of ``excluded`` documents are removed from the rows, whose order stays the same.
+    """
 
     lanes: int
     packing: Packing
     window_tokens: int
     seed: int
     epochs: int | None
+    excluded: Exclusion = NO_EXCLUSION
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,10 +64,10 @@ class Window:
 
     def part(self, begin: int, end: int) -> LaidOutRows:
         """Return the rows from ``begin`` to before ``end``, without a copy."""
-        ids, lengths, starts, counts = self.rows
-        return LaidOutRows(
-            ids[begin:end], lengths[begin:end], starts[self._firsts[begin] : self._firsts[end]], counts[begin:end]
-        )
+        ids, lengths, starts, counts, origins = self.rows
+        first, last = self._firsts[begin], self._firsts[end]
+        some = None if origins is None else origins.part(first, last)
+        return LaidOutRows(ids[begin:end], lengths[begin:end], starts[first:last], counts[begin:end], some)
 
 
 @final
@@ -67,7 +75,8 @@ class LaneReader:
     """Streams one lane: the units that each epoch's shuffled order deals to it, in windows of packed rows.
 
     The rows after a position are a pure function of the source, the plan and the position. ``wanted`` chooses documents
-    by their hashes; None takes all documents and computes no hashes.
+    by their hashes; None takes all documents. If ``is_traced``, the rows have the origins of their pieces, without any
+    exclusion.
     """
 
     def __init__(
@@ -76,16 +85,20 @@ class LaneReader:
         plan: LanePlan,
         wanted: Wanted | None,
         lane: int,
+        *,
+        is_traced: bool = False,
     ) -> None:
         self._reader = reader
         self._units = reader.source.units()
         self._plan = plan
         self._wanted = wanted
         self._lane = lane
+        self._is_traced = is_traced
+        self._excluded = NO_EXCLUSION if is_traced else plan.excluded
 
     def expect(self, start: LanePosition) -> None:
-        """Prefetch the data after ``start``, which ``windows`` will soon be asked for."""
-        for unit in self._units_from(start)[:1]:
+        """Prefetch the data after ``start``, from which ``windows`` will soon be called."""
+        for _, unit in self._units_from(start)[:1]:
             self._expect(unit, max(start.position, unit.start))
 
     def windows(self, start: LanePosition) -> Generator[Window]:
@@ -124,53 +137,85 @@ class LaneReader:
     def _documents(self, begin: LanePosition) -> Iterator[tuple[int, _Documents]]:
         position = begin.position
         units = self._units_from(begin)
-        for place, unit in enumerate(units, begin.unit):
-            for following in units[place - begin.unit + 1 :][:1]:
+        for place, (number, unit) in enumerate(units, begin.unit):
+            for _, following in units[place - begin.unit + 1 :][:1]:
                 self._expect(following, following.start)
-            groups = self._reader.tokens(unit, max(position, unit.start), wanted=self._wanted, is_hashed=False)
-            for documents in map(_Documents.of, groups):
-                yield place, documents
+            for group in self._read(unit, max(position, unit.start)):
+                yield place, _Documents.of(group, number)
             position = 0
+
+    def _read(self, unit: Unit, start: int, statistics: ReadStatistics | None = None) -> Iterator[TokenizedGroup]:
+        is_hashed = self._is_traced or len(self._excluded) > 0
+        return self._reader.tokens(unit, start, wanted=self._wanted, is_hashed=is_hashed, statistics=statistics)
 
     def _expect(self, unit: Unit, start: int) -> None:
         if self._plan.lanes <= MOST_EXPECTING:
             self._reader.source.expect(unit, start)
 
-    def _units_from(self, begin: LanePosition) -> Sequence[Unit]:
+    def _units_from(self, begin: LanePosition) -> Sequence[tuple[int, Unit]]:
+        """Return the lane's units from ``begin`` on, each with its number in the source."""
         order = unit_order(len(self._units), self._plan.seed, begin.epoch)[self._lane :: self._plan.lanes]
-        return [self._units[number] for number in order[begin.unit :].tolist()]
+        return [(number, self._units[number]) for number in order[begin.unit :].tolist()]
 
     def _check_some(self) -> None:
-        has_documents = False
+        has_documents, statistics = False, ReadStatistics()
         for unit in self._units:  # not only this lane's: all rows may be in units of other lanes
-            for group in self._reader.tokens(unit, wanted=self._wanted, is_hashed=False):
-                if self._window([_Documents.of(group)], LanePosition(), LanePosition()).rows.num_rows:
+            for group in self._read(unit, unit.start, statistics):
+                if self._window([_Documents.of(group, 0)], LanePosition(), LanePosition()).rows.num_rows:
                     return
                 has_documents = True
         if has_documents and getattr(self._plan.packing, "overflow", "split") == "drop":
             raise DataError(all_dropped(self._plan.packing.length))
-        raise DataError(no_text([unit.name for unit in self._units]))
+        raise DataError(no_text([unit.name for unit in self._units], statistics.drops))
 
     def _window(self, held: Sequence[_Documents], begin: LanePosition, next_start: LanePosition) -> Window:
         ids = np.concatenate([documents.ids for documents in held])
         lengths = np.concatenate([documents.lengths for documents in held])
-        index = self._plan.packing(np.cumsum(lengths) - lengths, lengths).index
+        begins = np.cumsum(lengths) - lengths
+        index = self._plan.packing(begins, lengths).index
         place = (self._plan.seed, self._lane, begin.epoch, begin.unit, begin.position)
         order = permute(np.arange(index.num_rows), index.num_rows, *place)
-        return Window.of(lay_out(ids, index, order, self._plan.packing.length), begin, next_start)
+        if len(self._excluded):
+            index = self._excluded.shorten(index, begins, np.concatenate([documents.hashes for documents in held]))
+        rows = lay_out(ids, index, order, self._plan.packing.length)
+        if self._is_traced:
+            rows = rows._replace(origins=_origins(held, begins, index, order, begin.epoch))
+        return Window.of(rows, begin, next_start)
+
+
+def _origins(
+    held: Sequence[_Documents], begins: NDArray[np.int64], index: RowIndex, order: NDArray[np.int64], epoch: int
+) -> PieceOrigins:
+    starts, _, _ = pieces_in(index, order)
+    documents = document_of(starts, begins)
+    units = np.repeat([each.unit for each in held], [len(each.lengths) for each in held])
+    positions = np.concatenate([np.array(each.starts, np.int64) for each in held])
+    hashes = np.concatenate([each.hashes for each in held])
+    return PieceOrigins(epoch, units[documents], positions[documents], hashes[documents], starts - begins[documents])
+
+
+_NO_HASHES = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Documents:
-    """Some documents as tokens; ``ends`` are theirs in the unit."""
+    """Some documents of a unit as tokens.
+
+    ``starts`` and ``ends`` are the positions in the unit before and after each document, ``hashes`` the documents' ids,
+    empty unless they were requested. ``unit`` is the number of the unit in the source.
+    """
 
     ids: NDArray[np.unsignedinteger]
     lengths: NDArray[np.int64]
     ends: Sequence[int]
+    starts: Sequence[int]
+    hashes: NDArray[np.uint64]
+    unit: int
 
     @classmethod
-    def of(cls, group: TokenizedGroup) -> Self:
-        return cls(group.ids, np.diff(group.offsets), group.ends)
+    def of(cls, group: TokenizedGroup, unit: int) -> Self:
+        hashes = _NO_HASHES if group.hashes is None else group.hashes
+        return cls(group.ids, np.diff(group.offsets), group.ends, group.starts, hashes, unit)
 
     @property
     def num_tokens(self) -> int:
@@ -184,7 +229,14 @@ class _Documents:
 
     def cut(self, documents: int) -> tuple[_Documents, _Documents]:
         tokens = int(self.lengths[:documents].sum())
-        return (
-            _Documents(self.ids[:tokens], self.lengths[:documents], self.ends[:documents]),
-            _Documents(self.ids[tokens:], self.lengths[documents:], self.ends[documents:]),
+        return self._part(slice(tokens), slice(documents)), self._part(slice(tokens, None), slice(documents, None))
+
+    def _part(self, tokens: slice, documents: slice) -> _Documents:
+        return _Documents(
+            self.ids[tokens],
+            self.lengths[documents],
+            self.ends[documents],
+            self.starts[documents],
+            self.hashes[documents],
+            self.unit,
         )

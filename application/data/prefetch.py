@@ -88,7 +88,7 @@ class Prefetch(Generic[T]):
                 self._places -= 1
 
     def close(self) -> None:
-        """Stop producing; twice is harmless. A thread that hangs in reading is not waited for beyond some seconds."""
+        """Stop producing; a second call has no effect. A thread that hangs in a read is abandoned after seconds."""
         self._closed = True
         self._room.put(None)
         self._thread.join(self._patience)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from concurrent.futures import FIRST_EXCEPTION, wait
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
+from holdfast.application.data.shard_meta import ShardMetaBuilder, total_drops
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.errors import ConfigurationError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from holdfast.application.data.rejected_records import RejectedRecords
+    from holdfast.application.data.shard_meta import ShardProfile
     from holdfast.application.data.text_reader import TextReader
     from holdfast.ports.data_source import Unit
     from holdfast.ports.token_cache import TokenCache
     from holdfast.ports.token_source import Tokens
 
-# so large that a disk reads them well, so small that some are made at once even of little text
+# large enough for efficient reads from a disk, and small enough that even little text makes several shards at a time
 _SMALLEST_SHARD, _LARGEST_SHARD, _SHARDS = 4 << 20, 64 << 20, 32
 
 _PATIENCE_SECONDS = 5.0
@@ -29,7 +32,10 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The contents of a token cache, and the tokens that were just added in how many ``seconds``."""
+    """The contents of a token cache, and the tokens that were added now, with the ``seconds`` that this took.
+
+    ``drops`` counts the records that were left out by reason, and ``rejected`` the ones of them that are listed.
+    """
 
     documents: int
     tokens: int
@@ -37,11 +43,23 @@ class Prepared:
     source_bytes: int
     new_tokens: int
     seconds: float
+    drops: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def total(cls, several: Sequence[Self]) -> Self:
         """Return the sums over ``several``."""
-        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
+        drops: Counter[str] = Counter()
+        for each in several:
+            drops.update(each.drops)
+        return cls(
+            sum(each.documents for each in several),
+            sum(each.tokens for each in several),
+            sum(each.rejected for each in several),
+            sum(each.source_bytes for each in several),
+            sum(each.new_tokens for each in several),
+            sum(each.seconds for each in several),
+            dict(sorted(drops.items())),
+        )
 
 
 class _CancelledError(Exception):
@@ -54,7 +72,8 @@ class PrepareTokens:
 
     A shard consists of neighbouring units of the source, about ``shard_bytes`` of them (None: chosen by the size of the
     whole); the division follows from the source alone, so an interrupted preparation continues where it was and leaves
-    the same bytes as an undisturbed one. ``progress`` gets the bytes done and the total, from any thread.
+    the same bytes as an undisturbed one. ``progress`` gets the bytes done and the total, from any thread. The shards
+    are described by ``new_profile``.
     """
 
     def __init__(
@@ -66,8 +85,10 @@ class PrepareTokens:
         progress: Callable[[int, int], object] = lambda _done, _total: None,
         shard_bytes: int | None = None,
         workers: int = 1,
+        new_profile: Callable[[], ShardProfile] | None = None,
     ) -> None:
         self._reader = reader
+        self._new_profile = new_profile
         self._cache = cache
         self._rejections = rejections
         self._progress = progress
@@ -114,22 +135,30 @@ class PrepareTokens:
         return {f"{number:06d}": group for number, group in enumerate(groups)}
 
     def _make(self, name: str, units: Sequence[Unit], total: int) -> None:
-        meta: dict[str, Any] = {"source_bytes": sum(unit.size for unit in units), "rejected": []}
+        meta: dict[str, Any] = {"source_bytes": sum(unit.size for unit in units)}
         try:
             self._stop_if_cancelled()
-            self._cache.put(name, self._tokens(units, total, meta["rejected"]), meta)
+            self._cache.put(name, self._tokens(units, total, meta), meta)
         except BaseException:
             self._cancelled.set()  # here, so that no other thread begins a shard before the caller receives the error
             raise
 
-    def _tokens(self, units: Sequence[Unit], total: int, rejected: list[object]) -> Iterator[Tokens]:
+    def _tokens(self, units: Sequence[Unit], total: int, meta: dict[str, Any]) -> Iterator[Tokens]:
+        """Yield the tokens of ``units``, and complete ``meta`` after the last ones."""
+        builder = ShardMetaBuilder(None if self._new_profile is None else self._new_profile())
         for unit in units:
-            for group in self._reader.tokens(unit, rejected=rejected.append, is_kept=True):
+            builder.begin(unit)
+            groups = self._reader.tokens(
+                unit, rejected=builder.rejected.append, is_kept=True, statistics=builder.statistics
+            )
+            for group in groups:
                 self._stop_if_cancelled()
+                builder.add(group)
                 yield group.tokens
             with self._lock:
                 self._done += unit.size
                 self._progress(self._done, total)
+        meta.update(builder.to_json())
 
     def _stop_if_cancelled(self) -> None:
         if self._cancelled.is_set():
@@ -150,6 +179,13 @@ class PrepareTokens:
             )
             raise ConfigurationError(msg)
 
+    def _check_limit(self, earlier: Iterable[Mapping[str, Any]]) -> None:
+        """Raise ``DataError`` if too many records are left out, those of ``earlier`` shards included."""
+        if (limit := self._reader.limit) is not None:
+            for meta in earlier:
+                limit.add(meta.get("records", 0), meta.get("drops", {}))
+            limit.finish()
+
     def _summary(self, shards: Mapping[str, Sequence[Unit]], new: set[str], seconds: float) -> Prepared:
         self.check()
         made = [shard for shard in self._cache.shards() if shard.name in shards]
@@ -163,7 +199,9 @@ class PrepareTokens:
             source_bytes=sum(int(meta["source_bytes"]) for meta in metas),
             new_tokens=sum(shard.num_tokens for shard in made if shard.name in new),
             seconds=seconds,
+            drops=total_drops(metas),
         )
+        self._check_limit(meta for shard, meta in zip(made, metas, strict=True) if shard.name not in new)
         if not prepared.documents:
-            raise DataError(no_text([unit.name for units in shards.values() for unit in units]))
+            raise DataError(no_text([unit.name for units in shards.values() for unit in units], prepared.drops))
         return prepared

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from holdfast.ports.data_source import Rejected, Unit
+    from holdfast.ports.transform import Dropped
+
+RULE = "rule"
+"""The key of the rule's reason in the record of a document that a rule left out."""
+
+UNUSABLE = "unusable"
+"""The reason by which records that cannot be used are counted."""
+
+_NO_DETAILS = "details are hidden, as data.cache.encryption is set"
 
 OnError = Literal["stop", "skip"]
 Record = dict[str, object]
@@ -20,8 +29,10 @@ Record = dict[str, object]
 class RejectedRecords:
     """Ends the run at the first record that cannot be used, or skips these records and writes each down once.
 
-    ``write`` gets source, position and reason as JSON. ``known`` are the records of earlier processes: data that are
-    read again, after a resume or in another epoch, are not counted again. Thread-safe.
+    ``write`` gets source, position and reason as JSON, and the rule if a rule left the record out. ``known`` are the
+    records of earlier processes: data that are read again, after a resume or in another epoch, are not counted again.
+    With ``hides_details`` neither errors nor the records that are written have the reasons in full, as these may quote
+    the data; the records for the log have them. Thread-safe.
     """
 
     def __init__(
@@ -29,8 +40,11 @@ class RejectedRecords:
         on_error: OnError,
         write: Callable[[Mapping[str, object]], object] = lambda _: None,
         known: Iterable[Mapping[str, object]] = (),
+        *,
+        hides_details: bool = False,
     ) -> None:
         self._on_error = on_error
+        self._hides_details = hides_details
         self._write = write
         self._known = {_place(record) for record in known}
         self._lock = Lock()
@@ -50,22 +64,41 @@ class RejectedRecords:
         self._refuse(record)
         return record
 
+    def error_of(self, unit: Unit, position: int, dropped: Dropped) -> DataError:
+        """Return the error about a document for which a rule ends the run."""
+        detail = f"{dropped.reason}; {_NO_DETAILS}" if self._hides_details else dropped.detail or dropped.reason
+        return DataError(f"{unit.name}, the document at position {position}: {detail}")
+
+    def leave_out(self, unit: Unit, position: int, dropped: Dropped) -> Record:
+        """Return the record of a document that a rule left out, for the log; it ends no run."""
+        return {"unit": unit.name, "position": position, RULE: dropped.reason, "reason": dropped.detail}
+
     def record(self, rejection: Mapping[str, object]) -> None:
         """Write down a skipped record, unless it was before; raises ``DataError`` if it ends the run.
 
         So tokens that were prepared without some records cannot be used by a run that ends at the first of them.
+        Records that a rule left out end no run.
         """
-        self._refuse(rejection)
+        if RULE not in rejection:
+            self._refuse(rejection)
         with self._lock:
             place = _place(rejection)
             if place not in self._known:
                 self._known.add(place)
-                self._write(rejection)
+                self._write({**rejection, "reason": _hidden(rejection)} if self._hides_details else rejection)
 
     def _refuse(self, record: Mapping[str, object]) -> None:
         if self._on_error == "stop":
-            msg = f"{record['reason']} (to skip records that cannot be used: data.on_error=skip)"
+            reason = _hidden(record) if self._hides_details else record["reason"]
+            msg = f"{reason} (to skip records that cannot be used: data.on_error=skip)"
             raise DataError(msg)
+
+
+def _hidden(record: Mapping[str, object]) -> str:
+    """Return the reason of ``record`` without details; like all reasons, it has the place unless a rule is named."""
+    if RULE in record:
+        return _NO_DETAILS
+    return f"{record['unit']}, position {record['position']}: the record cannot be used; {_NO_DETAILS}"
 
 
 def _place(record: Mapping[str, object]) -> tuple[object, object]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 import weakref
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
+from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion
 from holdfast.domain.data.row_index import RowIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -44,6 +45,10 @@ class Rows(Protocol):
         """Return where the rows with these ``numbers`` lie."""
         ...
 
+    def parts(self) -> Iterator[PackedRows]:
+        """Yield the rows of each token source, in the order of the numbers."""
+        ...
+
 
 @final
 class JoinedRows(Rows):
@@ -73,17 +78,34 @@ class JoinedRows(Rows):
             first += part.num_rows
         return [found[place] for place in range(len(numbers))]
 
+    def parts(self) -> Iterator[PackedRows]:
+        """Yield the rows of each token source, in the order of the numbers."""
+        for part in self._parts:
+            yield from part.parts()
+
 
 @final
 class PackedRows(Rows):
     """The rows that the ``wanted`` documents of a token source make, shard by shard, with random access by number.
 
     ``wanted`` maps the uint64 hashes of documents to bool; ``key`` names packing and choice: derived arrays are cached
-    under it.
+    under it. The pieces of ``excluded`` documents are removed from the rows, whose numbers stay the same. ``chosen``
+    maps a shard to the documents that count among the wanted ones, bool (documents,); None takes all of them.
     """
 
-    def __init__(self, tokens: TokenSource, packing: Packing, wanted: Wanted, key: str) -> None:
-        self._tokens = tokens
+    def __init__(
+        self,
+        tokens: TokenSource,
+        packing: Packing,
+        wanted: Wanted,
+        key: str,
+        *,
+        excluded: Exclusion = NO_EXCLUSION,
+        chosen: Callable[[TokenShard], NDArray[np.bool_]] | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self._chosen = chosen
+        self._excluded = excluded
         self._packing = packing
         self._wanted = wanted
         self._key = key
@@ -109,8 +131,7 @@ class PackedRows(Rows):
 
     def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
         """Return where the rows with these ``numbers`` lie: token ids, their index, and the row's number in it."""
-        shards = np.searchsorted(self._ends, numbers, side="right")
-        within = numbers - (self._ends[shards] - self._totals["rows"][shards])
+        shards, within = self.locate(numbers)
         if time.monotonic() - self._asked > _ASKED_AGAIN_SECONDS or len(self._at_hand) > _OPEN_SHARDS:
             self._at_hand, self._asked = {}, time.monotonic()
         opened, at_hand = {}, self._at_hand
@@ -121,15 +142,29 @@ class PackedRows(Rows):
             opened[shard] = (ids, held[1])
         return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
 
+    def parts(self) -> Iterator[PackedRows]:
+        """Yield these rows."""
+        yield self
+
+    def locate(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the number of the shard of each row, and the number of the row in it, both int64."""
+        shards = np.searchsorted(self._ends, numbers, side="right")
+        return shards, numbers - (self._ends[shards] - self._totals["rows"][shards])
+
+    def first_row(self, shard: int) -> int:
+        """Return the number of the first row of the shard with the number ``shard``."""
+        return int(self._ends[shard] - self._totals["rows"][shard])
+
     def _open(self, shard: int) -> tuple[TokenIds, tuple[weakref.ref[TokenIds], RowIndex]]:
         """Return the ids of a shard, and a weak reference to them with their index."""
-        ids = self._tokens.open(self._shards[shard]).ids
+        ids = self.tokens.open(self.shards[shard]).ids
         self._at_hand[shard] = held = (weakref.ref(ids), self._index_of(shard))
         return ids, held
 
     @cached_property
-    def _shards(self) -> Sequence[TokenShard]:
-        return self._tokens.shards()
+    def shards(self) -> Sequence[TokenShard]:
+        """Return the shards whose documents make the rows, in the order of the rows."""
+        return self.tokens.shards()
 
     @cached_property
     def _ends(self) -> NDArray[np.int64]:
@@ -137,28 +172,38 @@ class PackedRows(Rows):
 
     @cached_property
     def _totals(self) -> Mapping[str, NDArray[np.int64]]:
-        if not self._shards:
+        if not self.shards:
             return {name: np.zeros(0, np.int64) for name in ("rows", "tokens", "dropped")}
         # stored with the first shard, so that a start need not open thousands of shards
-        return self._tokens.derive(self._shards[0], f"totals {self._key} {self._tokens.fingerprint()}", self._count)
+        return self.tokens.derive(self.shards[0], f"totals {self._key} {self.tokens.fingerprint()}", self._count)
 
     def _count(self, _: Tokens) -> Mapping[str, NDArray[np.int64]]:
-        meters = [self._derive(shard) for shard in self._shards]
+        meters = [self._derive(shard) for shard in self.shards]
         return {
             "rows": np.array([len(arrays["rows"]) - 1 for arrays in meters]),
             "tokens": np.array([arrays["lengths"].sum() for arrays in meters]),
             "dropped": np.array([arrays["dropped"][0] for arrays in meters]),
         }
 
-    def _derive_index(self, number: int) -> RowIndex:
-        arrays = self._derive(self._shards[number])
+    def whole_index(self, shard: int) -> RowIndex:
+        """Return the rows of the shard with the number ``shard``, with the pieces of excluded documents."""
+        arrays = self._derive(self.shards[shard])
         return RowIndex(arrays["starts"], arrays["lengths"], arrays["rows"])
 
-    def _derive(self, shard: TokenShard) -> Mapping[str, NDArray[Any]]:
-        return self._tokens.derive(shard, f"rows {self._key}", self._pack)
+    def _derive_index(self, shard: int) -> RowIndex:
+        index = self.whole_index(shard)
+        if not len(self._excluded):
+            return index
+        tokens = self.tokens.open(self.shards[shard])
+        return self._excluded.shorten(index, tokens.offsets[:-1], tokens.hashes)
 
-    def _pack(self, tokens: Tokens) -> Mapping[str, NDArray[np.int64]]:
+    def _derive(self, shard: TokenShard) -> Mapping[str, NDArray[Any]]:
+        return self.tokens.derive(shard, f"rows {self._key}", partial(self._pack, shard))
+
+    def _pack(self, shard: TokenShard, tokens: Tokens) -> Mapping[str, NDArray[np.int64]]:
         wanted = self._wanted(tokens.hashes)
+        if self._chosen is not None:
+            wanted = wanted & self._chosen(shard)
         packed = self._packing(tokens.offsets[:-1][wanted], np.diff(tokens.offsets)[wanted])
         index = packed.index
         return {

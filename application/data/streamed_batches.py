@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import count
 from threading import Lock
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, final
 
 import numpy as np
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
 from holdfast.application.data.lane_reader import LaneReader
+from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.data.packed_rows import join_rows
+from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
 
 if TYPE_CHECKING:
@@ -26,10 +29,21 @@ if TYPE_CHECKING:
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.mixture import Mixture
     from holdfast.domain.data.packed_rows import LaidOutRows
-    from holdfast.domain.data.sample_order import RankShard
 
 _PATIENCE_SECONDS = 5.0
 _BATCHES_AT_ONCE = 32
+
+
+class DealtRows(NamedTuple):
+    """The rows of a batch: ``parts`` of them, each of one of ``sources``, that belong at the places ``filled`` int64.
+
+    ``cursor`` is the position of the next batch.
+    """
+
+    parts: Sequence[LaidOutRows]
+    sources: Sequence[int]
+    filled: NDArray[np.int64]
+    cursor: Cursor
 
 
 @final
@@ -38,7 +52,8 @@ class StreamedBatches:
 
     Each lane reads each source by itself, and ``mixture`` decides which source its next row comes from. A rank reads
     its own lanes, a window ahead in a pool of threads; memory holds two windows for each lane and source. The source
-    that runs out first ends the data; until it has ended in all its lanes, ended lanes give empty rows.
+    that runs out first ends the data; until it has ended in all its lanes, ended lanes give empty rows. Raises
+    ``ConfigurationError`` if the number of ranks does not divide the number of lanes.
     """
 
     def __init__(
@@ -51,7 +66,7 @@ class StreamedBatches:
         *,
         workers: int,
     ) -> None:
-        self._readers = readers
+        self.readers = readers
         self._mixture = mixture
         self._plan = plan
         self._wanted = wanted
@@ -82,31 +97,51 @@ class StreamedBatches:
     @property
     def max_threads(self) -> int:
         """Return the largest useful number of threads: one for each lane and source of this rank."""
-        return self._plan.lanes // self._share.ranks * len(self._readers)
+        return self._plan.lanes // self._share.ranks * len(self.readers)
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
-        """Yield the batches that follow ``cursor``."""
-        expected = self._plan.lanes * len(self._readers)
+        """Yield the batches that follow ``cursor``; raises ``StateError`` if it has another number of lanes."""
+        num_rows = self._share.batch // self._share.ranks
+        with closing(self._dealt(self._places(cursor), cursor.samples, is_traced=False)) as dealing:
+            for dealt in dealing:
+                yield join_rows(dealt.parts, dealt.filled, (num_rows, self._plan.packing.length), dealt.cursor)
+
+    def traced(self, cursor: Cursor) -> Generator[DealtRows]:
+        """Yield the rows of all ranks in each batch that follows ``cursor``, with the origins of their pieces.
+
+        No document is excluded. The order of the rows does not depend on the sizes of batches. Raises ``StateError`` as
+        ``batches`` does.
+        """
+        whole = StreamedBatches(
+            self.readers, self._mixture, self._plan, self._wanted, RankShard(self._share.batch), workers=self._threads
+        )
+        return whole._dealt(whole._places(cursor), cursor.samples, is_traced=True)
+
+    def _places(self, cursor: Cursor) -> list[LanePosition]:
+        expected = self._plan.lanes * len(self.readers)
         places = list(cursor.lanes or (LanePosition(),) * expected)
         if len(places) != expected:
             msg = f"the data are read in {expected} lanes, but the checkpoint has {len(places)}"
             raise StateError(msg)
+        return places
+
+    def _dealt(self, places: list[LanePosition], samples: int, *, is_traced: bool) -> Generator[DealtRows]:
         pool = self._open_pool()
-        sources = self._sources_from(cursor.samples)
+        sources = self._sources_from(samples)
         streams: dict[int, _LaneStream] = {}
         try:
             for number, place in enumerate(places):
-                lane, source = divmod(number, len(self._readers))
+                lane, source = divmod(number, len(self.readers))
                 if lane % self._share.ranks == self._share.rank and source in sources:
-                    streams[number] = _LaneStream(self._reader_of(number), place, pool)
-            yield from self._deal(streams, places, cursor.samples)
+                    streams[number] = _LaneStream(self._reader_of(number, is_traced=is_traced), place, pool)
+            yield from self._deal(streams, places, samples)
         finally:
             with self._turning:
                 self._pool = None
             pool.close(_PATIENCE_SECONDS)  # a read that hangs must not prevent the end of a run
             for stream in streams.values():
                 stream.close()
-            for reader in self._readers:
+            for reader in self.readers:
                 reader.source.release()
 
     def _open_pool(self) -> ThreadPool:
@@ -114,31 +149,38 @@ class StreamedBatches:
             self._pool = ThreadPool(self._threads, "holdfast-lane")
             return self._pool
 
-    def _reader_of(self, number: int) -> LaneReader:
-        lane, source = divmod(number, len(self._readers))
-        return LaneReader(self._readers[source], self._plan, self._wanted, lane)
+    def _reader_of(self, number: int, *, is_traced: bool) -> LaneReader:
+        lane, source = divmod(number, len(self.readers))
+        return LaneReader(self.readers[source], self._plan, self._wanted, lane, is_traced=is_traced)
 
-    def _deal(self, streams: dict[int, _LaneStream], places: list[LanePosition], samples: int) -> Iterator[Batch]:
+    def _deal(self, streams: dict[int, _LaneStream], places: list[LanePosition], samples: int) -> Iterator[DealtRows]:
         shares = self._shares(samples)
-        num_rows = self._share.batch // self._share.ranks
         while (ended := self._ended_source(streams, samples)) is None:
             parts: list[LaidOutRows] = []
             filled: list[NDArray[np.int64]] = []
+            sources: list[int] = []
             for number, rows in next(shares):
                 stream = streams[number]
                 missing = stream.take(len(rows), parts)
+                sources += [number % len(self.readers)] * (len(parts) - len(sources))
                 places[number] = stream.place
                 filled.append(rows[: len(rows) - missing] if missing else rows)
             samples += self._share.batch
             if self._share.ranks > 1 or parts:
-                shape = num_rows, self._plan.packing.length
-                yield join_rows(parts, np.concatenate(filled), shape, Cursor(samples, tuple(places)))
+                yield DealtRows(parts, sources, np.concatenate(filled), Cursor(samples, tuple(places)))
         if samples == 0:
-            raise DataError(no_text([unit.name for unit in self._readers[ended].source.units()]))
+            self._raise_no_text(self.readers[ended])
+
+    def _raise_no_text(self, reader: TextReader) -> NoReturn:
+        units, statistics = reader.source.units(), ReadStatistics()
+        for unit in units:
+            for _ in reader.tokens(unit, wanted=self._wanted, statistics=statistics):
+                pass
+        raise DataError(no_text([unit.name for unit in units], statistics.drops))
 
     def _ended_source(self, streams: dict[int, _LaneStream], samples: int) -> int | None:
         for source in self._sources_from(samples):
-            lanes = (stream for number, stream in streams.items() if number % len(self._readers) == source)
+            lanes = (stream for number, stream in streams.items() if number % len(self.readers) == source)
             if all(stream.has_ended for stream in lanes):
                 return source
         return None
@@ -148,12 +190,12 @@ class StreamedBatches:
         return [source for source, is_given in enumerate(gives) if is_given]
 
     def _shares(self, samples: int) -> Iterator[Sequence[tuple[int, NDArray[np.int64]]]]:
-        """Yield for each batch which lane's source gives which of this rank's rows; worked out for many at once."""
+        """Yield, for each batch, pairs of a lane's source and the rows of this rank that it gives."""
         step = _BATCHES_AT_ONCE * self._share.batch
         for begin in count(samples, step):
             ordinals, lanes = np.divmod(np.arange(begin, begin + step), self._plan.lanes)
             sources, _ = self._mixture.locate(ordinals)
-            numbers = lanes * len(self._readers) + sources
+            numbers = lanes * len(self.readers) + sources
             numbers = numbers[lanes % self._share.ranks == self._share.rank].reshape(_BATCHES_AT_ONCE, -1)
             orders = np.argsort(numbers, axis=1, kind="stable")
             yield from map(_grouped, np.take_along_axis(numbers, orders, axis=1), orders)

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, compress, pairwise
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Protocol, final
 
 import numpy as np
 
+from holdfast.application.data.read_statistics import ReadStatistics
+from holdfast.application.data.record_pipeline import LeftOutDocument, RecordPipeline, Warned
+from holdfast.application.data.rejected_records import UNUSABLE
 from holdfast.domain.data.holdout import hash_of
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Document, Rejected
 from holdfast.ports.token_source import Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from holdfast.application.data.left_out import LeftOut
+    from holdfast.application.data.read_statistics import Profiling
+    from holdfast.application.data.record_pipeline import Used
     from holdfast.application.data.rejected_records import Record, RejectedRecords
     from holdfast.ports.data_source import DataSource, Unit
     from holdfast.ports.tokenizer import Tokenizer
-    from holdfast.ports.transform import Transform
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
 
 _GROUP_CHARACTERS = 1 << 21  # enough that the tokenizer's threads are busy, few enough to stay small
-_SHOWN_CHARACTERS = 300  # of a transform's error, which may contain the document
+
+
+class Limit(Protocol):
+    """A limit on the share of records that are left out."""
+
+    def add(self, read: int, drops: Mapping[str, int]) -> None:
+        """Count records; raises ``DataError`` if too many are left out. Thread-safe."""
+        ...
+
+    def finish(self) -> None:
+        """Raise ``DataError`` if too many of all records are left out."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +53,16 @@ class TokenizedGroup:
     """Some documents of a unit as flat token ``ids`` (tokens,), each followed by end-of-text.
 
     Document ``i`` is ``ids[offsets[i] : offsets[i + 1]]``, and reading from ``ends[i]`` continues after it. ``offsets``
-    is int64 (documents + 1,); ``hashes`` is uint64 (documents,), or None if they were not requested.
+    is int64 (documents + 1,); ``hashes`` is uint64 (documents,), or None if they were not requested. ``starts`` are the
+    positions of the documents in the unit, and ``scores`` the numbers that transforms gave each of them.
     """
 
     ids: NDArray[np.unsignedinteger]
     offsets: NDArray[np.int64]
     hashes: NDArray[np.uint64] | None
     ends: Sequence[int]
+    starts: Sequence[int] = ()
+    scores: Sequence[Mapping[str, float]] = ()
 
     @property
     def tokens(self) -> Tokens:
@@ -52,25 +73,60 @@ class TokenizedGroup:
 
 @final
 class TextReader:
-    """Reads documents of a source: those that can be used, as the ``transforms`` leave them."""
+    """Reads the usable documents of a source, checked and changed by a ``pipeline``.
+
+    A group ends with the document that brings it to ``group_characters``. Documents of ``left_out`` are not tokenized.
+    ``limit`` gets the numbers of records that are read, and of those that are left out, by reason.
+    ``profile`` gets all documents that are tokenized for a call without ``statistics``.
+    """
 
     def __init__(
         self,
         source: DataSource,
         tokenizer: Tokenizer,
         rejections: RejectedRecords,
-        transforms: Sequence[Transform] = (),
+        pipeline: RecordPipeline | None = None,
+        *,
+        left_out: LeftOut | None = None,
+        limit: Limit | None = None,
+        profile: Profiling | None = None,
+        group_characters: int = _GROUP_CHARACTERS,
     ) -> None:
         self.source = source
         self._tokenizer = tokenizer
         self._rejections = rejections
-        self._transforms = transforms
+        self._pipeline = pipeline or RecordPipeline()
+        self.left_out = left_out
+        self.limit = limit
+        self._profile = profile
+        self._group_characters = group_characters
 
     @property
     def fingerprints(self) -> list[str]:
-        """Return the fingerprints of source, tokenizer and transforms, which identify the tokens."""
-        transforms = [transform.fingerprint() for transform in self._transforms]
-        return [self.source.fingerprint(), self._tokenizer.fingerprint(), *transforms]
+        """Return the fingerprints of all that makes the tokens: the source, the tokenizer and the transforms."""
+        left_out = [] if self.left_out is None else [self.left_out.fingerprint()]
+        return [self.source.fingerprint(), self._tokenizer.fingerprint(), *self._pipeline.fingerprints, *left_out]
+
+    def texts(
+        self,
+        unit: Unit,
+        statistics: ReadStatistics | None = None,
+        rejected: Callable[[Record], object] = lambda _: None,
+    ) -> Iterator[tuple[Document, str]]:
+        """Yield the documents of ``unit`` that are used, each with its text; ``rejected`` gets the others.
+
+        Raises ``DataError`` for a bad record unless the policy is to skip it.
+        """
+        counts = statistics or ReadStatistics()
+        for document, text, _ in self._documents(unit, None, rejected, is_kept=True, statistics=counts):
+            if self.left_out is None or not self.left_out.mask(unit, [document.start])[0]:
+                yield document, text
+
+    def leaving_out(self, left_out: LeftOut) -> TextReader:
+        """Return a reader of the same documents without those of ``left_out``, which replaces an earlier one."""
+        other = copy(self)
+        other.left_out = left_out
+        return other
 
     def tokens(
         self,
@@ -81,91 +137,146 @@ class TextReader:
         rejected: Callable[[Record], object] | None = None,
         is_kept: bool = False,
         is_hashed: bool = True,
+        statistics: ReadStatistics | None = None,
     ) -> Iterator[TokenizedGroup]:
         """Yield the documents of ``unit`` from ``start`` on that have text, each followed by end-of-text.
 
-        Documents that ``wanted`` refuses by their hashes are read, but not tokenized; None wants all.
-        A bad record raises ``DataError`` or, where that is the policy, goes to ``rejected``, else to the run's list.
-        Where the tokens are kept (``is_kept``), a place that does not answer raises it in any case. Hashing takes as
-        long as half the reading, so it is left out where neither ``wanted`` nor the caller (``is_hashed``) needs it.
+        Documents that ``wanted`` refuses by their hashes are read, but not tokenized; None selects all documents.
+        Raises ``DataError`` for a bad record, unless the policy is to skip it: then it goes to ``rejected``, or if that
+        is None to the list of the run. If the tokens are kept (``is_kept``), a source that does not answer always
+        raises ``DataError``. Hashing takes half as long as reading, so it is left out if neither ``wanted`` nor the
+        caller (``is_hashed``) needs it. ``statistics`` count the records that are read and left out.
         """
-        record = rejected or self._rejections.record
-        groups = _groups(self._documents(unit, start, record, is_kept=is_kept))
-        encode = partial(self._encode_wanted, unit, wanted, record, is_hashed)
-        # by map, so that no text is held while it waits: many units may be read at the same time
-        return chain.from_iterable(map(encode, groups))
+        record, counts = rejected or self._rejections.record, statistics or ReadStatistics(self._profile)
+        is_hashed = is_hashed or counts.profile is not None
+        documents = self._documents(unit, start, record, is_kept=is_kept, statistics=counts)
+        groups = _groups(documents, self._group_characters)
+        encode = partial(self._encode_wanted, unit, wanted, record, counts, is_hashed)
+        # by map, so that no text is held while a group waits: many units may be read at the same time
+        encoded = chain.from_iterable(map(encode, groups))
+        return encoded if self.limit is None else _limited(encoded, counts, self.limit)
 
     def _encode_wanted(
         self,
         unit: Unit,
         wanted: Wanted | None,
         rejected: Callable[[Record], object],
+        statistics: ReadStatistics,
         is_hashed: bool,  # noqa: FBT001  of a partial
-        group: Sequence[tuple[Document, str]],
+        group: Sequence[Used],
     ) -> Iterable[TokenizedGroup]:
+        if self.left_out is not None:
+            group = self._without(self.left_out, unit, group, rejected, statistics)
         if wanted is not None:
             group = list(compress(group, wanted(_hashes(group)).tolist()))
         if not group:
             return ()
         try:
-            return [self._encode(group, is_hashed=is_hashed)]
+            return [self._encode(group, statistics, is_hashed=is_hashed)]
         except DataError:  # seldom enough that looking for half of a surrogate pair before would not pay
-            parts = _groups(self._readable(unit, group, rejected))
-            return (self._encode(part, is_hashed=is_hashed) for part in parts)
+            readable = self._readable(unit, group, rejected, statistics)
+            parts = _groups(readable, self._group_characters)
+            return (self._encode(part, statistics, is_hashed=is_hashed) for part in parts)
+
+    def _without(
+        self,
+        left_out: LeftOut,
+        unit: Unit,
+        group: Sequence[Used],
+        rejected: Callable[[Record], object],
+        statistics: ReadStatistics,
+    ) -> Sequence[Used]:
+        mask = left_out.mask(unit, [document.start for document, _, _ in group]).tolist()
+        for document, _, _ in compress(group, mask):
+            self._drop(unit, LeftOutDocument(document, left_out.verdict(unit, document.start)), rejected, statistics)
+        return [each for each, is_left_out in zip(group, mask, strict=True) if not is_left_out]
 
     def _documents(
-        self, unit: Unit, start: int | None, rejected: Callable[[Record], object], *, is_kept: bool
-    ) -> Iterator[tuple[Document, str]]:
-        for item in self.source.read(unit, start):
-            used = self._transformed(unit, item) if isinstance(item, Document) else item
-            if isinstance(used, Rejected):
-                if is_kept and used.is_passing:
-                    msg = f"{used.reason}; the tokens made so far are kept: run the same command again once it answers"
+        self,
+        unit: Unit,
+        start: int | None,
+        rejected: Callable[[Record], object],
+        *,
+        is_kept: bool,
+        statistics: ReadStatistics,
+    ) -> Iterator[Used]:
+        for item in self._pipeline.apply(unit, self.source.read(unit, start)):
+            if isinstance(item, Warned):
+                statistics.warn(item.reasons)
+                continue
+            statistics.read()
+            if isinstance(item, LeftOutDocument):
+                self._drop(unit, item, rejected, statistics)
+            elif isinstance(item, Rejected):
+                if is_kept and item.is_passing:
+                    msg = f"{item.reason}; the tokens made so far are kept: run the same command again once it answers"
                     raise DataError(msg)
-                rejected(self._rejections.reject(unit, used, self.source.tell))
-            elif used:
-                yield used
+                statistics.drop(UNUSABLE)
+                rejected(self._rejections.reject(unit, item, self.source.tell))
+            else:
+                yield item
+
+    def _drop(
+        self, unit: Unit, verdict: LeftOutDocument, rejected: Callable[[Record], object], statistics: ReadStatistics
+    ) -> None:
+        """Count a document that a rule left out, and write it down if the rule gave details."""
+        dropped = verdict.dropped
+        if dropped.ends_run:
+            raise self._rejections.error_of(unit, verdict.document.start, dropped)
+        statistics.drop(dropped.reason)
+        if dropped.detail:
+            rejected(self._rejections.leave_out(unit, verdict.document.start, dropped))
 
     def _readable(
-        self, unit: Unit, group: Sequence[tuple[Document, str]], rejected: Callable[[Record], object]
-    ) -> Iterator[tuple[Document, str]]:
-        for document, text in group:
+        self,
+        unit: Unit,
+        group: Sequence[Used],
+        rejected: Callable[[Record], object],
+        statistics: ReadStatistics,
+    ) -> Iterator[Used]:
+        for used in group:
+            document, text, _ = used
             try:
                 text.encode()
             except UnicodeEncodeError:
+                statistics.drop(UNUSABLE)
                 rejected(self._rejections.reject(unit, _no_unicode(unit, document)))
             else:
-                yield document, text
+                yield used
 
-    def _transformed(self, unit: Unit, document: Document) -> tuple[Document, str] | Rejected | None:
-        text = document.text
-        for number, transform in enumerate(self._transforms):
-            try:
-                changed: object = transform(text)
-            except MemoryError:
-                raise  # the machine's failure, not the document's
-            except Exception as error:  # noqa: BLE001  a transform is anyone's code
-                return _failed(unit, document, number, transform, f"{type(error).__name__}: {error}")
-            if not isinstance(changed, str | None):
-                return _failed(unit, document, number, transform, f"it gave {type(changed).__name__} instead of text")
-            if not changed:
-                return None
-            text = changed
-        return (document, text) if text else None
-
-    def _encode(self, group: Sequence[tuple[Document, str]], *, is_hashed: bool) -> TokenizedGroup:
-        encoded = self._tokenizer.encode([text for _, text in group])
+    def _encode(self, group: Sequence[Used], statistics: ReadStatistics, *, is_hashed: bool) -> TokenizedGroup:
+        texts = [text for _, text, _ in group]
+        encoded = self._tokenizer.encode(texts)
         offsets = encoded.offsets + np.arange(len(group) + 1)
         ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
         for number, (first, last) in enumerate(pairwise(encoded.offsets.tolist())):
             ids[first + number : last + number] = encoded.ids[first:last]
-        ends = [document.end for document, _ in group]
-        return TokenizedGroup(ids, offsets, _hashes(group) if is_hashed else None, ends)
+        hashes = _hashes(group) if is_hashed else None
+        if statistics.profile is not None and hashes is not None:
+            statistics.profile.add(texts, ids, offsets, hashes)
+        return TokenizedGroup(
+            ids,
+            offsets,
+            hashes,
+            ends=[document.end for document, _, _ in group],
+            starts=[document.start for document, _, _ in group],
+            scores=[scores for _, _, scores in group],
+        )
 
 
-def _hashes(group: Sequence[tuple[Document, str]]) -> NDArray[np.uint64]:
-    # of the text before transforms, so that these move no document into or out of the hold-out
-    return np.array([hash_of(document.text) for document, _ in group], np.uint64)
+def _limited(groups: Iterable[TokenizedGroup], statistics: ReadStatistics, limit: Limit) -> Iterator[TokenizedGroup]:
+    """Yield ``groups``, and report to ``limit`` what was read for them."""
+    records, drops = statistics.records, Counter(statistics.drops)
+    for group in chain(groups, [None]):
+        limit.add(statistics.records - records, Counter(statistics.drops) - drops)
+        records, drops = statistics.records, Counter(statistics.drops)
+        if group is not None:
+            yield group
+
+
+def _hashes(group: Sequence[Used]) -> NDArray[np.uint64]:
+    # hashes of the text before transforms, so that transforms move no document into or out of the hold-out
+    return np.array([hash_of(document.text) for document, _, _ in group], np.uint64)
 
 
 def _no_unicode(unit: Unit, document: Document) -> Rejected:
@@ -176,21 +287,14 @@ def _no_unicode(unit: Unit, document: Document) -> Rejected:
     return Rejected(reason, document.start, document.end)
 
 
-def _failed(unit: Unit, document: Document, number: int, transform: Transform, why: str) -> Rejected:
-    name = f"data.transforms[{number}], {type(transform).__name__},"
-    why = " ".join(why[:_SHOWN_CHARACTERS].split())
-    reason = f"{unit.name}: {name} failed on the document at position {document.start}, repair one of them: {why}"
-    return Rejected(reason, document.start, document.end)
-
-
-def _groups(documents: Iterable[tuple[Document, str]]) -> Iterator[Sequence[tuple[Document, str]]]:
-    group: list[tuple[Document, str]] = []
+def _groups(documents: Iterable[Used], group_characters: int) -> Iterator[Sequence[Used]]:
+    group: list[Used] = []
     characters = 0
     try:
         for document in documents:
             group.append(document)
             characters += len(document[1])
-            if characters >= _GROUP_CHARACTERS:
+            if characters >= group_characters:
                 del document
                 yield _emptied(group)
                 characters = 0
@@ -202,7 +306,7 @@ def _groups(documents: Iterable[tuple[Document, str]]) -> Iterator[Sequence[tupl
         yield _emptied(group)
 
 
-def _emptied(group: list[tuple[Document, str]]) -> Sequence[tuple[Document, str]]:
+def _emptied(group: list[Used]) -> Sequence[Used]:
     documents = group[:]
     group.clear()
     return documents

@@ -23,7 +23,8 @@ _PROBES = (
 def find_difference(own: Tokenizer, given: Tokenizer) -> str | None:
     """Return a clause on how ``given`` differs from ``own``, the tokenizer of a model; None if it does not.
 
-    Compared are the number of ids, the token of each id, special ones included, and the ids of some hard texts.
+    The comparison covers the number of ids, the token of each id, special tokens included, and the ids of difficult
+    texts.
     """
     if own.fingerprint() == given.fingerprint():
         return None
@@ -37,7 +38,7 @@ def _differences(own: Tokenizer, given: Tokenizer) -> Iterator[str]:
         yield f"it ends a document with id {given.end_of_text} and the model's with {own.end_of_text}"
     for probe in _PROBES:
         if own.encode([probe]).ids.tolist() != given.encode([probe]).ids.tolist():
-            yield f"it gives {probe[:24]!r} other ids than the model's"
+            yield f"it gives other ids for {probe[:24]!r} than the model's"
     for special in np.flatnonzero((own.token_bytes == 0) != (given.token_bytes == 0)):
         yield f"id {special} is special in only one of them"
     for number in range(given.vocabulary_size):

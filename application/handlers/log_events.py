@@ -18,6 +18,7 @@ from holdfast.domain.events import (
     CheckpointRejected,
     CheckpointSaved,
     ContractWeakened,
+    DataDrifted,
     DataStalled,
     HandlerFailed,
     MemoryExhausted,
@@ -28,12 +29,14 @@ from holdfast.domain.events import (
     RunStalled,
     RunStarted,
     StopRequested,
+    SuiteEvaluated,
+    SuiteFailed,
     UpdateDropped,
 )
 from holdfast.domain.resources.knobs import Knob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from holdfast.domain.events import Event
 
@@ -116,6 +119,8 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
             return f"micro-batches of {micro_batch} from now on; the result is the same but for rounding"
         case ResourcesAdjusted(progress, knob, before, after, reason):
             return f"step {progress.step} · {_KNOBS[knob]} from {before} to {after}: {reason}"
+        case DataDrifted(progress, reference, verdict, _):
+            return f"step {progress.step} · the data differ from {reference}: {verdict}"
         case ContractWeakened(progress, reasons):
             return f"from step {progress.step} on equal but for rounding, not to the bit: {'; '.join(reasons)}"
         case RolledBack(progress, from_step, reason):
@@ -124,6 +129,10 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
             return f"step {progress.step} · {reason}; training continues, as there is no checkpoint to roll back to"
         case DataStalled(progress, seconds):
             return f"step {progress.step + 1} · waited {seconds:.1f} s for data: reading is slower than training"
+        case SuiteEvaluated(step, results, seconds):
+            return f"step {step} · suites: {_first_metrics(results)}, {seconds:.0f} s beside training"
+        case SuiteFailed(step, problem):
+            return f"step {step} · NOT EVALUATED by suites, training continues: {problem}"
         case RunStalled(progress, seconds, _):
             return f"step {progress.step} · continues after {seconds:.0f} s without progress"
         case StopRequested(progress, reason, _):
@@ -137,6 +146,12 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
             return f"{handler} failed on {name}{outcome}: {type(error).__name__}: {error}"
         case _:
             return None
+
+
+def _first_metrics(results: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the first metric of each task."""
+    first = ((task, next(iter(figures.items()), None)) for task, figures in results.items())
+    return ", ".join(task if found is None else f"{task} {found[0]} {found[1]:.4f}" for task, found in first)
 
 
 def _of_checkpoints(event: Event) -> str | None:  # noqa: PLR0911  a table of events

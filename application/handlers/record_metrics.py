@@ -4,55 +4,91 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.concurrency.background import BackgroundWorker
+from holdfast.application.monitoring.monitor_thread import close_all
 from holdfast.domain.errors import TrainingError
+from holdfast.domain.events import RunFailed, TextGenerated
+from holdfast.ports.monitor import EndState, NoteKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.application.handlers.watch_compilation import Compilations
-    from holdfast.domain.events import EvaluationCompleted, Event, RolledBack, RunStarted, StepCompleted, StopRequested
-    from holdfast.ports.monitor import Monitor
+    from holdfast.application.monitoring.monitor_thread import MonitorThread
+    from holdfast.domain.events import (
+        CheckpointStarted,
+        EvaluationCompleted,
+        Event,
+        RolledBack,
+        RunFinished,
+        RunStarted,
+        StepCompleted,
+        StopRequested,
+        SuiteEvaluated,
+    )
     from holdfast.ports.optimizer import Trainable
 
-_PATIENCE_SECONDS = 30.0
+_END_SECONDS = 15.0
 _SHARE_OF_GRACE = 0.1
-_MOST_WAITING = 10_000
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MonitorLimits:
+    """The limits of what a run does for its monitors.
+
+    It waits ``patience_seconds`` for them, after a signal a tenth of ``grace_seconds`` at most. ``most_waiting`` steps
+    wait for the device.
+    """
+
+    grace_seconds: float = math.inf
+    patience_seconds: float = 30.0
+    most_waiting: int = 10_000
 
 
 @final
 class RecordMetrics:
-    """Passes the figures of each step and each evaluation to every monitor, even if another monitor fails.
+    """Passes the figures of each step and each evaluation to every monitor, and events as notes to the trackers.
 
-    A thread reads the loss, which waits for the device, and calls the monitors, while training continues. An error is
-    raised at a later event, where the bus turns it into ``HandlerFailed``. The run waits for the thread at its start,
-    before each checkpoint and at its end, so that no figure of a saved step is lost. If the monitors hang, ``settle``
-    raises ``TrainingError`` after 30 seconds (after a signal a tenth of ``grace_seconds`` at most), and the checkpoint
-    is made without their figures. Once 10,000 steps are waiting, figures are dropped, which raises as well.
-    ``extra_metrics`` are called in the thread for further figures of each step.
+    A thread reads the loss, which waits for the device, while training continues; each monitor has a thread of its own.
+    An error is raised at a later event, where the bus turns it into ``HandlerFailed``. The run waits for the monitors
+    at its start, before each checkpoint and at its end, so that no figure of a saved step is lost, but not for
+    trackers: they get the figures that they lack again. If a monitor hangs beyond ``limits``, ``TrainingError`` is
+    raised, and the checkpoint is made without its figures. If too many steps wait for the device, figures are dropped,
+    which raises as well.
+    ``extra_metrics`` are called in the thread for further figures of each step. ``sentence_of`` puts an event into
+    words, None if it is not worth a note.
     """
 
     def __init__(
         self,
-        monitors: Sequence[Monitor],
+        monitors: Sequence[MonitorThread],
         trainable: Trainable,
         compilations: Compilations | None = None,
         *,
         extra_metrics: Sequence[Callable[[], Mapping[str, float]]] = (),
-        grace_seconds: float = math.inf,
+        sentence_of: Callable[[Event], str | None] = lambda _: None,
+        report: Callable[[str], object] = lambda _: None,
+        limits: MonitorLimits | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._monitors = monitors
+        self._trackers = [monitor for monitor in monitors if monitor.is_tracker]
         self._trainable = trainable
         self._compilations = compilations
         self._extra_metrics = extra_metrics
         self._compile_seconds = 0.0
         self._clock = clock
-        self._grace_seconds = grace_seconds
-        self._patience = _PATIENCE_SECONDS
-        self._thread = BackgroundWorker("monitors")
+        self._sentence_of = sentence_of
+        self._report = report
+        self._limits = limits = limits or MonitorLimits()
+        self._patience = limits.patience_seconds
+        self._thread = BackgroundWorker("metrics")
+        self._has_stopped = False
+        self._step = 0
         self._ready = -math.inf
         self._memory_bytes = 0
         self._asked = -math.inf
@@ -60,46 +96,92 @@ class RecordMetrics:
 
     def on_start(self, event: RunStarted | RolledBack) -> None:
         """Make the monitors forget steps that are about to be taken again."""
-        step = event.progress.step
-        self._thread.submit(lambda: self._each(lambda monitor: monitor.rewind(step)))
-        self.settle(event)
+        self._step = step = event.progress.step
+        self._thread.submit(lambda: self._rewind(step))
+        self._settle(event)  # a tracker is sent what the record of the run has by now
+        for tracker in self._trackers:
+            tracker.rewind(step)
+        self._raise_error()
 
     def on_step(self, event: StepCompleted) -> None:
-        """Have a step recorded."""
-        completed = self._clock()
-        if self._thread.waiting < _MOST_WAITING:
+        """Queue a step for the monitors."""
+        completed, self._step = self._clock(), event.progress.step
+        if self._thread.waiting < self._limits.most_waiting:
             compiling = self._compiling()
             self._thread.submit(lambda: self._record_step(event, completed, compiling))
         else:
             self._drop()
-        self._thread.raise_errors()
+        self._raise_error()
 
     def on_evaluation(self, event: EvaluationCompleted) -> None:
-        """Have an evaluation recorded."""
+        """Queue an evaluation for the monitors."""
         self._thread.submit(lambda: self._record_evaluation(event))
-        self._thread.raise_errors()
+        self._raise_error()
+
+    def on_suite(self, event: SuiteEvaluated) -> None:
+        """Queue the results of benchmark suites for the monitors, at the step of their checkpoint."""
+        metrics = {
+            f"suite/{task}/{name}": value for task, figures in event.results.items() for name, value in figures.items()
+        }
+        self._thread.submit(lambda: self._record(event.step, metrics))
+        self._raise_error()
+
+    def on_event(self, event: Event) -> None:
+        """Queue ``event`` for the trackers: a sentence, if it is worth one, and the texts of samples."""
+        if not self._trackers:
+            return
+        samples = event.samples if isinstance(event, TextGenerated) else ()
+        text = self._sentence_of(event)
+        for tracker in self._trackers:
+            for sample in samples:
+                tracker.note(self._step, NoteKind.SAMPLE, f"{sample.prompt}{sample.text}")
+            if text is not None:
+                tracker.event(self._step, type(event).__name__, text)
 
     def on_stop(self, event: StopRequested) -> None:
         """Wait less from here on if a signal has left little time."""
+        self._has_stopped = not event.is_early
         if event.signal is not None:
-            self._patience = min(_PATIENCE_SECONDS, self._grace_seconds * _SHARE_OF_GRACE)
+            self._patience = min(self._patience, self._limits.grace_seconds * _SHARE_OF_GRACE)
 
-    def settle(self, event: Event) -> None:
-        """Wait until all figures have reached the monitors; raises ``TrainingError`` if they take 30 seconds."""
-        if not self._thread.settle(self._patience):
-            msg = f"the monitors have not answered for {self._patience:.0f} s at {type(event).__name__}"
-            raise TrainingError(msg)
-        self._thread.raise_errors()
+    def on_checkpoint(self, event: CheckpointStarted) -> None:
+        """Wait for the figures so far, and let the trackers make them durable.
+
+        Raises ``TrainingError`` if a monitor takes too long.
+        """
+        self._settle(event)
+        for tracker in self._trackers:
+            tracker.flush(event.progress.step)
+        self._raise_error()
+
+    def on_end(self, event: RunFinished | RunFailed) -> None:
+        """Wait for the last figures, and tell the trackers how the run ends.
+
+        Raises ``TrainingError`` if a monitor takes too long.
+        """
+        state = EndState.STOPPED if self._has_stopped else EndState.FINISHED
+        if isinstance(event, RunFailed):
+            state = EndState.FAILED
+        try:
+            self._settle(event)
+        finally:
+            for tracker in self._trackers:
+                tracker.flush(event.progress.step)
+                tracker.finish(state)
+        self._raise_error()
 
     def close(self) -> None:
-        """End the thread once the monitors have everything."""
+        """Close the monitors once they have everything; report those that fail or take too long."""
         self._thread.close(self._patience)
+        for problem in close_all(self._monitors, min(self._patience, _END_SECONDS)):
+            self._report(problem)
 
     def _record_step(self, event: StepCompleted, completed: float, compiling: Mapping[str, float]) -> None:
         outcome, hardware = event.outcome, self._trainable.hardware
         supply = outcome.supply
         loss, grad_norm = outcome.loss, float(outcome.grad_norm)
-        # the loop runs ahead of a GPU: a step took from its start, or the end of the one before, to its loss's arrival
+        # the loop runs ahead of a GPU: a step lasts from its start, or the end of the previous step, until its loss
+        # arrives
         began = max(self._ready, completed - outcome.step_seconds - supply.wait_seconds)
         self._ready = self._clock()
         tokens_per_second = outcome.num_tokens / max(self._ready - began, 1e-9)
@@ -136,38 +218,48 @@ class RecordMetrics:
 
     def _record_evaluation(self, event: EvaluationCompleted) -> None:
         evaluation = event.evaluation
-        metrics = {
-            "tokens": event.progress.tokens,
-            "eval_loss": evaluation.loss,
-            "eval_bits_per_byte": evaluation.bits_per_byte,
-        }
-        self._record(event.progress.step, metrics)
+        self._record(event.progress.step, {"tokens": event.progress.tokens, **evaluation.metrics})
 
     def _sampled_memory(self) -> int:
-        """Ask at most once a second, as the query of the operating system takes longer than all the rest here."""
+        """Return the memory in use, queried at most once a second, as this takes longer than all other work here."""
         now = time.monotonic()
         if now - self._asked >= 1.0:
             self._asked, self._memory_bytes = now, self._trainable.memory_bytes()
         return self._memory_bytes
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._each(lambda monitor: monitor.record(step, metrics))
-
-    def _each(self, tell: Callable[[Monitor], None]) -> None:
-        errors = []
         for monitor in self._monitors:
-            try:
-                tell(monitor)
-            except Exception as error:  # noqa: BLE001  raised below, after all monitors were called
-                errors.append(error)
-        if len(errors) == 1:
-            raise errors[0]
-        if errors:
-            msg = "several monitors failed"
-            raise ExceptionGroup(msg, errors)
+            monitor.record(step, metrics)
+
+    def _rewind(self, step: int) -> None:
+        for monitor in self._monitors:
+            if not monitor.is_tracker:
+                monitor.rewind(step)
+
+    def _settle(self, event: Event) -> None:
+        """Wait until all figures have reached the monitors; raises ``TrainingError`` if one takes too long."""
+        deadline = time.monotonic() + self._patience
+        late = [] if self._thread.settle(self._patience) else ["the device"]
+        others = [monitor for monitor in self._monitors if not monitor.is_tracker]
+        late += [
+            f"the monitor {monitor.name}"
+            for monitor in others
+            if not monitor.settle(max(0.0, deadline - time.monotonic()))
+        ]
+        if late:
+            msg = f"{' and '.join(late)} did not answer within {self._patience:.0f} s at {type(event).__name__}"
+            raise TrainingError(msg)
+
+    def _raise_error(self) -> None:
+        self._thread.raise_errors()
+        for monitor in self._monitors:
+            if (error := monitor.take_error()) is not None:
+                raise error
 
     def _drop(self) -> None:
         self._dropped += 1
-        if self._dropped % _MOST_WAITING == 1:
-            msg = f"the monitors are {_MOST_WAITING:,} steps behind: figures are dropped until they catch up"
+        if self._dropped % self._limits.most_waiting == 1:
+            msg = (
+                f"the monitors are {self._limits.most_waiting:,} steps behind: figures are dropped until they catch up"
+            )
             raise TrainingError(msg)

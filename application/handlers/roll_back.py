@@ -24,7 +24,7 @@ class RollBackPlanner:
     max_rollbacks: int
 
     def plan(self, progress: Progress, num_bad: int, reason: str, *, optional: bool) -> RollBack:
-        """Return the command to undo the last ``num_bad`` steps and those that may have led to them."""
+        """Return the command to undo the last ``num_bad`` steps and the earlier steps that may have caused them."""
         health, first_bad = progress.health, progress.step - num_bad + 1
         step = health.last_good(first_bad, self.every)
         skip = health.batches_to_skip(step, num_bad)
@@ -72,7 +72,8 @@ class RollBackOnSpike:
 class ProtectRollBackTarget:
     """Has ``store`` protect the checkpoint that a roll-back of the last ``most_bad`` steps would need.
 
-    Otherwise the newest checkpoints may all be of these steps, or of the step at which the run was interrupted.
+    Otherwise the newest checkpoints may all be of these steps, or of the step at which the run was interrupted. The
+    checkpoint that is best by early stopping is protected too.
     """
 
     def __init__(self, most_bad: int, every: int, store: StateStore) -> None:
@@ -82,4 +83,6 @@ class ProtectRollBackTarget:
 
     def __call__(self, event: CheckpointStarted) -> None:
         """Answer ``event``: older checkpoints are deleted once the save is durable."""
-        self._store.spare(RollBackFloor(event.progress.step - self._most_bad, self._every))
+        patience = event.progress.patience
+        best = None if patience is None else patience.best_step
+        self._store.spare(RollBackFloor(event.progress.step - self._most_bad, self._every, best))

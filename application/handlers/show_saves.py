@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunFailed, RunStarted
+from holdfast.domain.phase import saving_phase
 
 if TYPE_CHECKING:
     from holdfast.domain.events import Event
@@ -26,7 +27,7 @@ class ShowSaves:
         """Answer ``event``; periodic saves are not shown, as training does not wait for them."""
         match event:
             case CheckpointStarted(progress, reason) if reason != SaveReason.PERIODIC:
-                self._show(f"saving checkpoint-{progress.step}")
+                self._show(saving_phase(progress.step))
             case CheckpointSaved(_, _, reason) if reason in (SaveReason.FINAL, SaveReason.PREEMPT):
                 self._show(self._afterwards)
             case _:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.domain.events import Event
-    from holdfast.domain.fault_tolerance.goodput import Ledger
+    from holdfast.domain.fault_tolerance.goodput import TimeAccount
 
 _WENT_INTO = {
     RunStarted: TimeCategory.START_UP,
@@ -51,7 +51,7 @@ class TrackGoodput:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: TimeAccount,
         write: Callable[[TimeSample], object],
         *,
         began: float,

@@ -101,7 +101,7 @@ class Watchdog:
             self.close()
 
     def close(self) -> None:
-        """Stop watching; twice is harmless."""
+        """Stop watching; a second call has no effect."""
         self._stopped.set()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -160,7 +160,7 @@ class Watchdog:
             self._everyone = self._heartbeats.all()
 
     def _peers(self) -> tuple[Sequence[Heartbeat], Sequence[Heartbeat]]:
-        """Return the other ranks that send heartbeats, and those that do not; read only once there is a reason to."""
+        """Return the other ranks that send heartbeats, and the ranks that do not; called only when it is needed."""
         if self._waited < self._patience.min_seconds / 2:
             self._seen.clear()
             return (), ()

@@ -36,11 +36,11 @@ class MemoryGauge(Protocol):
 
 
 def try_sizes(trainable: Trainable, sizes: Sequence[int], length: int, gauge: MemoryGauge) -> Mapping[int, int]:
-    """Return the peaks in bytes of those of ``sizes`` (rising) that were tried and fitted; always that of one row.
+    """Return the peaks in bytes of the ``sizes`` (ascending) that were tried and fitted; one row is always included.
 
     Each size is tried with rows of the full length, in two parts, so that gradients exist during the second. No
     update is applied, so the state is unchanged. Peaks are extrapolated before a trial, so that memory does
-    not run out.
+    not run out. Raises ``OutOfMemory`` if the first trial does not fit.
     """
     most, held = gauge.most(), gauge.held()
     peaks, failed = dict[int, int](), set[int]()
@@ -54,7 +54,7 @@ def try_sizes(trainable: Trainable, sizes: Sequence[int], length: int, gauge: Me
             failed.add(rows)
             continue
         peaks[rows] = gauge.peak()
-        # without a row there are the fp32 gradients; at least half of a peak counts as the row's
+        # without a row the fp32 gradients remain; at least half of a peak counts as memory of the row
         peaks.setdefault(0, min(held + _FP32 * trainable.hardware.num_parameters, (held + peaks[rows]) // 2))
     return {rows: peak for rows, peak in peaks.items() if rows and (peak <= most or rows == sizes[0])}
 

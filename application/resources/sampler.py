@@ -33,14 +33,14 @@ class ResourceSampler:
         self._thread.start()
 
     def latest(self) -> ResourceSample | None:
-        """Return the newest sample, None before the first one."""
+        """Return the newest sample, None before the first one; raises the error of the probe once."""
         if (error := self._error) is not None:  # cleared only if seen, as the thread may set it at any time
             self._error = None
             raise error
         return self._latest
 
     def close(self) -> None:
-        """End the thread; twice is harmless, and a probe that hangs is not waited for."""
+        """End the thread without waiting for a probe that hangs; a second call has no effect."""
         self._ended.set()
         if self._thread is None:
             self._probe.close()

@@ -17,6 +17,7 @@ from holdfast.domain.commands import (
     RollBack,
     SaveCheckpoint,
     SplitBatch,
+    StopEarly,
     StopRun,
 )
 from holdfast.domain.errors import TrainingError
@@ -32,6 +33,7 @@ from holdfast.domain.events import (
     RolledBack,
     RunStalled,
     StopRequested,
+    TextGenerated,
 )
 from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.progress import Progress
@@ -41,9 +43,11 @@ if TYPE_CHECKING:
     from holdfast.application.data.feed import Feed
     from holdfast.application.inbox import Inbox
     from holdfast.application.training.evaluator import Evaluator
+    from holdfast.application.training.sample_prompts import PromptSampler
     from holdfast.application.training.step_engine import StepEngine
     from holdfast.domain.commands import Command
     from holdfast.domain.events import Event
+    from holdfast.domain.training.early_stopping import EarlyStopping
     from holdfast.ports.event_bus import EventBus
     from holdfast.ports.process_group import ProcessGroup
 
@@ -77,6 +81,7 @@ class LoopParts:
     feed: Feed
     engine: StepEngine
     evaluator: Evaluator
+    sampler: PromptSampler
     checkpoints: Checkpointer
     bus: EventBus
     inbox: Inbox
@@ -87,14 +92,17 @@ class LoopParts:
 class CommandExecutor:
     """Executes each command between steps, on every rank in the same order, and publishes its result.
 
-    The error of a command propagates, and ends the run.
+    The error of a command propagates, and ends the run. ``early_stopping`` is the rule that the state of patience in
+    the progress follows, None if no state is kept.
     """
 
-    def __init__(self, state: RunState, parts: LoopParts) -> None:
+    def __init__(self, state: RunState, parts: LoopParts, early_stopping: EarlyStopping | None = None) -> None:
         self._state = state
+        self._early_stopping = early_stopping
         self._feed = parts.feed
         self._engine = parts.engine
         self._evaluator = parts.evaluator
+        self._sampler = parts.sampler
         self._checkpoints = parts.checkpoints
         self._bus = parts.bus
         self._inbox = parts.inbox
@@ -146,13 +154,20 @@ class CommandExecutor:
                 self._checkpoints.drop_memory_copy()
             case RollBack():
                 self.roll_back(command)
-            case StopRun(reason, signal):
-                self._state.stopped_by = command
-                self._bus.publish(StopRequested(self._state.progress, reason, signal))
+            case StopRun() | StopEarly():
+                self._stop(command)
             case AcknowledgeArchive() | AcknowledgeMove() | ReportDamage() | ReportStall():
                 self._bus.publish(_reported(command, self._state.progress))
             case _:
                 raise TypeError(command)
+
+    def _stop(self, command: StopRun | StopEarly) -> None:
+        if isinstance(command, StopEarly):
+            if command.step != self._state.progress.step or self._state.stopped_by is not None:
+                return
+            command = StopRun(command.reason, is_early=True)
+        self._state.stopped_by = command
+        self._bus.publish(StopRequested(self._state.progress, command.reason, command.signal, command.is_early))
 
     def _split_batch(self, rows: int) -> None:
         self._engine.micro_batch = rows
@@ -174,10 +189,14 @@ class CommandExecutor:
         self._bus.publish(ResourcesAdjusted(progress, command.knob, command.before, command.after, command.reason))
 
     def _evaluate(self) -> None:
-        evaluation = self._evaluator.run(should_stop=lambda: self._inbox.stop_requested)
-        if evaluation is not None:
-            self._state.measurement = Measurement(self._state.progress.step, evaluation.loss)
-            self._bus.publish(EvaluationCompleted(self._state.progress, evaluation))
+        if self._evaluator.has_documents:
+            evaluation = self._evaluator.run(should_stop=lambda: self._inbox.stop_requested)
+            if evaluation is not None:
+                self._state.measurement = Measurement(self._state.progress.step, evaluation.loss)
+                self._state.progress = self._state.progress.evaluated(evaluation.metrics, self._early_stopping)
+                self._bus.publish(EvaluationCompleted(self._state.progress, evaluation))
+        if samples := self._sampler.run(should_stop=lambda: self._inbox.stop_requested):
+            self._bus.publish(TextGenerated(self._state.progress, samples))
 
     def _save(self, command: SaveCheckpoint) -> None:
         progress, measured = self._state.progress, self._state.measurement

@@ -61,7 +61,14 @@ def fitted(
     half of the positions, then the beginning of the prompt.
     """
     ids = [int(token) for token in tokenizer.encode([prompt]).ids] or [tokenizer.end_of_text]
-    positions, wanted = trainable.num_positions, sampling.max_new_tokens
+    return fitted_ids(trainable.num_positions, ids, sampling)
+
+
+def fitted_ids(
+    positions: int | None, ids: Sequence[int], sampling: Sampling
+) -> tuple[Sequence[int], Sampling, str | None]:
+    """Return ``ids`` and ``sampling`` shortened to ``positions``, as ``fitted`` does; None is no limit."""
+    wanted = sampling.max_new_tokens
     if positions is None or len(ids) + wanted <= positions:
         return ids, sampling, None
     kept = min(len(ids), max(positions - wanted, positions // 2, 1))

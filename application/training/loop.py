@@ -32,7 +32,7 @@ _STALL_SECONDS = 1.0  # a wait that is worth a report; the first batch may take 
 
 @dataclass(frozen=True, slots=True)
 class StepQuorum:
-    """The ranks before a step: how many have a batch, how many gave up waiting for theirs because the run stops.
+    """The ranks before a step: the number with a batch, and the number that gave up waiting because the run stops.
 
     ``num_targets`` and ``num_tokens`` are the sums over the batches of all ranks.
     """
@@ -60,7 +60,7 @@ class TrainRun:
         self._inbox = parts.inbox
         self._group = parts.group
         self._state = RunState()
-        self._commands = CommandExecutor(self._state, parts)
+        self._commands = CommandExecutor(self._state, parts, plan.early_stopping)
         self._has_stepped = False
 
     @property
@@ -73,7 +73,7 @@ class TrainRun:
         return self._state.progress
 
     def run(self) -> Progress:
-        """Train until the end; return how far the run has come."""
+        """Train until the end; return the progress. Raises any error of training after ``RunFailed`` is published."""
         self._state.progress = self._checkpoints.restore_latest()
         try:
             self._feed.seek(self._progress.cursor)

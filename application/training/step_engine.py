@@ -23,7 +23,7 @@ class StepAbandoned(Exception):
 
 @final
 class StepEngine:
-    """Takes optimizer steps; ``micro_batch``, the rows that go through the model at once, changes no result.
+    """Takes optimizer steps; ``micro_batch``, the number of rows in one pass of the model, changes no result.
 
     All tokens of the batch have the same weight, in any micro-batch and on any rank: losses are summed and weighted by
     one over the number of targets of the whole batch.

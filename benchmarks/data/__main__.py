@@ -12,6 +12,7 @@ from benchmarks.data.hashing import measure_hashing
 from benchmarks.data.limits import measure_growth, measure_resume, measure_s3
 from benchmarks.data.plan import Plan
 from benchmarks.data.speed import check_equal, measure_cached, measure_raw
+from benchmarks.data.validation import measure_validation
 from benchmarks.report import main
 
 if TYPE_CHECKING:
@@ -23,26 +24,30 @@ if TYPE_CHECKING:
 _COPIES, _GROWTH = 4, (1, 4, 16)
 _TEXT = "the Python standard library and the PEPs" if (SHARED / "peps.jsonl.zst").exists() else "Python's library"
 DESCRIPTION = (
-    f"JSON Lines of {_TEXT}, one 32k byte-level BPE, rows of {LENGTH} tokens, batches of {ROWS}; median of rounds in "
-    "which each way takes its turn, each in a fresh process, and of the rounds' ratios. All processes have the "
-    "command line's settings of heap and libraries. Tokenizers are built before "
-    f"the clock starts and have met no word; 'cold' is each document once; copies are {_COPIES} times the same text, "
-    "so only the first is cold. A batch counts once input_ids, starts and row lengths are made; position ids, "
-    "document ids and loss mask are derived from these when asked for, and have rows of their own. litData's first "
-    "pass is not counted, nor is Holdfast's, and its batches keep the 16-bit ids it was given while Holdfast's are "
-    "64-bit. Batches are taken as they are made and 4 ahead, in a thread of its own: the better way counts, as no "
-    "step is taken that a thread could use. Growth is measured with a tokenizer that has met the text, in files that "
-    "grow, the smallest corpus before and after each other; shards have 4 MiB of text, so that there are hundreds. "
-    "Hashing is measured in one process for each way of reading, passes with and without it by turns. "
-    "What speaks S3 is a process of this machine that only reads, and yields to all others (nice 19); loading the "
-    "client and listing come before the clock, and it is measured on the largest corpus: the wait for the first batch "
-    "weighs more in a smaller one."
+    f"The data are JSON Lines of {_TEXT}, with one 32k byte-level BPE, rows of {LENGTH} tokens and batches of {ROWS} "
+    "rows. In each round every method runs once, in a fresh process. Each value is the median of the rounds, and "
+    "each ratio is the median of the ratios of the rounds. All processes use the command line's settings of the heap "
+    "and libraries. Tokenizers are built before the timing starts, and have not encoded any word. 'Cold' means that "
+    f"each document occurs once. 'Copies' means {_COPIES} copies of the same text, so only the first copy is cold. A "
+    "batch counts when input_ids, starts and row lengths are made. Position ids, document ids and the loss mask are "
+    "derived from these arrays on request, and have separate rows in the table. The first pass of litData is not "
+    "timed, nor is the first pass of Holdfast. The batches of litData keep the 16-bit ids of its input, and "
+    "Holdfast's ids have 64 bits. Batches are measured without prefetching, and with 4 batches prefetched in a "
+    "separate thread. The better of the two counts, because there is no training step during which a thread could "
+    "work. Growth is measured with a tokenizer that has already encoded the text, in files that grow; the smallest "
+    "corpus is measured before and after each larger corpus. Shards have 4 MiB of text, so that there are hundreds "
+    "of shards. Hashing is measured in one process for each method of reading, in passes that alternate with and "
+    "without hashing; validation and profiles are measured in the same way, on records with three more fields. The S3 "
+    "server is a process on this machine that only serves reads, and has the lowest priority "
+    "(nice 19). The client is loaded and the files are listed before the timing starts. S3 is measured on the "
+    "largest corpus, because in a smaller corpus the wait for the first batch has a larger share."
 )
 
 
 GROUPS: Mapping[str, Callable[[Plan], Sequence[Figure]]] = {
     "raw": measure_raw,
     "hashing": measure_hashing,
+    "validation": measure_validation,
     "cached": measure_cached,
     "resume": measure_resume,
     "growth": measure_growth,

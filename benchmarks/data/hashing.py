@@ -70,7 +70,7 @@ def _measured(read: Callable[[TextReader], object], reader: TextReader, *, is_ha
 
 @contextmanager
 def _unhashed() -> Iterator[None]:
-    with patch("holdfast.adapters.data_source.file_access.Tap", lambda *_: None):
+    with patch("holdfast.adapters.data_source.file_access.HashingTap", lambda *_: None):
         yield
 
 

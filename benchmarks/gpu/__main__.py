@@ -37,14 +37,16 @@ _SAME, _MFU, _TIMES = 2e-2, 0.5, 1.2
 _GOALS_OF = "1B"  # on one H200
 
 DESCRIPTION = (
-    "Llamas made from scratch with the same weights for all, in bf16, on one GPU, rows of 2048 tokens that one "
-    "document fills, batches by the GPU's memory. Each way is a process of its own, one after another: Holdfast as "
-    "`python -m application train` runs a long run with `run.deterministic=false` and no evaluation, so it compiles "
-    "the layers; a hand-written PyTorch loop with the same switches (attention, autocast, fused AdamW, the chunked "
-    "loss, compiled layers); Hugging Face Trainer at its defaults, but for bf16, Holdfast's numbers for AdamW, no "
-    "saving and rows in order. Median of 3 turns of 10 steps behind one that warms up. MFU counts six FLOPs a weight "
-    "and attention (PaLM, appendix B) against the data sheet's dense peak; memory is torch's highest allocation. The "
-    "loss of each step of the first turn is compared before a time counts: later ones drift apart by rounding."
+    "Three programs train Llamas from scratch, with the same initial weights, in bf16, on one GPU. Rows have 2048 "
+    "tokens, and one document fills a row. The batch size depends on the memory of the GPU. The programs run one "
+    "after another, each in its own process. The first program is Holdfast as `python -m application train` runs a "
+    "long run with `run.deterministic=false` and no evaluation, so it compiles the layers. The second program is a "
+    "hand-written PyTorch loop with the same options (attention, autocast, fused AdamW, the chunked loss, compiled "
+    "layers). The third program is Hugging Face Trainer with its defaults, except for bf16, Holdfast's values for "
+    "AdamW, no saving, and rows in order. Rates are medians of 3 turns of 10 steps, after one turn of warm-up. MFU "
+    "counts six FLOPs per weight and the FLOPs of attention (PaLM, appendix B), relative to the dense peak in the "
+    "data sheet. Memory is the highest allocation of torch. The losses of each step of the first turn must agree "
+    "before times are compared; in later turns rounding makes the losses drift apart."
 )
 
 

@@ -27,7 +27,7 @@ def train(answers: Answers, plan: Mapping[str, Any]) -> None:
         overrides["state_store"] = DiskStateStore(
             settings.run.directory, Retention(3), files=SlowFiles(plan["slow_seconds"])
         )
-    run = build(settings, say=lambda _: None, **overrides)
+    run = build(settings, report=lambda _: None, **overrides)
     turn = _Turn(answers, plan["a_turn"])
     run.subscribe(RunStarted, lambda _: turn.begin())
     run.subscribe(CheckpointStarted, turn.save_begins)

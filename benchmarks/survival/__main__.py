@@ -38,20 +38,21 @@ _SMALL = (
 )
 
 DESCRIPTION = (
-    "The default run on a CPU, without evaluations, on 120 pieces of the Python library. "
-    f"Each run has a quiet time, a disturbed one and another quiet one: {', '.join(map(str, _WHOLE))} steps; "
-    "rounds of a run with `resources.auto_tune=true` and one with false, the first of which changes. Except on the "
-    f"slow disk, the two take turns of {_TURN} steps, each in a process of its own that is stopped meanwhile. The "
-    "slow disk gives each reader a quarter of the bytes a second that training takes, however many read; the "
-    "stream's windows "
-    "are as small as they can be. All processes have the command line's settings of the heap. The hog is a process "
-    "that really takes memory, on a machine that is said to have 2 GiB more than the run: to 90 % of it, then to 97 %. "
-    "Nobody waits for memory there, so rows at once stay as they are, and the goal is that nothing is lost. A slow "
-    f"disk is felt once what was read ahead is used up, by a step that takes {_FELT:g} times a usual one. Rates are "
-    "over disturbed and last steps. Quiet runs save a checkpoint every 20 steps; the time outside the engine is all "
-    "that is not `StepOutcome.step_seconds`: data, handlers, commands and captures. Processes of the same run may "
-    "differ by a third from their first step on, so beside a hog each is measured by its own quiet steps; the upper "
-    f"end of an interval of {_ROUNDS} rounds is the best of them."
+    "The default run on a CPU, without evaluations, on 120 texts from the Python library. Each run has a quiet "
+    f"phase, a disturbed phase and another quiet phase, of {', '.join(map(str, _WHOLE))} steps. Each round has one "
+    "run with `resources.auto_tune=true` (managed) and one run with false, and the first of the two changes from "
+    f"round to round. Except on the slow disk, the two runs take turns of {_TURN} steps, each in its own process, "
+    "which is stopped during the turn of the other run. The slow disk gives each reader a quarter of the bytes per "
+    "second that training needs, for any number of readers, and the windows of the stream are as small as possible. "
+    "All processes use the command line's settings of the heap. The memory hog is a process that allocates real "
+    "memory. The run receives a memory limit of 2 GiB more than the run needs, and the hog fills the memory to 90 % "
+    "of the limit, then to 97 %. No process waits for memory there, so the number of rows at once does not change, "
+    "and the goal is that no speed is lost. The effect of a slow disk begins when the batches that were read ahead "
+    f"are used up: at the first step that takes {_FELT:g} times as long as a usual step. Rates are measured over the "
+    "disturbed phase and the last phase. Quiet runs save a checkpoint every 20 steps. The time outside the engine is "
+    "all time except `StepOutcome.step_seconds`: data, handlers, commands and captures. The speeds of two processes "
+    "of the same run may differ by a third from the first step on, so beside a hog the speed of each process is "
+    f"measured relative to its own quiet steps. The upper end of an interval of {_ROUNDS} rounds is the best round."
 )
 
 Pair = tuple[Record, Record]

@@ -117,7 +117,7 @@ def train(
         begin()
 
     with tempfile.TemporaryDirectory(dir=plan.folder) as folder:
-        run = build(load_settings([], _overrides(folder, plan, *more), {}).settings, say=lambda _: None, **parts)
+        run = build(load_settings([], _overrides(folder, plan, *more), {}).settings, report=lambda _: None, **parts)
         run.subscribe(RunStarted, begin)
         run.subscribe(StepCompleted, note)
         run.subscribe(ResourcesAdjusted, record.adjusted.append)

@@ -47,15 +47,17 @@ _QUICK = _Scale(pairs=2, vocabulary=512, length=64, rows=2, width=192, layers=1)
 _LOSS = {"vocabulary": 128_000, "width": 256, "tokens": 4096}
 
 DESCRIPTION = (
-    f"A Llama of width {_WHOLE.width} with {_WHOLE.layers} layers and {_WHOLE.vocabulary} ids, made from scratch with "
-    f"the same weights for all, on batches of {_WHOLE.rows} rows of {_WHOLE.length} tokens, on a CPU in the precision "
-    "that Holdfast chooses there. Each way is a process of its own, stopped while others take their step: Holdfast as "
-    "`python -m application train` runs it with its default handlers and monitors, but no evaluation; a hand-written "
-    "PyTorch loop with the same switches (autocast, fused AdamW, the chunked loss, what the process sets for its "
-    "libraries); Hugging Face Trainer at its defaults, but for bf16, Holdfast's numbers for AdamW, no saving and rows "
-    "in order. A document fills a row exactly, so that no way packs or pads. On documents, the files of Python's "
-    "library, Trainer cuts each to a row's length and pads it to the longest of its batch, and Holdfast packs them. "
-    "The memory is that of one forward and backward of a model of one layer, in fp32."
+    f"Three programs train a Llama of width {_WHOLE.width} with {_WHOLE.layers} layers and {_WHOLE.vocabulary} ids "
+    f"from scratch, with the same initial weights, on batches of {_WHOLE.rows} rows of {_WHOLE.length} tokens, on a "
+    "CPU, in the precision that Holdfast chooses there. Each program runs in its own process, which is stopped "
+    "during the steps of the others. The first program is Holdfast as `python -m application train` runs it, with "
+    "its default handlers and monitors, but no evaluation. The second program is a hand-written PyTorch loop with "
+    "the same options (autocast, fused AdamW, the chunked loss, the settings of the process for its libraries). The "
+    "third program is Hugging Face Trainer with its defaults, except for bf16, Holdfast's values for AdamW, no "
+    "saving, and rows in order. Each document fills a row exactly, so no program packs or pads. In the measurement "
+    "on documents, which are the files of Python's library, Trainer cuts each document to the length of a row and "
+    "pads it to the longest document of its batch, and Holdfast packs the documents. The memory is that of one "
+    "forward and one backward pass of a model of one layer, in fp32."
 )
 
 

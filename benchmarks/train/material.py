@@ -61,7 +61,9 @@ def prepare(folder: Path, *, vocabulary: int, length: int, rows: int) -> Materia
         f"tokenizer.max_bytes={4 << 20}",
     ]
     settings = load_settings([], overrides, {}).settings
-    container = assemble(settings, folder / "run", {}, say=lambda _: None, decide=lambda _name, value, _reason: value)
+    container = assemble(
+        settings, folder / "run", {}, report=lambda _: None, keep_choice=lambda _name, value, _reason: value
+    )
     tokenizer, source = container.tokenizer(), container.data_source()
     tokenizer.write(folder)
     taken: list[NDArray[np.int64]] = []

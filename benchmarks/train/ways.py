@@ -42,7 +42,7 @@ class _Loss:
 
 def train_holdfast(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     """Train as the command line does; the clock stops behind the run's own handlers and monitors."""
-    run = build(settings, say=lambda _: None)
+    run = build(settings, report=lambda _: None)
     turns = _turns(plan)
     run.subscribe(RunStarted, lambda _: turns.begin())
     run.subscribe(StepCompleted, lambda event: turns.step_ends(_Loss(event.outcome), event.outcome.num_tokens))
@@ -63,7 +63,12 @@ def train_bare(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     turns = _turns(plan)
     with ExitStack() as stack:
         compile_model(
-            container.model(), settings, chosen, stack, decide=lambda _name, value, _reason: value, say=lambda _: None
+            container.model(),
+            settings,
+            chosen,
+            stack,
+            keep_choice=lambda _name, value, _reason: value,
+            report=lambda _: None,
         )
         turns.begin()
         for batch in batches:
@@ -105,7 +110,7 @@ def _documents(container: Container, settings: TrainSettings, count: int) -> tup
 
 def _container(settings: TrainSettings) -> Container:
     return assemble(
-        settings, settings.run.directory, {}, say=lambda _: None, decide=lambda _name, value, _reason: value
+        settings, settings.run.directory, {}, report=lambda _: None, keep_choice=lambda _name, value, _reason: value
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_command(
     commands: Commands, name: str, summary: str, text: str, action: Callable[[argparse.Namespace], int]
 ) -> argparse.ArgumentParser:
-    """Add the command ``name``, which ``action`` does; return its parser."""
+    """Add the command ``name``, which calls ``action``; return its parser."""
     parser = commands.add_parser(
         name,
         help=summary,
@@ -46,7 +46,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def takes_settings(parser: argparse.ArgumentParser) -> bool:
-    """Return whether ``add_settings`` was called for a command."""
+    """Return whether ``add_settings`` was called for the parser of a command."""
     return parser.get_default("takes_settings") is True
 
 
@@ -66,6 +66,13 @@ def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     choice.add_argument("--best", action="store_true", help="use the checkpoint with the lowest evaluation loss")
 
 
+def add_output(parser: argparse.ArgumentParser, *, shown: str) -> None:
+    """Add the options for programs to a command's arguments; ``shown`` are the things that ``--quiet`` leaves out."""
+    text = "print one JSON object at the end, and nothing else on standard output"
+    parser.add_argument("--json", action="store_true", help=text)
+    parser.add_argument("--quiet", action="store_true", help=f"print problems only: no {shown}")
+
+
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """Add the options that trust code which a run's settings name."""
     text = "allow code that the run's settings name, as model.trust_remote_code=PATH or optimizer.kind=NAME; repeatable"
@@ -74,8 +81,21 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, action="append", default=[], metavar="FILE", help=text)
 
 
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the sampling of tokens."""
+    parser.add_argument("--max-new-tokens", type=whole(1), default=128, metavar="N", help="default: 128")
+    text = "0 always takes the most likely token; default: 0.8"
+    parser.add_argument("--temperature", type=_temperature, default=0.8, metavar="T", help=text)
+    text = "sample from the K most likely tokens, 0 from all; default: 50"
+    parser.add_argument("--top-k", type=whole(0), default=50, metavar="K", help=text)
+    text = "sample from the fewest likely tokens whose probabilities add up to P; default: 1, from all"
+    parser.add_argument("--top-p", type=_share, default=1.0, metavar="P", help=text)
+    text = "seed of the sampling: another seed gives another text; default: 0"
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="S", help=text)
+
+
 def choice_of(options: argparse.Namespace) -> Choice:
-    """Return the choice of a checkpoint that ``add_checkpoint`` let a user make."""
+    """Return the choice of a checkpoint by the options of ``add_checkpoint``."""
     from holdfast.bootstrap.operations.named_checkpoint import Choice
 
     return Choice(options.step, options.best)
@@ -85,7 +105,7 @@ def whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:
     """Return a parser of whole numbers from ``smallest`` to ``largest``; others raise ``ValueError``."""
 
     def parse(text: str) -> int:
-        """Return ``text`` as an integer within the bounds."""
+        """Return ``text`` as an integer within the bounds; raises ``ValueError`` for other text."""
         number = int(text)
         if not smallest <= number <= largest:
             raise ValueError
@@ -93,3 +113,23 @@ def whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:
 
     parse.__name__ = f"whole number from {smallest} to {largest}"  # argparse prints it
     return parse
+
+
+def _temperature(text: str) -> float:
+    number = float(text)
+    if not 0.0 <= number < float("inf"):
+        raise ValueError
+    return number
+
+
+_temperature.__name__ = "temperature"  # argparse prints it
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number <= 1.0:
+        raise ValueError
+    return number
+
+
+_share.__name__ = "share above 0, at most 1"  # argparse prints it

@@ -13,22 +13,23 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
 
 
-def apply_start_options(options: argparse.Namespace, settings: TrainSettings, say: Callable[[str], object]) -> None:
+def apply_start_options(options: argparse.Namespace, settings: TrainSettings, report: Callable[[str], object]) -> None:
     """Set the old run aside for ``--fresh``, and return to an earlier step for ``--from-step``."""
     if options.fresh:
         from holdfast.bootstrap.wiring.state_stores import refuse_old_copies  # a supervisor stays small
 
         refuse_old_copies(settings)
         if (target := set_aside(settings.run.directory)) is not None:
-            say(f"the old run is in {target}")
+            report(f"the old run is in {target}")
     if options.from_step is not None:
         from holdfast.bootstrap.operations.return_to_step import return_to
 
-        return_to(options.from_step, settings, say)
+        return_to(options.from_step, settings, report)
 
 
 def resume_arguments(options: argparse.Namespace) -> list[str]:
     """Return the arguments of ``train`` that continue what these ``options`` began."""
     files = [argument for path in options.config for argument in ("--config", str(path))]
     accepted = ["--accept-changed-data"] if vars(options).get("accept_changed_data") else []
-    return ["train", *files, *accepted, *options.settings]
+    output = [f"--{name}" for name in ("json", "quiet") if vars(options).get(name)]
+    return ["train", *files, *accepted, *output, *options.settings]

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 _HELP = """\
 Destroys the wrapped data keys of encrypted checkpoints in the run folder, its quarantine and its archive, so that they
 can never be read again, and deletes the rest; each erasure is a line of audit.jsonl. Without STEP it erases all but the
-newest and the pinned checkpoints. The run must not be training. If HOLDFAST_STATE_STORE__ROLES is set, it must include
-delete.
+newest and the pinned checkpoints, and the records of single documents: rejected.jsonl, and the ledger of kind sqlite.
+The run must not be training. If HOLDFAST_STATE_STORE__ROLES is set, it must include delete.
 
 For an encrypted token cache (the folder of data.cache.dir, or that of one dataset in it) it destroys the keys of all
-shards, and leaves a record in .erased/ there. No process may be using the cache. A later run tokenizes again.
+shards and deletes the records of their versions; a record in .erased/ remains. No process may be using the cache. A
+later run tokenizes again.
 
 examples:
   %(prog)s runs/default              # lists what would be erased

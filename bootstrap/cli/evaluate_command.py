@@ -1,29 +1,36 @@
-"""The command ``evaluate``: measures a trained model on held-out documents or on other data."""
+"""The command ``evaluate``: measures a trained model on held-out documents, on other data or by benchmark suites."""
 
 from __future__ import annotations
 
+import argparse
+import json
+import math
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, choice_of
+from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_output, add_trust, choice_of, whole
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Sequence
 
     from holdfast.bootstrap.cli.arguments import Commands
+    from holdfast.bootstrap.operations.other_data import OtherData
+    from holdfast.domain.training.step_outcome import Evaluation
 
 _HELP = """\
 Uses the newest valid checkpoint unless --step, --best or the folder of a checkpoint selects another.
-Measures on the documents that the run held out, exactly as the run itself does, or on all documents of other data:
---data names files, and settings of data name any other source. Row length, transforms and data.text_field are then
-those of the run unless they are set. At most evaluation.max_tokens tokens are measured.
+Measures on the documents that the run held out and on the sets of evaluation.sets, exactly as the run itself does, or
+on all documents of other data: --data names files, and settings of data name any other source. Row length, transforms
+and data.text_field are then those of the run unless they are set. At most evaluation.max_tokens tokens are measured.
+With --suite, tasks of lm-evaluation-harness are evaluated instead, with the settings evaluation.harness of the run.
 
 examples:
   %(prog)s runs/default
-  %(prog)s runs/default --step 300
+  %(prog)s runs/default --step 300 --json
   %(prog)s runs/default --best --data test.jsonl data.text_field=body evaluation.max_tokens=1000000
   %(prog)s runs/default data.kind=huggingface data.path=roneneldan/TinyStories data.split=validation
+  %(prog)s runs/default --suite arc_easy --suite piqa evaluation.harness.limit=200
 """
 
 
@@ -34,30 +41,98 @@ def add_evaluate(commands: Commands) -> None:
     add_trust(parser)
     text = "a file, folder or pattern to measure on instead of the held-out documents; may be repeated"
     parser.add_argument("--data", action="append", default=[], metavar="PATH", help=text)
+    text = 'a task or group of lm-evaluation-harness (pip install "holdfast-lm[eval]"); may be repeated'
+    parser.add_argument("--suite", action="append", default=[], metavar="NAME", help=text)
+    add_output(parser, shown="progress and no result")
+    parser.add_argument("--parent", type=whole(1), help=argparse.SUPPRESS)
     text = "a setting of data or evaluation, such as data.text_field=body"
     parser.add_argument("settings", nargs="*", metavar="key.path=value", help=text)
 
 
 def evaluate(options: argparse.Namespace) -> int:
-    """Print a trained model's loss on its held-out documents, or on other data; return the exit code."""
+    """Print a trained model's loss on its held-out documents or on other data, or its results in suites.
+
+    Returns the exit code.
+    """
     from holdfast.bootstrap.operations.other_data import OtherData
-    from holdfast.bootstrap.operations.trained_model import open_trained
-    from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.launcher_watch import end_with_parent
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
-    from holdfast.bootstrap.wiring.screen import phases_shown
 
+    if options.parent is not None:
+        end_with_parent(options.parent)
     configure_logging()
     set_library_defaults()
-    data, trusted = OtherData(options.data, options.settings), stated_trust(options)
-    with phases_shown() as show:
-        trained = open_trained(options.run, choice=choice_of(options), trusted=trusted, show=show, data=data)
+    data = OtherData(options.data, options.settings)
+    return _evaluate_suites(options, data) if options.suite else _measure(options, data)
+
+
+def _measure(options: argparse.Namespace, data: OtherData) -> int:
+    from holdfast.bootstrap.operations.trained_model import open_trained
+    from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.wiring.screen import phases_shown
+
+    with phases_shown(is_quiet=options.quiet) as show:
+        trained = open_trained(
+            options.run, choice=choice_of(options), trusted=stated_trust(options), show=show, data=data
+        )
         evaluation = trained.evaluate()
-    print(
-        f"{trained.location} · {evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
-        f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
-    )
+    if options.json:
+        parts = {name: _figures(part) for name, part in evaluation.parts.items()}
+        found = {"checkpoint": trained.location, **_figures(evaluation), "parts": parts}
+        print(json.dumps({**found, "is_cut": data.is_named and trained.is_cut}, indent=1, allow_nan=False))
+    if options.json or options.quiet:
+        return ExitCode.FINISHED
+    print("\n".join([f"{trained.location} · {_sentence(evaluation)}", *_parts(evaluation)]))
     if data.is_named and trained.is_cut:
         text = "these are the first tokens of the data, not all: evaluation.max_tokens=N measures more"
         print(text, file=sys.stderr)
+    return ExitCode.FINISHED
+
+
+def _sentence(evaluation: Evaluation) -> str:
+    return (
+        f"{evaluation.bits_per_byte:.4f} bits per byte · {evaluation.loss:.4f} nats/token · "
+        f"{evaluation.num_targets:,} tokens, {evaluation.num_bytes:,} bytes"
+    )
+
+
+def _parts(evaluation: Evaluation) -> Sequence[str]:
+    from holdfast.bootstrap.process.text_table import table
+
+    if not evaluation.parts:
+        return []
+    rows = [
+        (name, f"{part.bits_per_byte:.4f}", f"{part.loss:.4f}", f"{part.num_targets:,}", f"{part.num_bytes:,}")
+        for name, part in evaluation.parts.items()
+    ]
+    return table("<>>>>", [("part", "bits per byte", "nats/token", "tokens", "bytes"), *rows])
+
+
+def _figures(evaluation: Evaluation) -> dict[str, float | None]:
+    figures = {"loss": evaluation.loss, "bits_per_byte": evaluation.bits_per_byte}
+    finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    return {**finite, "tokens": evaluation.num_targets, "bytes": evaluation.num_bytes}
+
+
+def _evaluate_suites(options: argparse.Namespace, changes: OtherData) -> int:
+    from holdfast.bootstrap.operations.evaluate_suites import evaluate_suites
+    from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.text_table import table
+    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.domain.errors import ConfigurationError
+
+    if changes.is_named:
+        msg = "a suite has data of its own: leave out --data and the settings of data, or leave out --suite"
+        raise ConfigurationError(msg)
+    choice, trusted = choice_of(options), stated_trust(options)
+    with phases_shown(is_quiet=options.quiet) as show:
+        report = evaluate_suites(options.run, options.suite, choice=choice, trusted=trusted, changes=changes, show=show)
+    if options.json:
+        found = {"checkpoint": report.location, "harness": report.version, "results": report.results}
+        print(json.dumps(found))
+    if options.json or options.quiet:
+        return ExitCode.FINISHED
+    rows = [(task, name, f"{value:.4f}") for task, figures in report.results.items() for name, value in figures.items()]
+    print("\n".join([report.location, *table("<<>", [("task", "metric", "value"), *rows])]))
     return ExitCode.FINISHED

@@ -24,11 +24,11 @@ example:
 
 def add_explain(commands: Commands) -> None:
     """Add ``explain`` to ``commands``."""
-    add_run(add_command(commands, "explain", "report how a run stands, why it ended and what to try", _HELP, explain))
+    add_run(add_command(commands, "explain", "report the state of a run, why it ended and what to try", _HELP, explain))
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Print how a run stands, why it ended and what to try; return the exit code."""
+    """Print the state of a run, why it ended and what to try; return the exit code."""
     from holdfast.bootstrap.operations.explain import explain as report
 
     print(report(options.run))

@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, choice_of, whole
+from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_sampling, add_trust, choice_of
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -32,13 +32,7 @@ def add_generate(commands: Commands) -> None:
     add_checkpoint(parser)
     add_trust(parser)
     parser.add_argument("--prompt", default="", help="text to continue; without it the model starts a document")
-    parser.add_argument("--max-new-tokens", type=whole(1), default=128, metavar="N", help="default: 128")
-    text = "0 always takes the most likely token; default: 0.8"
-    parser.add_argument("--temperature", type=_temperature, default=0.8, metavar="T", help=text)
-    text = "sample from the K most likely tokens, 0 from all; default: 50"
-    parser.add_argument("--top-k", type=whole(0), default=50, metavar="K", help=text)
-    text = "seed of the sampling: another seed gives another text; default: 0"
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="S", help=text)
+    add_sampling(parser)
 
 
 def generate(options: argparse.Namespace) -> int:
@@ -54,7 +48,7 @@ def generate(options: argparse.Namespace) -> int:
 
     configure_logging()
     set_library_defaults()
-    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, seed=options.seed)
+    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, options.top_p, options.seed)
     choice = choice_of(options)
     with phases_shown() as show:
         trained = open_trained(options.run, choice=choice, trusted=stated_trust(options), show=show)
@@ -62,13 +56,3 @@ def generate(options: argparse.Namespace) -> int:
     trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
     print()
     return ExitCode.FINISHED
-
-
-def _temperature(text: str) -> float:
-    number = float(text)
-    if not 0.0 <= number < float("inf"):
-        raise ValueError
-    return number
-
-
-_temperature.__name__ = "temperature"  # argparse prints it

@@ -51,11 +51,13 @@ def inspect(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.inspect_run import inspect as look_into
     from holdfast.bootstrap.operations.named_checkpoint import folder_of
     from holdfast.bootstrap.operations.trust import note_trust
+    from holdfast.bootstrap.wiring.screen import phases_shown
     from holdfast.bootstrap.wiring.state_stores import archived_steps
 
     path = folder_of(options.path, choice_of(options))
     copies = archived_steps(options.path) if options.archive else None
-    text, is_sound = look_into(path, hashing=not options.quick, as_json=options.json, copies=copies)
+    with phases_shown() as show:
+        text, is_sound = look_into(path, hashing=not options.quick, as_json=options.json, copies=copies, show=show)
     print(text)
     if not options.json and (note := note_trust(options.path)) is not None:
         print(note)

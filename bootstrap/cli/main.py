@@ -13,7 +13,9 @@ from typing_extensions import override
 
 from holdfast.bootstrap.cli.arguments import takes_settings
 from holdfast.bootstrap.cli.audit_command import add_audit
+from holdfast.bootstrap.cli.chat_command import add_chat
 from holdfast.bootstrap.cli.config_command import add_config
+from holdfast.bootstrap.cli.data_command import add_data
 from holdfast.bootstrap.cli.drill_command import add_drill
 from holdfast.bootstrap.cli.erase_command import add_erase
 from holdfast.bootstrap.cli.evaluate_command import add_evaluate
@@ -23,8 +25,12 @@ from holdfast.bootstrap.cli.generate_command import add_generate
 from holdfast.bootstrap.cli.inspect_command import add_inspect
 from holdfast.bootstrap.cli.pin_command import add_pin
 from holdfast.bootstrap.cli.prepare_command import add_prepare
+from holdfast.bootstrap.cli.report_command import add_report
+from holdfast.bootstrap.cli.runs_command import add_runs
+from holdfast.bootstrap.cli.samples_command import add_samples
 from holdfast.bootstrap.cli.train_command import add_train
 from holdfast.bootstrap.cli.verify_resume_command import add_verify_resume
+from holdfast.bootstrap.cli.watch_command import add_watch
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, end_with, guarded
 from holdfast.bootstrap.process.program import called_as
 from holdfast.configs.option_form import as_settings, hint_for
@@ -36,11 +42,17 @@ if TYPE_CHECKING:
 _COMMANDS = (
     add_train,
     add_prepare,
+    add_data,
     add_config,
     add_generate,
+    add_chat,
     add_evaluate,
     add_export,
     add_inspect,
+    add_runs,
+    add_report,
+    add_watch,
+    add_samples,
     add_explain,
     add_pin,
     add_erase,
@@ -74,7 +86,7 @@ def run() -> NoReturn:
 
 
 def _prepare_streams() -> None:
-    """Let no stream that is closed, or that cannot write every letter of a model's text, end a command."""
+    """Prevent that a closed stream, or one that cannot encode every character, ends a command."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if vars(sys)[name] is None:  # in this order, so that no file of the run gets the number of the stream
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  as long as the process

@@ -2,91 +2,198 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shlex
 import time
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
-from holdfast.bootstrap.operations.trust import asked_trust
+from holdfast.bootstrap.process.aligned_lines import aligned
 from holdfast.bootstrap.process.printing import fitting, short
 from holdfast.bootstrap.process.program import called_as
+from holdfast.bootstrap.wiring.asked_trust import asked_trust
 from holdfast.bootstrap.wiring.goodput_accounting import sentence_of
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.domain.counting import counted
-from holdfast.domain.events import EvaluationCompleted, RunStarted
+from holdfast.domain.events import EvaluationCompleted, RunFinished, RunStarted, StepCompleted
 from holdfast.domain.training.text_generation import Sampling
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
     from holdfast.bootstrap.run import Run
     from holdfast.domain.training.progress import Progress
 
 
 @final
 class Report:
-    """Gathers what a person wants to know at the end of a run."""
+    """Collects the figures for the summary at the end of a run.
 
-    def __init__(self, run: Run) -> None:
+    If ``is_quiet``, nothing but JSON is printed, and no phase is shown. ``written`` is the report of the run, None
+    without one.
+    """
+
+    def __init__(self, run: Run, *, is_quiet: bool = False) -> None:
         self._run = run
+        self._is_quiet = is_quiet
         self._began = time.monotonic()
-        self._first_step = 0
+        self._first: Progress | None = None
+        self._training = 0.0
+        self._seconds = 0.0
+        self._step: StepCompleted | None = None
         self._evaluation: EvaluationCompleted | None = None
+        self.written: Path | None = None
         run.subscribe(RunStarted, self._on_start)
+        run.subscribe(StepCompleted, self._on_step)
         run.subscribe(EvaluationCompleted, self._on_evaluation)
+        run.subscribe(RunFinished, self._on_end)
 
     def _on_start(self, event: RunStarted) -> None:
-        self._first_step = event.progress.step
+        self._first, self._training = event.progress, time.monotonic()
+
+    def _on_step(self, event: StepCompleted) -> None:
+        self._step = event  # its loss is read at the end only: a GPU would be waited for
 
     def _on_evaluation(self, event: EvaluationCompleted) -> None:
         self._evaluation = event
 
+    def _on_end(self, _: RunFinished) -> None:
+        self._seconds = time.monotonic() - self._training
+
     def show(self, progress: Progress) -> None:
-        """Print how the run ended, a sample, and what to try next."""
-        folder = self._run.directory
-        if progress.step == self._first_step and self._run.stopped_by is None:
-            print(f"{folder} is finished at step {progress.step}: nothing was left to train")
-            print(
-                fitting("another one: add --fresh or run.name=NAME; more of it: a larger run.budget.steps or .tokens")
-            )
-        else:
-            minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
-            spent = f"{progress.tokens:,} tokens, {minutes}:{seconds:02d} in all"
-            print(fitting(f"{self._ending(progress)}, {spent}"))
-            if (goodput := self._run.goodput).starts:  # which the first rank alone knows
-                print(fitting(sentence_of(goodput)))
-        if self._evaluation is not None:
-            figures = self._evaluation.evaluation
-            print(f"held-out: {figures.bits_per_byte:.3f} bits per byte, {figures.loss:.3f} nats/token")
-        chosen = self._run.settings.sample
-        sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
+        """Print a sample, the end of the run and its figures, and the commands to try next."""
+        if self._is_quiet:
+            return
         notes: list[str] = []
-        with phases_shown() as show:
-            show("writing a sample")
-            sample = self._run.sample(chosen.prompt, sampling, note=notes.append)
+        sample = self._sample(notes)
         print("".join(f"{fitting(note)}\n" for note in notes), end="")
         print(f"\nsample:\n{_indented(sample)}\n")
-        if (checkpoint := self._run.newest_checkpoint()) is not None:
+        rows = [*self._rows(progress), *self._next_rows()]
+        print(aligned(rows, whole=("try next",)))
+
+    def print_json(self, progress: Progress) -> None:
+        """Print the summary as one JSON object."""
+        figures = self._figures(progress)
+        if self._run.stopped_by is None or self._run.stopped_by.signal is None:
+            figures |= {"sample": self._sample([]), "try_next": self._next_commands()}
+        print(json.dumps(figures, indent=1))
+
+    def _sample(self, notes: list[str]) -> str:
+        chosen = self._run.settings.sample
+        sampling = Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k)
+        with phases_shown(is_quiet=self._is_quiet) as show:
+            show("writing a sample")
+            return self._run.sample(chosen.prompt, sampling, note=notes.append)
+
+    def _rows(self, progress: Progress) -> Sequence[tuple[str, str]]:
+        """Return the figures for a person, with a key for each."""
+        found = self._figures(progress)
+        rows = [("run", short(found["run"])), ("end", found["end"])]
+        if self._has_trained(progress):
+            rows += [("steps", f"{progress.step:,}")] if self._run.stopped_by is not None else []
+            rows += [("tokens", f"{progress.tokens:,}")]
+            rows += [("loss", f"{found['loss']:.3f} nats/token")] if isinstance(found["loss"], float) else []
+        if self._evaluation is not None:
+            loss, bits = self._evaluation.evaluation.loss, self._evaluation.evaluation.bits_per_byte
+            rows.append(("evaluation", f"{bits:.3f} bits per byte, {loss:.3f} nats/token"))
+        if self._has_trained(progress):
+            minutes, seconds = divmod(int(found["seconds"]), 60)
+            rows += [("speed", f"{found['tokens_per_second']:,.0f} tokens/s")] if found["tokens_per_second"] else []
+            rows += [("time", f"{minutes}:{seconds:02d}")]
+            if (goodput := self._run.goodput).starts:  # which the first rank alone knows
+                rows.append(("goodput", sentence_of(goodput).removeprefix("goodput: ")))
+        if (best := found["best"]) is not None:
+            where = short(best["checkpoint"]) if best["checkpoint"] else "without a checkpoint"
+            rows.append(("best", f"{where}  ({best['metric']} {best['value']:.4f} at step {best['step']:,})"))
+        if found["checkpoint"] is not None:
             reader = "transformers" if self._run.settings.model.lora is None else "PEFT"
-            print(fitting(f"checkpoint: {short(checkpoint)}  (for {reader})"))
-        self._propose(chosen.prompt)
+            rows.append(("checkpoint", f"{short(found['checkpoint'])}  (for {reader})"))
+        if self.written is not None:
+            rows.append(("report", short(str(self.written))))
+        return rows
 
-    def _propose(self, prompt: str) -> None:
-        """Print the commands to try next, with what a person has to say again of what this run trusts."""
-        folder = str(self._run.directory)
-        trust = [word for asked in asked_trust(self._run.settings).items() for word in ("--trust", "=".join(asked))]
-        text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt]
-        print(f"try next:   {shlex.join([*called_as(), 'generate', folder, *text, *trust])}")
-        data = self._run.settings.data
-        if data.holdout or data.folds is not None:  # else there is nothing to evaluate on
-            print(f"            {shlex.join([*called_as(), 'evaluate', folder, *trust])}")
+    def _figures(self, progress: Progress) -> dict[str, Any]:
+        """Return the figures for programs, under the names of the metrics."""
+        goodput, first, stop = self._run.goodput, self._first, self._run.stopped_by
+        taken = progress.tokens - (first.tokens if first else 0)
+        loss = self._step.outcome.loss if self._step is not None else None
+        evaluated = {} if self._evaluation is None else self._evaluation.evaluation.metrics
+        return {
+            "run": str(self._run.directory),
+            "state": self._state,
+            "end": self._ending(progress),
+            "reason": None if stop is None else stop.reason,
+            "step": progress.step,
+            "steps_taken": progress.step - (first.step if first else 0),
+            "tokens": progress.tokens,
+            "loss": _plain(loss),
+            "eval_loss": None,
+            "eval_bits_per_byte": None,
+            **{name: _plain(value) for name, value in evaluated.items()},
+            "seconds": round(time.monotonic() - self._began, 3),
+            "tokens_per_second": round(taken / self._seconds, 1) if taken and self._seconds else None,
+            "goodput": round(goodput.share, 4) if goodput.starts else None,
+            "best": self._run.best_checkpoint(progress),
+            "checkpoint": self._run.newest_checkpoint(),
+            "report": None if self.written is None else str(self.written),
+        }
 
-    def _ending(self, progress: Progress) -> str:
-        """Return whether the budget was spent, or what ended the run before that."""
+    def _has_trained(self, progress: Progress) -> bool:
+        return self._first is None or progress.step > self._first.step
+
+    @property
+    def _state(self) -> str:
         stop = self._run.stopped_by
         if stop is None:
-            return f"finished {counted(progress.step, 'step')}"
+            return "finished"
+        return "stopped early" if stop.is_early else "stopped"
+
+    def _ending(self, progress: Progress) -> str:
+        """Return a phrase for the end of the run: the budget was spent, or the reason of an earlier stop."""
+        stop, patience = self._run.stopped_by, progress.patience
+        if stop is None:
+            if self._has_trained(progress):
+                return f"finished {counted(progress.step, 'step')}"
+            return (
+                f"the run is finished at step {progress.step}: nothing was left to train; another one: add --fresh or "
+                "run.name=NAME; more of it: a larger run.budget.steps or .tokens"
+            )
         budget = self._run.settings.run.budget.steps
         whole = f" of {budget:,}" if budget is not None else ""
-        return f"stopped after step {progress.step:,}{whole} ({stop.reason})"
+        if not stop.is_early or patience is None:
+            return f"stopped after step {progress.step:,}{whole} ({stop.reason})"
+        again = "" if self._has_trained(progress) else ", before this start"
+        return (
+            f"stopped early after step {progress.step:,}{whole}{again}: {patience}; to train on, raise "
+            "recovery.early_stopping.patience or set it to 0"
+        )
+
+    def _next_rows(self) -> Sequence[tuple[str, str]]:
+        first, *others = self._next_commands()
+        return [("try next", first), *(("", other) for other in others)]
+
+    def _next_commands(self) -> Sequence[str]:
+        """Return the commands to try next, with the options that repeat the code which this run trusts."""
+        folder, prompt = str(self._run.directory), self._run.settings.sample.prompt
+        trust = [word for asked in asked_trust(self._run.settings).items() for word in ("--trust", "=".join(asked))]
+        text = [f"--prompt={prompt}"] if prompt.startswith("-") else ["--prompt", prompt]
+        commands = [shlex.join([*called_as(), "generate", folder, *text, *trust])]
+        data = self._run.settings.data
+        if data.holdout or data.folds is not None:  # else there is nothing to evaluate on
+            commands.append(shlex.join([*called_as(), "evaluate", folder, *trust]))
+        return commands
+
+
+def failure_of(run: Run, error: Exception) -> Mapping[str, str]:
+    """Return the JSON object about a run that ``error`` has ended."""
+    return {"run": str(run.directory), "state": "failed", "error": str(error)}
 
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _plain(value: float | None) -> float | str | None:
+    """Return ``value`` for JSON, which has no numbers for NaN and infinity."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""``train --supervise``: the training in a process below this one, started again when it dies."""
+"""``train --supervise``: training in a child process that is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -21,19 +21,23 @@ if TYPE_CHECKING:
 
 
 def supervise(options: argparse.Namespace) -> int:
-    """Do what ``train`` does in a process below this one, and start it again when it dies; return its exit code."""
+    """Train in a child process, and restart it when it dies; return its exit code.
+
+    Raises ``ConfigurationError`` if a launcher started this process.
+    """
     if is_launched():
         msg = "--supervise starts the processes itself: leave torchrun away and set distributed.processes"
         raise ConfigurationError(msg)
     settings = load_settings(options.config, options.settings, os.environ).settings
     folder, limits = settings.run.directory, settings.recovery.supervisor
-    apply_start_options(options, settings, lambda line: print(line, flush=True))
+    stream = sys.stderr if options.json else sys.stdout
+    apply_start_options(options, settings, lambda line: None if options.quiet else print(line, file=stream, flush=True))
     supervisor = Supervisor(
         [sys.executable, "-m", module_called(), *resume_arguments(options)],
         folder,
         RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
         HeartbeatMonitor(RunLayout(folder).heartbeats, 3 * settings.recovery.watchdog.min_seconds),
         grace_seconds=settings.recovery.grace_seconds,
-        say=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
+        report=lambda line: print(f"supervisor: {line}", file=sys.stderr, flush=True),
     )
     return supervisor.run()

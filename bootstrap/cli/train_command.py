@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_command, add_settings, whole
+from holdfast.bootstrap.cli.arguments import add_command, add_output, add_settings, whole
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_signal
+from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +30,7 @@ examples:
   python -m application train run.name=gpt2 model.path=./gpt2
   python -m application train --supervise run.name=long run.budget.steps=100000
   python -m application train --from-step 300 optimizer.learning_rate=1e-4   # again from there, with another rate
+  python -m application train --json --quiet > result.json
 
 settings, weakest first: defaults, --config files, HOLDFAST_SECTION__KEY=value in the environment, key.path=value.
 `python -m application config` shows each value and where it came from, `config --describe` what each is for.
@@ -48,10 +51,11 @@ def add_train(commands: Commands) -> None:
     parser.add_argument("--supervise", action="store_true", help=text)
     text = "continue a run although its data have changed since it began"
     parser.add_argument("--accept-changed-data", action="store_true", help=text)
+    add_output(parser, shown="progress, no sample and no summary")
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train, or continue training, and print a summary; return the exit code."""
+    """Train, or continue training, and print a summary, with ``--json`` nothing else; return the exit code."""
     if options.supervise:  # this process stays small: it is there for as long as the run is
         from holdfast.bootstrap.cli.supervise import supervise
 
@@ -60,7 +64,7 @@ def train(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
-    from holdfast.bootstrap.process.printing import print_notes
+    from holdfast.bootstrap.process.printing import fitting, report_line
     from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
     from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -73,47 +77,62 @@ def train(options: argparse.Namespace) -> int:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  only the first rank prints
     resolved = load_settings(options.config, options.settings, os.environ)
     settings = resolved.settings
-    run, say = build(settings, accept_changed_data=options.accept_changed_data), partial(print, flush=True)
-    begin = partial(apply_start_options, options, settings, say)
+    run = build(settings, accept_changed_data=options.accept_changed_data, is_quiet=options.quiet)
+    report = _print_nothing if options.quiet else report_line if options.json else partial(print, flush=True)
+    begin = partial(apply_start_options, options, settings, report)
     if (num_processes := processes_to_start(settings)) > 1:
         begin()
-        say(f"training in {num_processes} processes on this machine")
+        report(f"training in {num_processes} processes on this machine")
         grace, sizes = settings.recovery.grace_seconds, RunLayout(run.directory).micro_batch
         return launch_until_memory_fits(
-            resume_arguments(options), num_processes, sizes, say, module=module_called(), grace_seconds=grace
+            resume_arguments(options), num_processes, sizes, report, module=module_called(), grace_seconds=grace
         )
-    print_notes(resolved.notes)
-    run.begin_with = begin
-    return _train_here(run)
+    for note in resolved.notes:
+        report(fitting(note))
+    run.begin_with, run.origins = begin, resolved.chosen_origins
+    return _train_here(run, as_json=options.json, is_quiet=options.quiet)
 
 
-def _train_here(run: Run) -> int:
+def _train_here(run: Run, *, as_json: bool, is_quiet: bool) -> int:
     """Train in this process; return the exit code."""
-    from holdfast.bootstrap.cli.summary import Report
+    from holdfast.bootstrap.cli.end_report import EndReport
+    from holdfast.bootstrap.cli.summary import Report, failure_of
     from holdfast.bootstrap.process.launcher_watch import ending_with_launcher
     from holdfast.bootstrap.process.printing import fitting, short
     from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
     from holdfast.bootstrap.wiring.process_group import is_first_rank
+    from holdfast.configs.secret_masking import mask
 
     run.may_exit = True
-    report = Report(run)
+    report, end = Report(run, is_quiet=is_quiet), EndReport(run, is_first_rank=is_first_rank())
+    summarize = report.print_json if as_json else report.show
     try:
-        acknowledge, grace = write_at_once if is_first_rank() else _say_nothing, run.settings.recovery.grace_seconds
+        is_heard = is_first_rank() and not is_quiet
+        acknowledge, grace = write_at_once if is_heard else _print_nothing, run.settings.recovery.grace_seconds
         hearing = stopping_on_signals(run.request_stop, acknowledge=acknowledge, will_save=run.will_save)
         with hearing, ending_with_launcher(run.request_stop, grace):
-            progress = run.run()
+            with end.written():
+                progress = run.run()
+            report.written = end.path
             if run.stopped_by is None or run.stopped_by.signal is None:
-                report.show(progress)
+                summarize(progress)
                 return ExitCode.FINISHED
+    except TrainingError as error:
+        if as_json:
+            print(json.dumps(mask(failure_of(run, error)), indent=1))
+        raise
     except StoppedAtOnce as stop:
         text = f"{stop}: the same command continues from the newest checkpoint, if there is one"
         print(fitting(text, sys.stderr), file=sys.stderr)
         return code_of_signal(stop.number)
+    if as_json or is_quiet:
+        summarize(progress)
+        return code_of_signal(run.stopped_by.signal)
     where = run.newest_checkpoint()
     saved = f"at step {progress.step}, saved in {short(where)}" if where else "before there was anything to save"
     print(fitting(f"stopped {saved}; the same command continues"))
     return code_of_signal(run.stopped_by.signal)
 
 
-def _say_nothing(_: str) -> None:
-    """Print nothing: the first rank speaks for all."""
+def _print_nothing(_: str) -> None:
+    """Print nothing, as the first rank prints for all ranks."""

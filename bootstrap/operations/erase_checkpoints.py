@@ -1,4 +1,4 @@
-"""Erasing checkpoints of a run for good, on the disk and in its archive."""
+"""Erases checkpoints of a run for good, on the disk and in its archive."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.shared.files.file_operations import FileOperations, explain
+from holdfast.adapters.shared.files.file_operations import FileOperations, destroy_file, explain
 from holdfast.adapters.state_store.access_guard import AccessGuard
 from holdfast.adapters.state_store.checkpoint_erasure import Eraser
 from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.bootstrap.run_folder.folder import RunFolder, read_record
+from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring.access_roles import own_roles
 from holdfast.bootstrap.wiring.state_stores import archive_of
@@ -34,6 +35,10 @@ ELSEWHERE = (
     "destroys the key that wrapped their keys"
 )
 
+_PLAIN = (
+    "the records of the data were not encrypted: their bytes were overwritten, and an SSD may hold older copies of them"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -46,8 +51,10 @@ class _Place:
 def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool) -> list[str]:
     """Erase the checkpoints of ``steps``, or all but the newest and the pinned ones; return lines for a person.
 
-    Unless ``is_sure`` they say what would be erased. Raises ``ConfigurationError`` without the role to delete, and
-    ``StateError`` if there is nothing of a step, if one is plain and not ``unencrypted``, or if the run trains.
+    Without ``steps``, the run's records of its data (``RunLayout.data_records``) are erased too. Unless ``is_sure``,
+    nothing is erased, and the lines list the checkpoints and records to erase. Raises ``ConfigurationError``
+    without the role to delete. Raises ``StateError`` if a step has no checkpoint, if a checkpoint is not encrypted and
+    ``unencrypted`` is False, or if the run trains.
     """
     record = read_record(run)
     settings = restore_settings(record["settings"])
@@ -56,15 +63,28 @@ def erase(run: Path, steps: Collection[int], *, is_sure: bool, unencrypted: bool
     with closing(RunFolder(run)), _archive(settings, record.get("id"), is_writing=is_sure) as archive, on_disk(run):
         eraser = Eraser(run.absolute(), FileOperations())
         places = [*_folders(eraser), *_copies(archive)]
-        chosen = _chosen(run, places, steps)
+        records = [] if steps else _records(run)
+        chosen = _chosen(run, places, steps, is_alone=not records)
         _refuse_plain(chosen, unencrypted=unencrypted)
+        names = [*(place.name for place in chosen), *(f"{path} (record of the data)" for path in records)]
         if not is_sure:
-            return [*(f"would erase {place.name}" for place in chosen), "nothing is erased without --yes"]
+            return [*(f"would erase {name}" for name in names), "nothing is erased without --yes"]
         for place in chosen:
             audit.record("CheckpointErased", {"name": place.name, "step": place.step, "role": str(Role.DELETE)})
             place.erase()
         eraser.clear()
-    return [*(f"erased {place.name}" for place in chosen), ELSEWHERE]
+        for path in records:
+            audit.record("DataRecordErased", {"name": path.name, "role": str(Role.DELETE)})
+            destroy_file(FileOperations(), path)
+    return [*(f"erased {name}" for name in names), *([_PLAIN] if records else []), ELSEWHERE]
+
+
+def _records(run: Path) -> Sequence[Path]:
+    records = RunLayout(run.absolute()).data_records
+    if links := [path for path in records if path.is_symlink()]:
+        msg = f"{links[0]} is a link, which is not followed, so nothing was erased: remove it and run the command again"
+        raise StateError(msg)
+    return records
 
 
 def _folders(eraser: Eraser) -> Iterator[_Place]:
@@ -82,15 +102,15 @@ def _copies(archive: CheckpointArchive | None) -> Iterator[_Place]:
         yield _Place(step, info.location, is_encrypted, partial(archive.delete, step, for_good=True))
 
 
-def _chosen(run: Path, places: Sequence[_Place], steps: Collection[int]) -> Sequence[_Place]:
+def _chosen(run: Path, places: Sequence[_Place], steps: Collection[int], *, is_alone: bool) -> Sequence[_Place]:
     if missing := sorted(set(steps) - {place.step for place in places}):
-        msg = f"{run} holds nothing of step {missing[0]} that could be erased: inspect shows what there is"
+        msg = f"{run} holds no checkpoint of step {missing[0]} to erase: inspect lists the checkpoints"
         raise StateError(msg)
     folder = StoreFolder(run.absolute(), FileOperations())
     complete = [place.step for place in places if place.name == str(folder.checkpoint(place.step))]
     kept = {*folder.pinned(), max(complete, default=-1)}
     chosen = [place for place in places if (place.step in steps if steps else place.step not in kept)]
-    if not chosen:
+    if not chosen and is_alone:
         msg = (
             f"there is nothing to erase in {run}: the newest checkpoint and pinned ones are erased by their steps only"
         )
@@ -102,8 +122,8 @@ def _refuse_plain(chosen: Sequence[_Place], *, unencrypted: bool) -> None:
     plain = [place.name for place in chosen if not place.is_encrypted]
     if plain and not unencrypted:
         msg = (
-            f"{plain[0]} is not encrypted, and what was written to an SSD cannot be overwritten: --unencrypted deletes "
-            "it all the same, and only the destruction of the disk, or of a key of its own, makes that certain"
+            f"{plain[0]} is not encrypted, and data on an SSD cannot be overwritten: --unencrypted deletes it "
+            "nevertheless, but only the destruction of the disk, or of the disk's own key, makes that certain"
         )
         raise StateError(msg)
 
@@ -112,16 +132,19 @@ def _refuse_plain(chosen: Sequence[_Place], *, unencrypted: bool) -> None:
 def _archive(settings: TrainSettings, run: str | None, *, is_writing: bool) -> Iterator[CheckpointArchive | None]:
     with archive_of(settings, is_writing=is_writing) as archive:
         if archive is not None and archive.owner() not in (None, run):
-            msg = f"{archive.name} holds copies of another run, which are not erased: look into the run's archive url"
+            msg = f"{archive.name} holds copies of another run, which are not erased: check the run's archive url"
             raise StateError(msg)
         yield archive
 
 
 @contextlib.contextmanager
 def on_disk(run: Path) -> Iterator[None]:
-    """Turn an ``OSError`` of an erasure in the folder ``run`` into a ``StateError`` that says what to do."""
+    """Within the block, turn an ``OSError`` of an erasure in the folder ``run`` into a ``StateError`` with a remedy.
+
+    Raises ``StateError`` in that case.
+    """
     try:
         yield
     except OSError as error:
-        msg = f"what was to be erased in {run} is erased in part or not at all, {explain(error)}, and do it again"
+        msg = f"the erasure in {run} was done in part or not at all, {explain(error)}, and repeat the command"
         raise StateError(msg) from error

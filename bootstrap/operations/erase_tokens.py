@@ -1,4 +1,4 @@
-"""Erasing the tokens of an encrypted cache for good."""
+"""Erases the tokens of an encrypted cache for good."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TokenPlace:
-    """The folder ``root`` of a token cache, or of one ``dataset`` in it, which may be gone."""
+    """The folder ``root`` of a token cache, or of one ``dataset`` in it; the dataset may no longer exist."""
 
     root: Path
     dataset: str | None
 
     @property
     def path(self) -> Path:
-        """Return the folder that was named."""
+        """Return the folder that the user named."""
         return self.root if self.dataset is None else self.root / self.dataset
 
 
 def token_place_of(path: Path) -> TokenPlace | None:
-    """Return the place in a token cache that ``path`` is, None for a run folder; raises ``StateError`` for neither."""
+    """Return the token cache, or the dataset in one, at ``path``, None for a run folder; else raises ``StateError``."""
     absolute = Path(os.path.abspath(path))  # noqa: PTH100  a dataset that is a link is not followed
     with on_disk(path):
         if RunLayout(absolute).record.exists():
@@ -56,10 +56,11 @@ def token_place_of(path: Path) -> TokenPlace | None:
 
 
 def erase_tokens(place: TokenPlace, steps: Collection[int], *, is_sure: bool, unencrypted: bool) -> list[str]:
-    """Erase the tokens at ``place``, and return lines for a person; unless ``is_sure`` they say what would be erased.
+    """Erase the tokens at ``place``, and return lines for a person.
 
-    Raises ``ConfigurationError`` without the role to delete, or for what only checkpoints have; ``StateError`` if the
-    tokens are not encrypted, if there are none, or if a process uses them.
+    Unless ``is_sure``, nothing is erased, and the lines list the tokens to erase. Raises ``ConfigurationError`` without
+    the role to delete, or for options that apply only to checkpoints. Raises ``StateError`` if the tokens are not
+    encrypted, if there are none, or if a process uses them.
     """
     AccessGuard([Role(name) for name in own_roles(os.environ)]).require(Role.DELETE, f"erasing in {place.path}")
     with on_disk(place.path):
@@ -70,15 +71,18 @@ def erase_tokens(place: TokenPlace, steps: Collection[int], *, is_sure: bool, un
             raise ConfigurationError(msg)
         eraser = TokenEraser(place.root, TokenFileOperations(), who(), place.dataset)
         with eraser.alone():
-            found = eraser.found()
-            if not found:
-                msg = f"there are no tokens in {place.path} that could be erased: name another folder"
+            found, versions = eraser.found(), eraser.versions()
+            names = [*(_description(each) for each in found), *(f"{path} (version)" for path in versions)]
+            if not names:
+                msg = f"there are no tokens to erase in {place.path}: name another folder"
                 raise StateError(msg)
             if not is_sure:
-                return [*(f"would erase {_told(each)}" for each in found), "nothing is erased without --yes"]
+                return [*(f"would erase {name}" for name in names), "nothing is erased without --yes"]
             for each in found:
                 eraser.erase(each)
-    return [*(f"erased {_told(each)}" for each in found), ELSEWHERE]
+            for path in versions:
+                eraser.erase_version(path)
+    return [*(f"erased {name}" for name in names), ELSEWHERE]
 
 
 def _refuse_plain(place: TokenPlace) -> None:
@@ -90,5 +94,5 @@ def _refuse_plain(place: TokenPlace) -> None:
         raise StateError(msg)
 
 
-def _told(found: ErasableTokens) -> str:
+def _description(found: ErasableTokens) -> str:
     return f"{found.folder} ({counted(found.num_shards, 'shard')})"

@@ -36,7 +36,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The files of a run, as read: the events of all its starts, the last recorded step, the steps of checkpoints."""
+    """The contents of a run's files: the events of all its starts, the last recorded step, the checkpoints' steps."""
 
     events: Sequence[Mapping[str, Any]]
     last_step: int
@@ -48,7 +48,7 @@ class Story:
 
     @property
     def has_trained(self) -> bool:
-        """Return whether the last start came to its first step, or to where that would have been."""
+        """Return whether the last start came to its first step, or to its end if it had no steps to take."""
         begins = [time for event in self.events if event.get("event") == "RunStarted" and (time := _time_of(event))]
         if "time" not in self.start:  # a run from before this was recorded
             return True
@@ -57,12 +57,12 @@ class Story:
 
     @property
     def starts(self) -> Sequence[int]:
-        """Return where among the events each process of the run began."""
+        """Return the index of the first event of each process of the run."""
         return [number for number, event in enumerate(self.events) if event.get("event") == "RunStarted"]
 
     @property
     def before(self) -> Sequence[Mapping[str, Any]]:
-        """Return the events of all starts but the last."""
+        """Return the events of all starts except the last one."""
         return self.events[: self.starts[-1]] if self.starts else []
 
     @property
@@ -72,7 +72,7 @@ class Story:
 
 
 def explain(run: Path) -> str:
-    """Return the explanation of the run folder ``run``, only reading it; raises ``StateError`` if it is not one."""
+    """Return the explanation of the run folder ``run``; writes nothing; raises ``StateError`` for another folder."""
     if is_unwritten(run):
         return "\n".join(one_line(line, _LONGEST) for line in _unwritten(run))
     record = read_record(run)
@@ -127,23 +127,23 @@ def _restarts(run: Path) -> Iterator[str]:
     if not deaths:
         return
     causes = Counter(str(death.get("cause")) for death in deaths)
-    told = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
+    counts = ", ".join(f"{cause} ({count})" for cause, count in causes.most_common(5))
     lost = sum(number for death in deaths if isinstance(number := death.get("lost_steps"), int))
     steps = counted(lost, "step")
-    yield f"under the supervisor {counted(len(deaths), 'start')} died, with {steps} after a checkpoint: {told}"
+    yield f"under the supervisor {counted(len(deaths), 'start')} died, with {steps} after a checkpoint: {counts}"
     if (reason := deaths[-1].get("gave_up")) is not None:
         yield f"the supervisor gave up: {reason}"
 
 
 def _unwritten(run: Path) -> Iterator[str]:
-    """Tell of a run folder that a start has locked, and in which it has written nothing yet."""
+    """Yield the lines about a run folder that a start has locked without writing anything else yet."""
     if is_locked(run):
         yield f"{run} · starting · step 0"
         if (holder := holder_of(run)) is not None:
             yield f"by {holder}"
         return
     yield f"{run} · not begun · step 0"
-    yield f"why: the last start ended before it had written {RECORD}: nothing was trained, and nothing is lost"
+    yield f"why: the last start ended before it wrote {RECORD}: nothing was trained, and nothing is lost"
     yield "what to try: start the same command again"
 
 
@@ -156,7 +156,8 @@ def _state(story: Story) -> str:
     if "RunFailed" in last:
         return "failed"
     if "RunFinished" in last:
-        return "stopped" if "StopRequested" in last else "finished"
+        stop = last.get("StopRequested")
+        return "finished" if stop is None else "stopped early" if stop.get("is_early") is True else "stopped"
     end = story.events[-1] if story.starts else {}
     if end.get("event") == "RunStalled" and "step" not in end:  # the watchdog's own: the loop would tell its step
         return "hung"
@@ -164,7 +165,7 @@ def _state(story: Story) -> str:
 
 
 def _reasons_of_start(story: Story) -> Iterator[str]:
-    """Tell how far a start came that did not train, and what ended it."""
+    """Yield the lines about a start that did not train: its last phase, and the reason for its end."""
     phase = story.start.get("phase", "starting")
     if story.is_running:
         yield f"since {story.start['time']}, now {phase}"
@@ -191,6 +192,9 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
     state, last = _state(story), story.last
     if state == "stopped":
         yield f"why: {last['StopRequested'].get('reason')}; the same command continues"
+    elif state == "stopped early":
+        yield f"why: {last['StopRequested'].get('reason')}"
+        yield "what to try: raise recovery.early_stopping.patience, or set it to 0, to train on"
     elif state == "hung":
         yield f"why: {last['RunStalled'].get('reason')}"
         stacks = sorted(RunLayout(run).stacks.glob("*.txt"), key=lambda path: path.stat().st_mtime)
@@ -207,7 +211,7 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
     for folder, cause in found:
         where = f"rank {cause['rank']}" if cause["ranks"] > 1 else "cause"
         yield f"{where}: {cause['error']}: {cause['message']}"
-        yield f"    behind step {cause['step']}; more in {folder}"
+        yield f"    after step {cause['step']}; more in {folder}"
     if found:
         yield "what to try:"
         yield from (f"    - {words}" for words in found[0][1]["what_to_try"])
@@ -215,7 +219,7 @@ def _reasons(run: Path, story: Story) -> Iterator[str]:
 
 
 def _post_mortem(run: Path, story: Story) -> Sequence[tuple[Path, Mapping[str, Any]]]:
-    """Return what each rank left of the last start's failure, the rank that wrote first in front."""
+    """Return the post-mortem folders of the last start with their causes, the rank that wrote first at the front."""
     attempts = sorted(RunLayout(run).post_mortem.glob("*/"))
     before = max((_stamp(event) for event in story.before), default="")
     if not attempts or attempts[-1].name < before:
@@ -240,7 +244,7 @@ def _stamp(event: Mapping[str, Any]) -> str:
 
 
 def _time_of(event: Mapping[str, Any]) -> datetime | None:
-    """Return when ``event`` was, None if it does not say so as an event of a run does."""
+    """Return the time of ``event``, None if it has no time in the form of a run's events."""
     try:
         time = datetime.fromisoformat(str(event.get("time")))
     except ValueError:

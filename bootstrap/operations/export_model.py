@@ -27,11 +27,11 @@ def export(
 ) -> tuple[str, bool]:
     """Write the checkpoint of ``run`` that ``choice`` names as a model folder with its tokenizer.
 
-    For a run with adapters that is the adapters alone, as PEFT loads them, or with ``merged`` a whole model that needs
-    no PEFT. ``folder`` must be new or empty, and is there whole or not at all, or it holds the very same files already.
-    Returns which checkpoint it was, and whether it was written now. ``trusted`` is as in ``open_trained``. Raises
-    ``ConfigurationError`` if the model has no form that transformers loads, and ``StateError`` if there is no
-    checkpoint or the disk refuses.
+    A run with adapters gives only the adapters, in the format of PEFT, or with ``merged`` a complete model that needs
+    no PEFT. ``folder`` must be new or empty, or already hold exactly the same files; it is written completely or not at
+    all. Returns the location of the checkpoint, and whether the folder was written now. ``trusted`` is as in
+    ``open_trained``. Raises ``ConfigurationError`` if the model has no form that transformers loads or if ``folder``
+    holds other files, and ``StateError`` if there is no checkpoint or the folder cannot be written.
     """
     folder = folder.resolve()  # . and .. have no name of their own
     is_taken = _check_room(folder)
@@ -45,7 +45,7 @@ def export(
         if not is_taken:
             draft.replace(folder)  # an empty folder makes room
         elif not _are_alike(draft, folder):
-            msg = f"{folder} is there already and holds something else: name a new folder, or an empty one"
+            msg = f"{folder} already exists and holds something else: name a new folder, or an empty one"
             raise ConfigurationError(msg)
     except OSError as error:
         msg = f"{folder} cannot be written: {error.strerror or error}"
@@ -56,7 +56,7 @@ def export(
 
 
 def _check_room(folder: Path) -> bool:
-    """Return whether ``folder`` holds what may be an export; raises ``ConfigurationError`` if it holds other things."""
+    """Return whether ``folder`` may hold an export; raises ``ConfigurationError`` if it holds other files."""
     try:
         is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
         may_be_export = is_taken and any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
@@ -64,7 +64,7 @@ def _check_room(folder: Path) -> bool:
         msg = f"{folder} cannot be read: {error.strerror}"
         raise StateError(msg) from error
     if is_taken and not may_be_export:
-        msg = f"{folder} is there already: name a new folder, or an empty one"
+        msg = f"{folder} already exists: name a new folder, or an empty one"
         raise ConfigurationError(msg)
     return is_taken
 
@@ -84,7 +84,7 @@ def _model_parts(model: object, run: Path, *, merged: bool) -> Sequence[StatePar
         msg = f"{run} trained a {type(model).__name__}, which has no form that transformers loads"
         raise ConfigurationError(msg)
     if merged and model.adapters is None:
-        msg = f"{run} trained no adapters, so there is nothing to merge: leave --merged out"
+        msg = f"{run} trained no adapters, so there is nothing to merge: leave out --merged"
         raise ConfigurationError(msg)
     if model.adapters is not None and not merged:
         return _adapter_parts(model, run)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,34 +12,45 @@ from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.state_store.checkpoint_inspection import CheckpointInspector, is_checkpoint
 from holdfast.adapters.state_store.manifest import SCHEMA
-from holdfast.bootstrap.operations.tables import readable, shown, table, time_of
+from holdfast.bootstrap.process.text_table import table
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.errors import StateError
+from holdfast.domain.phase import Amount, show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from holdfast.adapters.state_store.checkpoint_inspection import CheckpointReport, StoreReport
+    from holdfast.domain.phase import ShowPhase
 
 _SHORT_HASH = len("blake3:") + 12
 _MOST_PROBLEMS = 3
+_UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_LONGEST_CELL = 200
 
 
-def inspect(path: Path, *, hashing: bool, as_json: bool, copies: Collection[int] | None = None) -> tuple[str, bool]:
-    """Return what to print about the run folder or checkpoint ``path``, and whether all that was looked at verifies.
+def inspect(
+    path: Path,
+    *,
+    hashing: bool,
+    as_json: bool,
+    copies: Collection[int] | None = None,
+    show: ShowPhase = show_nothing,
+) -> tuple[str, bool]:
+    """Return the text about the run folder or checkpoint ``path``, and whether all its checkpoints verify.
 
-    Without ``hashing`` only names and sizes are compared. ``copies`` are the steps that the run's archive holds, None
-    if it was not asked. The text holds no control character but line ends. Raises ``StateError`` if there is no
-    checkpoint or ``path`` cannot be read.
+    Without ``hashing`` only names and sizes are compared. ``copies`` are the steps in the run's archive, None if the
+    archive was not read. ``show`` gets the bytes that were hashed. The text has no control characters except line ends.
+    Raises ``StateError`` if there is no checkpoint or ``path`` cannot be read.
     """
     try:
         grave = path.parents[1] / "erased" / path.name if len(path.parents) > 1 else path
         folder = Path(os.path.realpath(grave if grave.is_dir() and not path.exists() else path, strict=True))
         report = (
-            _checkpoint(path, folder, hashing=hashing)
+            _checkpoint(path, folder, _Hashing(folder, show), hashing=hashing)
             if is_checkpoint(folder)
-            else _run(path, folder, hashing=hashing, copies=copies)
+            else _run(path, folder, _Hashing(RunLayout(folder).checkpoints, show), hashing=hashing, copies=copies)
         )
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{one_line(str(path))} is no folder: name a run, such as runs/default, or one of its checkpoints"
@@ -56,14 +65,15 @@ def inspect(path: Path, *, hashing: bool, as_json: bool, copies: Collection[int]
     return "\n".join((_checkpoint_lines if "files" in report else _run_lines)(report)), report["sound"]
 
 
-def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | None) -> dict[str, Any]:
-    store = CheckpointInspector(hashing=hashing, count=_Progress().count).store(folder)
+def _run(path: Path, folder: Path, shown: _Hashing, *, hashing: bool, copies: Collection[int] | None) -> dict[str, Any]:
+    store = CheckpointInspector(hashing=hashing, count=shown.count).store(folder)
     if not store.checkpoints:
         counts = (("in quarantine", store.quarantine), ("erased", store.erased))
         others = " and".join(f" {len(found)} {word}" for word, found in counts if found)
-        msg = f"{path} holds no checkpoints{others and ' but'}{others}: name a run that has saved some, as runs/default"
+        msg = f"{path} holds no checkpoints{others and ' but'}{others}: name a run that has some, such as runs/default"
         raise StateError(msg)
     figures = _figures(RunLayout(folder).metrics, {_step(report) for report in store.checkpoints})
+    suites = _suites(RunLayout(folder).evaluations)
     return {
         "run": str(path),
         "sound": not any(report.problems for report in store.checkpoints),
@@ -72,6 +82,7 @@ def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | N
             | {"step": _step(report), "pinned": _step(report) in store.pinned}
             | {"tiers": ["disk", "archive"] if _step(report) in (copies or ()) else ["disk"]}
             | figures[_step(report)]
+            | {"suites": suites.get(_step(report), {})}
             for report in store.checkpoints
         ],
         "archived": None if copies is None else sorted(copies),
@@ -81,8 +92,8 @@ def _run(path: Path, folder: Path, *, hashing: bool, copies: Collection[int] | N
     }
 
 
-def _checkpoint(path: Path, folder: Path, *, hashing: bool) -> dict[str, Any]:
-    report = CheckpointInspector(hashing=hashing, count=_Progress().count).checkpoint(folder)
+def _checkpoint(path: Path, folder: Path, shown: _Hashing, *, hashing: bool) -> dict[str, Any]:
+    report = CheckpointInspector(hashing=hashing, count=shown.count).checkpoint(folder)
     manifest = report.manifest
     states = dict.fromkeys(report.sound, _good_state(hashing=hashing))
     states |= {problem.path: problem.flaw for problem in report.problems if problem.path is not None}
@@ -140,7 +151,7 @@ def _resume(store: StoreReport, *, hashing: bool) -> dict[str, Any]:
 
 
 def _figures(path: Path, steps: Collection[int]) -> Mapping[int, dict[str, Any]]:
-    """Return the loss of each of ``steps`` and the last evaluation up to it, as far as metrics.jsonl has them."""
+    """Return, for each of ``steps``, the loss and the last evaluation up to it, if metrics.jsonl has them."""
     losses: dict[int, object] = {}
     evaluations: dict[int, Mapping[str, object]] = {}
     for record in JsonLines(path).read() if path.is_file() else ():
@@ -148,14 +159,26 @@ def _figures(path: Path, steps: Collection[int]) -> Mapping[int, dict[str, Any]]
         if type(step) is int and step >= 0 and "eval_loss" in record:
             loss, bits = _figure(record["eval_loss"]), _figure(record.get("eval_bits_per_byte"))
             evaluations[step] = {"step": step, "loss": loss, "bits_per_byte": bits}
-        elif type(step) is int and step in steps:
+        elif type(step) is int and step in steps and "loss" in record:
             losses[step] = _figure(record.get("loss"))
     newest = {step: max((other for other in evaluations if other <= step), default=-1) for step in steps}
     return {step: {"loss": losses.get(step), "evaluation": evaluations.get(newest[step])} for step in steps}
 
 
+def _suites(path: Path) -> Mapping[int, Mapping[str, Mapping[str, object]]]:
+    """Return the metrics of each task, by the step of the checkpoint, that evaluations.jsonl has; the last count."""
+    found: dict[int, dict[str, dict[str, object]]] = {}
+    for record in JsonLines(path).read() if path.is_file() else ():
+        step, results = record.get("step"), record.get("results")
+        if type(step) is int and isinstance(results, dict):
+            tasks = ((task, figures) for task, figures in results.items() if isinstance(figures, dict))
+            numbers = {task: {name: _figure(value) for name, value in figures.items()} for task, figures in tasks}
+            found.setdefault(step, {}).update(numbers)
+    return found
+
+
 def _figure(value: object) -> float | str | None:
-    """Return a number, or the text by which metrics.jsonl writes one that JSON does not have; anything else is None."""
+    """Return a number, or the text that stands in metrics.jsonl for a number that JSON lacks; else None."""
     if isinstance(value, str):
         return value if value in {"NaN", "Infinity", "-Infinity"} else None
     return value if isinstance(value, float) and math.isfinite(value) else None
@@ -168,7 +191,8 @@ def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
     columns = ("step", "tokens", "reason", "contract", "saved (UTC)", "size", "state")
     header = (*columns, "loss", "eval loss", "bits/byte", "at step")
     rows = table(">><<<><>>>><", [(*header, "also"), *map(_run_row, found)])
-    lines = [f"{one_line(report['run'])}: {counted}, {readable(num_bytes)}", "", *rows, ""]
+    lines = [f"{one_line(report['run'])}: {counted}, {_readable(num_bytes)}", "", *rows, ""]
+    lines += [line for checkpoint in found for line in _suite_lines(checkpoint)]
     for checkpoint in found:
         problems = [f"{checkpoint['name']} {line}" for line in _problem_lines(checkpoint)]
         lines += problems[:_MOST_PROBLEMS]
@@ -183,26 +207,34 @@ def _run_lines(report: Mapping[str, Any]) -> Sequence[str]:
     return [*lines, report["resume"]["text"]]
 
 
+def _suite_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:
+    return [
+        f"{checkpoint['name']} by {one_line(task)}: "
+        + ", ".join(f"{one_line(name)} {_shown(value)}" for name, value in figures.items())
+        for task, figures in checkpoint["suites"].items()
+    ]
+
+
 def _run_row(checkpoint: Mapping[str, Any]) -> Sequence[str]:
     evaluation = checkpoint["evaluation"] or {"loss": None, "bits_per_byte": None, "step": None}
     return (
-        shown(checkpoint["step"]),
-        shown(checkpoint["tokens"]),
-        shown(checkpoint["reason"]),
-        shown(checkpoint["contract"]),
-        time_of(checkpoint["saved"]),
-        readable(checkpoint["bytes"]),
+        _shown(checkpoint["step"]),
+        _shown(checkpoint["tokens"]),
+        _shown(checkpoint["reason"]),
+        _shown(checkpoint["contract"]),
+        _time_of(checkpoint["saved"]),
+        _readable(checkpoint["bytes"]),
         checkpoint["state"],
-        shown(checkpoint["loss"]),
-        shown(evaluation["loss"]),
-        shown(evaluation["bits_per_byte"]),
-        shown(evaluation["step"]),
+        _shown(checkpoint["loss"]),
+        _shown(evaluation["loss"]),
+        _shown(evaluation["bits_per_byte"]),
+        _shown(evaluation["step"]),
         ", ".join(_also(checkpoint)),
     )
 
 
 def _also(checkpoint: Mapping[str, Any]) -> Sequence[str]:
-    """Return what else there is to say of a checkpoint in a run."""
+    """Return further remarks on a checkpoint in a run."""
     facts = {
         "pinned": checkpoint["pinned"],
         "encrypted": checkpoint["key"] is not None,
@@ -213,16 +245,16 @@ def _also(checkpoint: Mapping[str, Any]) -> Sequence[str]:
 
 def _checkpoint_lines(report: Mapping[str, Any]) -> Sequence[str]:
     facts = [
-        *((name, shown(report[name])) for name in ("step", "tokens", "reason", "contract", "generation", "schema")),
-        *((name, shown(value)) for name, value in (report["conditions"] or {}).items()),
-        ("evaluation loss", shown(report["evaluation_loss"])),
-        ("saved (UTC)", time_of(report["saved"])),
-        ("size", readable(report["bytes"])),
-        ("key", shown(report["key"])),
+        *((name, _shown(report[name])) for name in ("step", "tokens", "reason", "contract", "generation", "schema")),
+        *((name, _shown(value)) for name, value in (report["conditions"] or {}).items()),
+        ("evaluation loss", _shown(report["evaluation_loss"])),
+        ("saved (UTC)", _time_of(report["saved"])),
+        ("size", _readable(report["bytes"])),
+        ("key", _shown(report["key"])),
         ("state", report["state"]),
     ]
     rows = [
-        (shown(file["path"]), readable(file["bytes"]), shown(file["hash"], _SHORT_HASH), file["state"])
+        (_shown(file["path"]), _readable(file["bytes"]), _shown(file["hash"], _SHORT_HASH), file["state"])
         for file in report["files"]
     ]
     files = ["", *table("<><<", [("file", "size", "hash", "state"), *rows])] if rows else []
@@ -235,16 +267,45 @@ def _problem_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:
 
 
 @final
-class _Progress:
-    """Reports to a waiting user how many bytes were hashed."""
+class _Hashing:
+    """Shows a waiting user how many bytes of the files in ``folder`` were hashed."""
 
-    def __init__(self) -> None:
-        self._num_bytes = 0
-        self._next = time.monotonic() + 2.0
+    def __init__(self, folder: Path, show: ShowPhase) -> None:
+        self._show = show
+        self._done = 0
+        self._total = sum(_size(path) for path in folder.rglob("*"))
 
     def count(self, num_bytes: int) -> None:
-        """Add ``num_bytes``; print the sum after two seconds, then every five."""
-        self._num_bytes += num_bytes
-        if time.monotonic() >= self._next:
-            self._next += 5.0
-            sys.stderr.write(f"hashed {readable(self._num_bytes)} so far; --quick compares names and sizes only\n")
+        """Add ``num_bytes``."""
+        self._done += num_bytes
+        self._show("hashing, --quick compares names and sizes only", Amount(self._done, self._total))
+
+
+def _size(path: Path) -> int:
+    """Return the size of a file, 0 if it was deleted meanwhile or is none."""
+    try:
+        return path.lstat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def _shown(value: float | str | None, limit: int = _LONGEST_CELL) -> str:
+    """Return a cell of at most ``limit`` characters of text, or a number."""
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "-" if value is None else one_line(value)[:limit]
+
+
+def _time_of(saved: str | None) -> str:
+    """Return a time in ISO's form to the second."""
+    return "-" if saved is None else saved[:19].replace("T", " ")
+
+
+def _readable(num_bytes: int | None) -> str:
+    """Return a number of bytes in the largest unit that leaves a whole one."""
+    if num_bytes is None:
+        return "-"
+    power = min((num_bytes.bit_length() - 1) // 10, len(_UNITS))
+    return f"{num_bytes / 1024**power:.1f} {_UNITS[power - 1]}" if power > 0 else f"{num_bytes} B"

@@ -1,4 +1,4 @@
-"""The checkpoint that a command names: the newest of a run, that of a step, the best, or one in a folder of its own."""
+"""The checkpoint that a command names: the newest, that of a step, or the best of a run, or one in its own folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from holdfast.adapters.state_store.corruption import CorruptCheckpoint
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.adapters.state_store.verified_read import verify_while_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.wiring.best_checkpoint import losses_of
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The checkpoint of ``step``, or the ``best``, that with the lowest evaluation loss; without either the newest."""
+    """The choice of a checkpoint: that of ``step``, or the ``best`` by evaluation loss, or by default the newest."""
 
     step: int | None = None
     best: bool = False
@@ -36,7 +37,7 @@ NEWEST = Choice()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A run folder and the choice among its checkpoints, or one checkpoint ``is_alone``, outside of a run folder."""
+    """A run folder and the choice of a checkpoint; ``is_alone`` marks one checkpoint outside of a run folder."""
 
     path: Path
     choice: Choice
@@ -44,9 +45,10 @@ class Place:
 
 
 def place_of(path: Path, choice: Choice) -> Place:
-    """Return where the checkpoint is that ``path``, a run folder or the folder of one checkpoint, and ``choice`` name.
+    """Return the place of the checkpoint; ``path`` is a run folder or the folder of one checkpoint.
 
-    Raises ``ConfigurationError`` if ``path`` is one checkpoint already and ``choice`` asks for one too.
+    Raises ``ConfigurationError`` if ``path`` is one checkpoint and ``choice`` selects another, and ``StateError`` if
+    ``path`` cannot be read.
     """
     try:
         if not is_checkpoint(path):
@@ -66,9 +68,9 @@ def place_of(path: Path, choice: Choice) -> Place:
 
 
 def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
-    """Have ``into`` take over the checkpoint of ``store`` that ``place`` names, as ``StateStore.restore`` does.
+    """Pass the checkpoint at ``place`` in ``store`` to ``into``, as ``StateStore.restore`` does.
 
-    Returns which one it is; raises ``StateError`` if there is none that verifies.
+    Returns the checkpoint; raises ``StateError`` if no such checkpoint verifies.
     """
     run, choice = place.path, place.choice
     step = _best(store.list(), run) if choice.best else choice.step
@@ -85,21 +87,21 @@ def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], ob
 
 
 def refuse_other(loaded: Loaded, steps: Sequence[int], run: Path, step: int) -> None:
-    """Raise ``StateError`` unless ``loaded`` is of ``step``; ``steps`` are those that ``run`` held before that."""
+    """Raise ``StateError`` unless ``loaded`` is of ``step``; ``steps`` are those in ``run`` before the load."""
     if loaded.info is not None and loaded.info.progress.step == step:
         return
     flaw = next((rejected.reason for rejected in loaded.rejected if rejected.name == f"checkpoint-{step}"), None)
     if flaw is None:
         _refuse_missing(steps, run, step)
     why = "" if flaw is None else f" ({flaw})"
-    msg = f"checkpoint-{step} of {run} is damaged{why} and was quarantined: choose another step that inspect shows"
+    msg = f"checkpoint-{step} of {run} is damaged{why} and was quarantined: choose another step from inspect"
     raise StateError(msg)
 
 
 def restore_alone(folder: Path, into: Callable[[Path, OpenFile], object]) -> CheckpointInfo:
-    """Have ``into`` take over the checkpoint in ``folder``, whatever its name, verified while it is read.
+    """Pass the checkpoint in ``folder``, which may have any name, to ``into``; it is verified while it is read.
 
-    Returns what it is; raises ``StateError`` if it does not verify.
+    Returns the checkpoint; raises ``StateError`` if it does not verify, is encrypted or cannot be read.
     """
     files = FileOperations()
     try:
@@ -110,7 +112,7 @@ def restore_alone(folder: Path, into: Callable[[Path, OpenFile], object]) -> Che
         require_sound(files, folder, manifest, hashing=False)
         verify_while_read(files, folder, manifest.files, into)
     except CorruptCheckpoint as defect:
-        msg = f"{folder} is damaged, {defect}: inspect shows all that is wrong there"
+        msg = f"{folder} is damaged, {defect}: inspect shows all its problems"
         raise StateError(msg) from defect
     except OSError as error:
         msg = f"{folder} cannot be read, {explain(error)}"
@@ -119,7 +121,10 @@ def restore_alone(folder: Path, into: Callable[[Path, OpenFile], object]) -> Che
 
 
 def folder_of(path: Path, choice: Choice) -> Path:
-    """Return the folder of the checkpoint on the disk that ``choice`` names, ``path`` itself if it names none."""
+    """Return the folder of the checkpoint on the disk that ``choice`` selects, ``path`` itself if it selects none.
+
+    Raises ``StateError`` if there is no such checkpoint or the checkpoints cannot be read.
+    """
     if choice == NEWEST:
         return path
     place = place_of(path, choice)
@@ -138,11 +143,11 @@ def folder_of(path: Path, choice: Choice) -> Path:
 
 
 def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
-    measured = [(info.evaluation_loss, -info.progress.step) for info in found if info.evaluation_loss is not None]
+    measured = [(loss, -step) for step, loss in losses_of(found).items()]
     if not measured:
         msg = (
-            f"no checkpoint of {run} was evaluated when it was saved, so the best is not known: name one with "
-            "--step, or train with evaluation.every a multiple of state_store.every"
+            f"no checkpoint of {run} was evaluated when it was saved, so the best one is not known: choose one with "
+            "--step, or train with evaluation.every as a multiple of state_store.every"
         )
         raise StateError(msg)
     return -min(measured)[1]
@@ -150,8 +155,8 @@ def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
 
 def _refuse_missing(steps: Sequence[int], run: Path, step: int) -> None:
     if step not in steps:
-        told = ", ".join(str(each) for each in steps[-_MOST_NAMED:])
-        msg = f"{run} holds no checkpoint of step {step}: " + (f"it holds {told}" if steps else "it holds none")
+        named = ", ".join(str(each) for each in steps[-_MOST_NAMED:])
+        msg = f"{run} holds no checkpoint of step {step}: " + (f"it holds {named}" if steps else "it holds none")
         raise StateError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Data that a command names to measure a model on, in place of those that its run held out."""
+"""Data that a command names for an evaluation, in place of the documents that the run held out."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.configs.sections.evaluation import EvaluationSettings
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.configs.settings import TrainSettings
 
@@ -28,13 +29,14 @@ class OtherData:
 
     @property
     def is_named(self) -> bool:
-        """Return whether data are named at all, and not only how to evaluate."""
+        """Return whether any data are named, and not only settings of the evaluation."""
         return bool(self.paths) or any(setting.startswith("data.") for setting in self.settings)
 
     def within(self, settings: TrainSettings) -> TrainSettings:
-        """Return ``settings`` with these data in place of the run's; raises ``ConfigurationError`` for others.
+        """Return ``settings`` with these data in place of the run's.
 
-        Row length, transforms and the name of the text field are the run's, unless they are named.
+        Row length, transforms and the name of the text field are the run's, unless they are set here. Raises
+        ``ConfigurationError`` for settings of other sections and for settings that have no effect.
         """
         if strange := [setting for setting in self.settings if not setting.startswith(_SECTIONS)]:
             msg = f"evaluate cannot change {strange[0]}: it takes settings of data and evaluation only"
@@ -50,6 +52,15 @@ class OtherData:
             own, other = dict(settings.data), dict(chosen.data)
             kept = {name: own[name] for name in inherited if name in own and name in other}
             changes["data"] = chosen.data.model_copy(update=kept)
-        evaluation = chosen.evaluation.model_dump(exclude_unset=True)
-        changes["evaluation"] = settings.evaluation.model_copy(update=evaluation)
+        before = settings.evaluation.model_dump(exclude={"sets"} if self.is_named else None)  # sets are the run's data
+        evaluation = _merged(before, chosen.evaluation.model_dump(exclude_unset=True))
+        changes["evaluation"] = EvaluationSettings.model_validate(evaluation)
         return settings.model_copy(update=changes)
+
+
+def _merged(lower: Mapping[str, Any], higher: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(lower)
+    for key, value in higher.items():
+        below = merged.get(key)
+        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged

@@ -1,4 +1,4 @@
-"""Going back to an earlier checkpoint of a run, because a person says so."""
+"""Rolls a run back to an earlier checkpoint at a person's request."""
 
 from __future__ import annotations
 
@@ -26,39 +26,43 @@ if TYPE_CHECKING:
 def return_to(
     step: int,
     settings: TrainSettings,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     *,
     environment: Mapping[str, str] = os.environ,
 ) -> None:
-    """Let the run of ``settings`` continue from its checkpoint of ``step``: later ones are moved to ``superseded/``.
+    """Make the run of ``settings`` continue from its checkpoint of ``step``; later ones are moved to ``superseded/``.
 
-    A start that a launcher has made again does nothing: the first one did it. ``run.json`` tells it in its history.
-    Raises ``StateError`` if there is no such checkpoint, or it does not verify: it is in quarantine then, and all else
-    is as it was.
+    After a restart by a launcher this does nothing, as the first start has done it. The history in ``run.json`` records
+    the roll-back. Raises ``StateError`` if there is no such checkpoint, or if it does not verify: then it is moved to
+    quarantine, and nothing else changes.
     """
     if is_restart(environment):
-        say(f"this is a restart, and the run went back to step {step} before: it continues from its newest checkpoint")
+        report(
+            f"this is a restart, and the run went back to step {step} before: it continues from its newest checkpoint"
+        )
         return
     directory = settings.run.directory
     read_record(directory)
     with closing(RunFolder(directory)) as folder:
         alone = {"process_group": SingleProcessGroup()}  # the ranks meet for the run itself, not for this
-        container = assemble(settings, directory, alone, say=say, decide=folder.decide)
+        container = assemble(settings, directory, alone, report=report, keep_choice=folder.decide)
         folder.begin(dump_settings(with_former_tokenizer(settings, folder.tokenizer_before())))
         store = container.state_store()
         with archive_in_use(store, directory, Inbox()):
             left = _verified(store, step, settings)
             if left == step:
-                say(f"{directory} is at step {step} already")
+                report(f"{directory} is at step {step} already")
                 return
             store.supersede(step)
             folder.note({"from_step": {"left": left, "step": step}})
             store.flush()
-    say(f"went back from step {left} to step {step}: later checkpoints of its disk are in {directory / 'superseded'}")
+    report(
+        f"went back from step {left} to step {step}: later checkpoints of its disk are in {directory / 'superseded'}"
+    )
 
 
 def _verified(store: StateStore, step: int, settings: TrainSettings) -> int:
-    """Return the newest step of ``store`` and its archive; raises ``StateError`` unless that of ``step`` verifies."""
+    """Return the newest step of ``store`` and its archive; raises ``StateError`` unless ``step`` verifies."""
     with archive_of(settings, is_writing=False) as archive:
         copies = () if archive is None else archive.list()
     steps = sorted({info.progress.step for info in (*store.list(), *copies)})

@@ -1,4 +1,4 @@
-"""A trained model, opened from its run folder without disturbing a run that may still write there."""
+"""Opens a trained model from its run folder without disturbing a run that may still write there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.training.generate import generate, stream
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
     from holdfast.domain.phase import ShowPhase
     from holdfast.domain.training.step_outcome import Evaluation
     from holdfast.domain.training.text_generation import Sampling
+    from holdfast.ports.optimizer import Trainable
     from holdfast.ports.state_store import OpenFile
     from holdfast.ports.tokenizer import Tokenizer
 
 
 @final
 class Trained:
-    """A checkpoint of a run, ready to be asked; ``copy`` is what its parts may still read."""
+    """A checkpoint of a run, ready for use; ``copy`` holds the files that its parts may still read."""
 
     def __init__(
         self,
@@ -65,8 +67,13 @@ class Trained:
 
     @property
     def model(self) -> object:
-        """Return the model itself, as its optimizer has it."""
+        """Return the model itself, in the form that its optimizer holds."""
         return self._parts.model
+
+    @property
+    def trainable(self) -> Trainable:
+        """Return the model as its optimizer wraps it."""
+        return self._parts.trainable
 
     def generate(self, prompt: str, sampling: Sampling) -> str:
         """Return ``prompt`` and its continuation."""
@@ -75,7 +82,7 @@ class Trained:
     def stream(
         self, prompt: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
     ) -> None:
-        """Hand ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
+        """Pass ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
         stream(self._parts.trainable, self.tokenizer, prompt, sampling, show, note=note)
 
     @property
@@ -84,7 +91,7 @@ class Trained:
         return self._evaluation.held_out.is_cut
 
     def held_out_batches(self) -> Sequence[Batch]:
-        """Return the packed documents that ``evaluate`` measures; ``StateError`` if the data are others by now."""
+        """Return the packed documents that ``evaluate`` measures; raises ``StateError`` if the data have changed."""
         return self._evaluation.held_out.batches
 
     @cached_property
@@ -92,12 +99,14 @@ class Trained:
         return self._open_evaluation()
 
     def evaluate(self) -> Evaluation:
-        """Measure the model on the documents that its run held out, or on all of other data that were named.
+        """Measure the model on the documents that its run held out and its sets, or on all documents of other data.
 
-        Raises ``DataError`` if there are none, ``StateError`` if the data are others by now.
+        Raises ``DataError`` if there are no documents, ``StateError`` if the data have changed.
         """
-        self.held_out_batches()
-        evaluation = self._evaluation.evaluator.run()
+        evaluator = self._evaluation.evaluator
+        if not evaluator.has_documents:
+            self.held_out_batches()  # raises
+        evaluation = evaluator.run()
         assert evaluation is not None  # nobody asks it to stop
         return evaluation
 
@@ -111,17 +120,17 @@ def open_trained(
     show: ShowPhase = show_nothing,
     data: OtherData = OtherData(),  # noqa: B008  a value
 ) -> Trained:
-    """Return the checkpoint that ``choice`` names of the run folder ``path``, or the one that lies in ``path`` itself.
+    """Return the checkpoint that ``choice`` selects in the run folder ``path``, or the checkpoint in ``path`` itself.
 
-    It is evaluated on ``data`` if they name any, each document of them, else on what its run held out.
-    No code runs that the folder names but what ``trusted`` repeats, by its setting and value. Raises ``StateError`` if
-    there is no checkpoint that verifies, and ``ConfigurationError`` if both name one or code would run.
-    ``show`` is told what takes time, now and later.
+    It is evaluated on all documents of ``data`` if they name any, else on the documents that its run held out. Code
+    that the folder names runs only if ``trusted`` repeats its setting and value. Raises ``StateError`` if no checkpoint
+    verifies. Raises ``ConfigurationError`` if both ``path`` and ``choice`` select a checkpoint, or if other code would
+    run. ``show`` gets the phases that take time, now and later.
     """
     show("opening the checkpoint")
     place = place_of(path, choice)
     record = read_record(place.path)
-    settings, decide = _as_begun(place.path, record, device, trusted, data)
+    settings, keep_choice = as_begun(place.path, record, device, trusted, data)
     record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
     given = _parts(settings, data, record)
     opened: list[tuple[Container, VerifiedCopy]] = []
@@ -130,22 +139,22 @@ def open_trained(
         opened.clear()
         copy = VerifiedCopy(folder, open_file, scratch_of(settings))
         chosen = _on_checkpoint(settings, copy.folder)
-        container = assemble(chosen, place.path, given, say=_say_nothing, decide=decide, show=show)
+        container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
         opened.append((container, copy))
         container.trainable().restore(folder, weights_only=True, open_file=open_file)
 
     if place.is_alone:
         info = restore_alone(path, take_over)
     else:
-        store = assemble(settings, place.path, {}, say=_say_nothing, decide=decide).state_store()
-        info = restore(store, place, take_over)
+        store = assemble(settings, place.path, {}, report=_report_nothing, keep_choice=keep_choice).state_store()
+        info = restore(ShownStateStore(store, show), place, take_over)
     [(container, copy)] = opened
     evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location))
     return Trained(container.model_parts(), container.run_tokenizer(), evaluation, copy, info.location)
 
 
 def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location: str, found: RunData) -> RunData:
-    """Return the data that the run began with; raises ``StateError`` if they are others by now."""
+    """Return the data that the run began with; raises ``StateError`` if they have changed."""
     known = known_data(record)
     data = leave_added_out(record, known, found, settings) if known is not None and record["facts"] else found
     if (clause := changed_data(record, data)) is not None:
@@ -155,7 +164,7 @@ def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location:
 
 
 def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the parts to override: a factory that awaits the weights, and a holdout of all samples of other data."""
+    """Return the parts to override: a factory that leaves out the weights, and a holdout of all other named data."""
     has_all = settings.model.lora is None  # else the weights of the base are read as usual
     parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
     known = known_data(record)
@@ -163,31 +172,31 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
     return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
 
 
-def _as_begun(
+def as_begun(
     path: Path, record: Mapping[str, Any], device: str, trusted: Mapping[str, str], data: OtherData
 ) -> tuple[TrainSettings, Callable[[str, str, str], str]]:
     """Return the settings in ``record``, and the function that gives each ``auto`` its recorded value.
 
-    ``data``, if it names any, replaces the run's.
+    ``data`` replaces the data of the run if it names any.
     """
     recorded = _on_any_device(restore_settings(record["settings"]), device)
     refuse_untrusted(path, recorded, trusted)
     decided = {name: entry["value"] for name, entry in record["auto"].items()}
 
-    def decide(name: str, value: str, _: str) -> str:
+    def keep_choice(name: str, value: str, _: str) -> str:
         return str(decided.get(name, value))
 
-    return with_sizes(data.within(recorded), {}, decide, decided.get, 1), decide
+    return with_sizes(data.within(recorded), {}, keep_choice, decided.get, 1), keep_choice
 
 
 def _awaiting_weights(factory: Any) -> Any:
-    """Have ``factory`` leave out the weights, as each of them is restored after it has built the model."""
+    """Make ``factory`` leave out the weights, as all of them are restored after it has built the model."""
     factory.await_weights()
     return factory
 
 
 def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:
-    """Let the model be asked on another machine than the one that trained it."""
+    """Change ``settings`` so that the model works on another machine than the one that trained it."""
     tree = dump_settings(settings)
     tree["distributed"] = {"kind": "single"}
     if tree["state_store"]["kind"] == "disk":
@@ -202,10 +211,10 @@ def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:
 
 
 def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
-    """Take tokenizer and model from the checkpoint itself: what they were made from may be gone."""
+    """Take tokenizer and model from the checkpoint itself, as their original sources may no longer exist."""
     tree = dump_settings(settings)
     if settings.model.lora is not None:
-        # the checkpoint holds adapters only: their model is made as the run made it, but for what training may take
+        # the checkpoint holds only adapters: their base model is built as in the run, except for training-only settings
         tree["model"]["gradient_checkpointing"] = "none"
     elif isinstance(settings.model, HuggingFaceModelSettings):
         tree["model"] = {"kind": "huggingface", "path": str(folder), "attention": settings.model.attention}
@@ -217,7 +226,7 @@ def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
 
 
 def _tokenizer_in(folder: Path) -> Path:
-    """Return where the tokenizer is: transformers refuses a folder whose config.json is of none of its types."""
+    """Return the path of the tokenizer: transformers refuses a folder whose config.json has an unknown model type."""
     from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE
 
     config = folder / "config.json"
@@ -225,5 +234,5 @@ def _tokenizer_in(folder: Path) -> Path:
     return folder / "tokenizer.json" if is_own else folder
 
 
-def _say_nothing(_: str) -> None:
+def _report_nothing(_: str) -> None:
     pass

@@ -6,16 +6,18 @@ import atexit
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
-from holdfast.bootstrap.process.own_threads import let_own_threads_end
 from holdfast.domain.fault_tolerance.restart_policy import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
 EXIT_CODES = """\
 exit codes:
@@ -28,6 +30,7 @@ exit codes:
 
 _PARTING_SECONDS = 2.0
 _SIGNALED = 128
+_OUR_PACKAGE = "holdfast"
 
 
 class ExitCode(IntEnum):
@@ -56,16 +59,16 @@ _FINAL = {ExitCode.FINISHED, ExitCode.CONFIGURATION, ExitCode.DATA, *_STOPPED}
 
 
 def ending_of(code: int) -> Ending:
-    """Return what the exit ``code`` of a run means for its restart."""
+    """Return the meaning of the exit ``code`` of a run for its restart."""
     if code == ExitCode.RESTART_NEEDED:
         return Ending.RESTART_NEEDED
     return Ending.FINAL if code in _FINAL else Ending.CRASHED
 
 
 def cause_of(code: int) -> str:
-    """Return in words how a run ended whose exit code is ``code``."""
+    """Return a phrase for the end of a run with the exit code ``code``."""
     if code == ExitCode.RESTART_NEEDED:
-        return "asked for a new process, or hung"
+        return "needed a new process, or hung"
     try:
         return f"was killed by {signal.Signals(code - _SIGNALED).name}"
     except ValueError:
@@ -73,7 +76,10 @@ def cause_of(code: int) -> str:
 
 
 def guarded(command: Callable[[], int]) -> int:
-    """Return the exit code of ``command``, or that of the error that it raised, after printing the error."""
+    """Return the exit code of ``command``, or the code of the error that it raised, after printing the error.
+
+    Raises ``SystemExit`` again, unless the code of an entry point raised it.
+    """
     from holdfast.bootstrap.process.printing import as_error
     from holdfast.configs.secret_masking import mask_text
     from holdfast.domain import errors
@@ -110,7 +116,7 @@ def guarded(command: Callable[[], int]) -> int:
 
 
 def _where(error: BaseException) -> str:
-    """Return the end of a sentence that names the file with the traceback of another package's error."""
+    """Return the end of a sentence that names the file with the traceback of an error in another package."""
     from holdfast.bootstrap.run_folder.post_mortem import WHERE
 
     notes = (note for note in getattr(error, "__notes__", ()) if isinstance(note, str))  # a library may add its own
@@ -121,9 +127,9 @@ def end_with(command: Callable[[], int]) -> NoReturn:
     """Run ``command`` and end this process with the exit code that it returns.
 
     A process that still belongs to a process group of torch skips the teardown of the interpreter once its exit
-    handlers have run: the threads of gloo abort an interpreter that is torn down under them (pytorch/pytorch#190489,
-    #179291), and a finished run would be reported as a crash. So does a process in which one of our threads is still
-    busy after two seconds, for example with the import of a library.
+    handlers have run: the threads of gloo abort an interpreter during its teardown (pytorch/pytorch#190489, #179291),
+    and a finished run would be reported as a crash. The teardown is also skipped if a thread of this program is still
+    busy after two seconds, for example with the import of a library. Raises the errors of ``command``.
     """
     codes: list[int] = []
     atexit.register(_leave, codes)  # the handler that is registered first runs last
@@ -146,8 +152,37 @@ def leave_for_restart() -> NoReturn:
 def _leave(codes: Sequence[int]) -> None:
     distributed = sys.modules.get("torch.distributed")
     is_in_group = distributed is not None and distributed.is_initialized()
-    if codes and (is_in_group or not let_own_threads_end(_PARTING_SECONDS)):
+    if codes and (is_in_group or not _let_own_threads_end(_PARTING_SECONDS)):
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):  # closed, or its reader or disk is gone
                 stream.flush()
         os._exit(codes[0])
+
+
+def _let_own_threads_end(seconds: float) -> bool:
+    """Wait at most ``seconds`` for all other threads that run code of this program; return whether all ended.
+
+    An interpreter that shuts down while a thread is in native code, such as an import, may abort. Libraries end their
+    own threads.
+    """
+    deadline = time.monotonic() + seconds
+    for thread in _own_threads():
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return not _own_threads()
+
+
+def _own_threads() -> list[threading.Thread]:
+    """Return the other threads with code of this program in their call stack."""
+    frames = sys._current_frames()  # noqa: SLF001  documented in spite of its name
+    others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
+    return [thread for thread in others if thread.ident in frames and any(map(_is_ours, _stack(frames[thread.ident])))]
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == _OUR_PACKAGE

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @final
 class HeartbeatMonitor:
-    """Watches the heartbeats in ``folder`` from outside the run, which is stalled ``limit`` seconds after the last one.
+    """Watches the heartbeats in ``folder`` from outside the run; without any for ``limit`` seconds the run is stalled.
 
     Processes that have sent no heartbeat yet or have ended are ignored, and time when this process is suspended does
     not count.
@@ -39,7 +39,7 @@ class HeartbeatMonitor:
         self._stamps, self._seconds, self._looked_at = {}, 0.0, self._clock()
 
     def is_stalled(self) -> bool:
-        """Check once a tenth of the limit, or one second, has passed; return whether the run is stalled, else False."""
+        """Return whether the run is stalled; checks only after a tenth of the limit, or one second, else False."""
         interval = min(1.0, self._limit / 10)
         if (elapsed := self._clock() - self._looked_at) < interval:
             return False
@@ -51,7 +51,7 @@ class HeartbeatMonitor:
         return self._seconds > self._limit
 
     def _beats(self) -> Iterator[tuple[str, int]]:
-        """Yield the file name of each living process's heartbeat, and when it was written, in ns."""
+        """Yield the file name of each living process's heartbeat, and the time of its writing in ns."""
         for path in self._folder.glob("rank*.json"):
             with suppress(OSError, ValueError, KeyError, TypeError):  # it has just been replaced or removed
                 if psutil.pid_exists(json.loads(read_regular(path))["pid"]):

@@ -1,4 +1,4 @@
-"""Several processes on this machine, where no launcher started them."""
+"""Starts the processes of a run on this machine, if no launcher has started them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _SECOND_GPU = Path("/dev/nvidia1")
 
 
 def launcher_of(parent: int, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the number of the process that started this one, whose parent is ``parent`` now: it may be gone already.
+    """Return the process ID of the launcher of this process, whose parent is now ``parent``; it may have ended.
 
-    ``launch`` passes its number in the run's id; any other launcher is the parent.
+    ``launch`` passes its process ID in the run's id; any other launcher is the parent.
     """
-    told = re.fullmatch(re.escape(_RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
-    return int(told[1]) if told else parent
+    match = re.fullmatch(re.escape(_RUN_ID) + r"(\d+)", environment.get("TORCHELASTIC_RUN_ID", ""))
+    return int(match[1]) if match else parent
 
 
 def processes_to_start(settings: TrainSettings) -> int:
-    """Return how many processes this command is to start; 1 if it trains itself."""
+    """Return the number of processes that this command starts; 1 if it trains itself."""
     distributed = settings.distributed
     if not isinstance(distributed, AutoDistributedSettings) or is_launched():
         return 1
@@ -55,21 +55,21 @@ def launch_until_memory_fits(
     arguments: Sequence[str],
     num_processes: int,
     record: Path,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     *,
     module: str = "holdfast",
     grace_seconds: float = 30.0,
 ) -> int:
-    """Repeat ``launch`` as long as its processes ran out of memory and left a smaller size in the file ``record``.
+    """Repeat ``launch`` while its processes run out of memory and write a smaller size to the file ``record``.
 
-    The exit code may be that of a process that failed because another ran out of memory, if it was the first to end.
+    Returns the exit code, which may be that of a process that failed because another ran out of memory.
     """
     while True:
         before = _rows(record)
         code = launch(arguments, num_processes, module=module, grace_seconds=grace_seconds)
         if ending_of(code) is Ending.FINAL or _rows(record) >= before:
             return code
-        say("starting all processes again, in smaller micro-batches")
+        report("starting all processes again, in smaller micro-batches")
 
 
 def _rows(record: Path) -> float:
@@ -86,7 +86,7 @@ def launch(
 ) -> int:
     """Run ``module`` with ``arguments`` in ``num_processes`` processes through torchrun; return the exit code.
 
-    A signal is passed on to them, which have ``grace_seconds`` to end.
+    A signal is passed on to the processes, which then have ``grace_seconds`` to end.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -110,8 +110,9 @@ def launch(
         elastic_launch(config, sys.executable)("-m", module, *arguments)
     except ChildFailedError as error:
         codes = [failure.exitcode for failure in error.failures.values() if failure.exitcode]
-        told = [code for code in codes if code > 1]  # more specific than the 1 of the processes that failed after it
-        return next((code_of_child(code) for code in (*told, *codes)), ExitCode.FAILED)
+        # codes above 1 are more specific than the 1 of the processes that failed after it
+        specific = [code for code in codes if code > 1]
+        return next((code_of_child(code) for code in (*specific, *codes)), ExitCode.FAILED)
     except SignalException as stop:
         return code_of_signal(int(stop.sigval))
     return ExitCode.FINISHED

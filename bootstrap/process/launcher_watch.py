@@ -1,10 +1,11 @@
-"""A process of several ends when the launcher that started it is gone."""
+"""Ends a process of a launched run when its launcher has ended."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,10 @@ def ending_with_launcher(
     parent_of: Callable[[], int] = os.getppid,
     end: Callable[[int], object] = os._exit,
 ) -> Iterator[None]:
-    """Within the block, a process that a launcher started saves and ends once that launcher is gone.
+    """Within the block, save and end a process that a launcher started, once the launcher has ended.
 
-    Nothing else would end it. ``request_stop`` is called first, as by SIGTERM; it returns whether a run is there to
-    stop. If the process has not left the block after ``grace_seconds``, or 5 without a run to stop, it is ended.
+    Nothing else would end it. ``request_stop`` is called first, as by SIGTERM; it returns whether there is a run to
+    stop. ``end`` ends the process if it is still in the block after ``grace_seconds``, or 5 seconds without a run.
     """
     if not is_launched():
         yield
@@ -43,7 +44,7 @@ def ending_with_launcher(
         while parent_of() == expected:
             if has_left.wait(_LOOK_SECONDS):
                 return
-        _say(f"process {expected}, which started this one, is gone: saving and ending")
+        _report(f"process {expected}, which started this process, has ended: saving and ending")
         if has_left.is_set():
             return
         is_there = request_stop(f"the launcher (process {expected}) is gone", signal.SIGTERM)
@@ -51,7 +52,7 @@ def ending_with_launcher(
         if not is_there:
             os.kill(os.getpid(), signal.SIGTERM)  # for the main thread, wherever it is
         if not has_left.wait(patience):
-            _say(f"not ended within {patience:g} s of the end of its launcher: ended where it stands")
+            _report(f"still running {patience:g} s after the end of its launcher: ending without another save")
             end(code_of_signal(signal.SIGTERM))
 
     thread = threading.Thread(target=watch, name="launcher watch", daemon=True)
@@ -63,8 +64,19 @@ def ending_with_launcher(
         thread.join()
 
 
-def _say(line: str) -> None:
-    """Write ``line`` to standard error in a thread of its own, which is waited for a moment only."""
+def end_with_parent(parent: int) -> None:
+    """From now on, end this process within a second once the process ``parent``, which started it, has ended."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        os._exit(code_of_signal(signal.SIGTERM))
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
+
+
+def _report(line: str) -> None:
+    """Write ``line`` to standard error in a separate thread, and wait only a moment for it."""
     text = f"rank {os.environ.get('RANK', '0')}: {line}\n".encode()
 
     def write() -> None:

@@ -26,5 +26,5 @@ def configure_logging() -> None:
 
 
 def _to_standard_error(*_: object) -> structlog.PrintLogger:
-    # looked up for each line: who redirects standard error later, or closes what it was, gets or loses no line
+    # looked up for each line, so that a later redirection of standard error, or its closing, is respected
     return structlog.PrintLogger(sys.stderr)

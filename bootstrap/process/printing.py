@@ -17,7 +17,7 @@ _NARROWEST = 40
 
 
 def fitting(text: str, stream: TextIO | None = None) -> str:
-    """Return ``text`` in lines of a terminal's width, as it is where ``stream`` is none; standard output if None."""
+    """Return ``text`` wrapped for the terminal ``stream`` (standard output if None); unchanged if it is no terminal."""
     if not (stream or sys.stdout).isatty():
         return text
     width = max(shutil.get_terminal_size().columns, _NARROWEST)
@@ -26,15 +26,21 @@ def fitting(text: str, stream: TextIO | None = None) -> str:
 
 def as_error(text: str) -> str:
     """Return an error for standard error: red in a terminal, unless NO_COLOR is set."""
-    told = fitting(text, sys.stderr)
+    fitted = fitting(text, sys.stderr)
     is_plain = not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return told if is_plain else f"\x1b[31m{told}\x1b[0m"
+    return fitted if is_plain else f"\x1b[31m{fitted}\x1b[0m"
 
 
 def print_notes(notes: Iterable[str], stream: TextIO | None = None) -> None:
-    """Print each note on the settings on a line of its own on ``stream``, standard output if None."""
+    """Print each of the ``notes`` about settings as one line to ``stream``, or to standard output if it is None."""
     for note in notes:
         print(fitting(note, stream), file=stream, flush=True)
+
+
+def report_line(line: str) -> None:
+    """Print ``line`` on standard error."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def short(location: str) -> str:

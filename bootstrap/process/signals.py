@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 _WARNING = signal.SIGUSR1  # Slurm's, ahead of the SIGTERM that it announces
 _HANG_UP = signal.SIGHUP  # of the terminal: the kernel and the shell each send one, and systemd one beside SIGTERM
 MILD = frozenset({_WARNING, _HANG_UP})
-"""Signals that others may follow or come before: no grace period begins with them, and none is a second one."""
+"""Signals that may come before or after another signal: they begin no grace period and do not count as a second one."""
 _PATIENCE_SECONDS = 0.3
 _CLOSE_SECONDS = 2.0
 _SAVING = {
     signal.SIGINT: "saving after this step; press Ctrl-C again to stop now",
-    signal.SIGTERM: "saving after this step; a second one stops now",
+    signal.SIGTERM: "saving after this step; a second SIGTERM stops now",
     _WARNING: "saving after this step",
     _HANG_UP: "saving after this step",
 }
 
 
 class StoppedAtOnce(LeaveAtOnce):
-    """A signal came before there was a run to stop, or a second time: leave without saving anything more."""
+    """A signal came before there was a run to stop, or a second signal came: the process ends without another save."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped at once by {signal.Signals(number).name}")
@@ -45,13 +45,13 @@ def stopping_on_signals(
     acknowledge: Callable[[str], object] = lambda _: None,
     will_save: Callable[[], bool] = lambda: False,
 ) -> Iterator[None]:
-    """Within the block ``stopping_signals`` call ``request_stop(reason, number)``; at its end all is as it was.
+    """Within the block, ``stopping_signals`` call ``request_stop(reason, number)``; the old handlers return at its end.
 
-    ``request_stop`` only queues a command and returns True, or False if there is nothing to stop yet; then, and on a
-    second signal, ``StoppedAtOnce`` is raised. One of ``MILD`` comes beside another signal: it does not make that one
-    the second, nor is it ever a second one itself. Only for the main thread: Python delivers signals nowhere else.
-    ``acknowledge`` gets a sentence at once, in a thread of its own, even while a library keeps the main thread from
-    running any handler; ``will_save`` tells whether there is a run that will save.
+    ``request_stop`` only queues a command and returns True, or False if there is nothing to stop yet. Raises
+    ``StoppedAtOnce`` in that case and on a second signal. A signal in ``MILD`` may accompany another one: it does not
+    count as a first or a second signal. Only for the main thread, as Python delivers signals only there.
+    ``acknowledge`` gets a sentence at once, in a separate thread, even while a library keeps the main thread from
+    running any handler. ``will_save`` returns whether there is a run that will save.
     """
     is_stopping = False
 
@@ -83,7 +83,7 @@ def stopping_signals() -> tuple[signal.Signals, ...]:
 
 
 def leave_lost_terminal() -> None:
-    """Redirect standard input, output and error to ``/dev/null`` where they are a terminal that is gone."""
+    """Redirect standard input, output and error to ``/dev/null`` if they belong to a closed terminal."""
     for descriptor in range(3):
         try:
             termios.tcgetattr(descriptor)
@@ -96,7 +96,7 @@ def leave_lost_terminal() -> None:
 
 @final
 class _Answers:
-    """Acknowledges each signal from the byte that the C part of Python's handler writes: Python's own part may wait."""
+    """Acknowledges each signal by the byte that Python's C-level handler writes, as Python-level handlers may wait."""
 
     def __init__(self, acknowledge: Callable[[str], object], will_save: Callable[[], bool]) -> None:
         self._acknowledge = acknowledge
@@ -127,17 +127,17 @@ class _Answers:
             if number not in heard or (is_stopping and number in MILD):
                 continue
             if not is_stopping and self._will_save():
-                self._say(number, _SAVING[signal.Signals(number)])
+                self._report(number, _SAVING[signal.Signals(number)])
             elif not self.is_leaving.wait(_PATIENCE_SECONDS):  # else the end of the command says it
-                self._say(number, "stopping now")
+                self._report(number, "stopping now")
             is_stopping = is_stopping or number not in MILD
 
-    def _say(self, number: int, words: str) -> None:
+    def _report(self, number: int, words: str) -> None:
         with suppress(OSError):  # nobody reads any more
             self._acknowledge(f"received {signal.Signals(number).name}: {words}")
 
 
 def write_at_once(sentence: str) -> None:
-    """Write ``sentence`` to standard error past all that may hold it; a terminal's live line gives way to it."""
+    """Write ``sentence`` to standard error without any buffer or lock; it replaces a terminal's live line."""
     start = "\r\x1b[2K" if os.isatty(2) else ""
     os.write(2, f"{start}{sentence}\n".encode())

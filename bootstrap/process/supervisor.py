@@ -1,20 +1,23 @@
-"""A run that is started again when it dies."""
+"""Restarts a run when its process dies."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO, final
+
+import psutil
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.adapters.shared.files.regular_file import open_regular
 from holdfast.bootstrap.process.exit_codes import ExitCode, cause_of, code_of_child, code_of_signal, ending_of
-from holdfast.bootstrap.process.process_tree import adopt_orphans, kill_descendants
 from holdfast.bootstrap.process.signals import MILD, leave_lost_terminal, stopping_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.counting import counted
@@ -31,17 +34,19 @@ if TYPE_CHECKING:
 _MARGIN_SECONDS = 5.0  # torchrun ends its processes by force when the grace period is over, and tells how they ended
 _POLL_SECONDS = 0.1
 _TAIL_BYTES = 65536
+_PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
+_PATIENCE_SECONDS = 10.0
 
 
 @final
 class Supervisor:
-    """Runs ``command``, which trains in ``folder``, and restarts it as ``policy`` says; its output passes through.
+    """Runs ``command``, which trains in ``folder``, and restarts it according to ``policy``.
 
-    The signals of ``stopping_signals`` are passed on; after one, nothing is restarted, and processes still there after
-    ``grace_seconds`` are killed, as is a run that ``heartbeats`` reports as stalled. Before each start all processes of
-    the last one are killed, so that two never train in one folder. Each death, except a final one without a problem, is
-    a line of ``restarts.jsonl``. The run prints to ``output``, by default where this process prints; ``stopped_by`` is
-    the last signal.
+    The signals of ``stopping_signals`` are passed on. After a signal nothing is restarted, and processes that remain
+    after ``grace_seconds`` are killed. A run that ``heartbeats`` reports as stalled is killed too. Before each start
+    all processes of the last start are killed, so that two never train in one folder. Each death, except a final one
+    without a problem, is a line of ``restarts.jsonl``. The run prints to ``output``, by default to the streams of this
+    process. ``stopped_by`` is the last signal.
     """
 
     def __init__(
@@ -52,7 +57,7 @@ class Supervisor:
         heartbeats: HeartbeatMonitor,
         *,
         grace_seconds: float,
-        say: Callable[[str], object],
+        report: Callable[[str], object],
         output: TextIO | None = None,
     ) -> None:
         self._command = command
@@ -61,7 +66,7 @@ class Supervisor:
         self._policy = policy
         self._heartbeats = heartbeats
         self._grace_seconds = grace_seconds
-        self._say = say
+        self._report = report
         self._output = output
         self._deaths: list[ProcessExit] = []
         self._signals: deque[int] = deque()
@@ -69,12 +74,12 @@ class Supervisor:
 
     def run(self) -> int:
         """Return the exit code of the last start."""
-        adopt_orphans()
+        _adopt_orphans()
         with self._hearing_signals(), closing(self._restarts):
             while True:
                 began, before = time.monotonic(), self._layout.newest_durable_step()
                 code = self._start()
-                kill_descendants()
+                _kill_descendants()
                 death = ProcessExit(ending_of(code), self._layout.newest_durable_step() > before)
                 seconds = self._after(code, death, time.monotonic() - began)
                 if seconds is None:
@@ -85,7 +90,7 @@ class Supervisor:
     def _start(self) -> int:
         """Run ``command`` once; return its exit code, as a shell reports it."""
         self._heartbeats.reset()
-        # in a group of its own: the terminal's Ctrl-C reaches this process alone, which passes it on once
+        # in a process group of its own: the terminal's Ctrl-C reaches only this process, which passes it on once
         process = subprocess.Popen(self._command, process_group=0, stdout=self._output)  # noqa: S603  this very program
         deadline, is_stalled = None, False
         while (code := process.poll()) is None:
@@ -95,10 +100,10 @@ class Supervisor:
                 if deadline is None and number not in MILD:
                     deadline = time.monotonic() + self._grace_seconds + _MARGIN_SECONDS
             if deadline is not None and time.monotonic() > deadline:
-                self._say(f"the run has not ended within {self._grace_seconds:g} s of the signal: killed")
+                self._report(f"the run has not ended within {self._grace_seconds:g} s of the signal: killed")
                 process.kill()
             if self._heartbeats.is_stalled():
-                self._say("no process of the run sends a heartbeat: killed")
+                self._report("no process of the run sends a heartbeat: killed")
                 is_stalled = True
                 process.kill()
             time.sleep(_POLL_SECONDS)
@@ -127,17 +132,17 @@ class Supervisor:
         }
         if isinstance(verdict, GiveUp):
             self._record({**record, "gave_up": verdict.reason})
-            self._say(f"the run {where}; {verdict.reason}: look at the error above, then start it by hand")
+            self._report(f"the run {where}; {verdict.reason}: see the error above, then start the run by hand")
             return None
         self._record({**record, "pause_seconds": verdict.seconds})
-        self._say(f"the run {where}; it is started again in {verdict.seconds:g} s")
+        self._report(f"the run {where}; it is started again in {verdict.seconds:g} s")
         return verdict.seconds
 
     def _record(self, record: dict[str, object]) -> None:
         try:
             self._restarts.append(record)
         except StateError as error:  # the record is buffered, and the run can be restarted without it
-            self._say(str(error))
+            self._report(str(error))
 
     def _pause(self, seconds: float) -> bool:
         """Wait ``seconds``; return whether they passed without a signal."""
@@ -162,7 +167,7 @@ class Supervisor:
 
 
 def last_step(layout: RunLayout) -> int:
-    """Return the last step in ``metrics.jsonl``, or that of the newest checkpoint if there is none."""
+    """Return the last step in ``metrics.jsonl``, or the step of the newest checkpoint if it has none."""
     known, path = layout.newest_durable_step(), layout.metrics
     if not path.exists():
         return known
@@ -178,3 +183,27 @@ def last_step(layout: RunLayout) -> int:
         except (ValueError, KeyError, TypeError):
             continue  # a torn line, or the first one, of which only the end was read
     return known
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of each descendant whose own parent ends, so that ``_kill_descendants`` finds it.
+
+    Only Linux supports this; on other systems orphans are not found.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _kill_descendants() -> int:
+    """Kill all descendants of this process, stopped ones too, and wait for their end; return their number.
+
+    A process that the kernel does not end within ten seconds is left.
+    """
+    killed: set[int] = set()
+    while found := [process for process in psutil.Process().children(recursive=True) if process.pid not in killed]:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(found, timeout=_PATIENCE_SECONDS)
+        killed |= {process.pid for process in found}
+    return len(killed)

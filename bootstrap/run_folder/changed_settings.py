@@ -1,4 +1,4 @@
-"""Lists, for a person, the settings that have changed since the run was started before."""
+"""Lists, for a person, the settings that have changed since the last start of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_VALUE = 30
 def told_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each setting that a person has changed, for the first ten of them.
 
-    A setting that another version has added is no change, unless its section was not set before.
+    A setting that another version has added does not count as changed, unless its section was not set before.
     """
     known = flatten(before)
     changes = [

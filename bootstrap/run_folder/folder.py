@@ -1,4 +1,4 @@
-"""The folder of a run: who writes in it, and what was decided when it began."""
+"""The folder of a run: its lock, and the record of its settings and choices."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from holdfast.configs.run_names import is_below, is_identity, source_of_path
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 TRAINING = "training"
+DATA_VERSIONS = "data_versions"
+"""The versions of datasets that the starts of a run have read, the newest last; earlier records lack it."""
 _SCHEMA = 1
 _MEMBERS = {"settings": dict, "auto": dict, "facts": dict, "history": list}
-# What the ranks of a run must be given alike beside that.
+# Further settings that must be equal on all ranks of a run.
 _EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
 
 
@@ -33,7 +35,7 @@ _EVERYONES = ("optimizer", "run.budget", "evaluation", "state_store")
 class RunFolder:
     """``run.json`` and the lock of one run folder; opening it makes this process its only writer until ``close``.
 
-    The lock is the operating system's (flock): it is gone with the process, however that ends.
+    The lock belongs to the operating system (flock), which releases it at any end of the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,15 +46,16 @@ class RunFolder:
         self._kept: dict[str, Any] = {}
 
     def tokenizer_before(self) -> Mapping[str, Any] | None:
-        """Return the tokenizer's settings that the run began with, None where none has been accepted yet."""
+        """Return the tokenizer's settings that the run began with, None if none has been accepted yet."""
         return tokenizer_before(self.path)
 
-    def begin(self, settings: Mapping[str, Any]) -> None:
-        """Take ``settings`` (plain, secrets masked), or check that they continue the run that stands here.
+    def begin(self, settings: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
+        """Record ``settings`` (plain, secrets masked), or check that they continue the run in this folder.
 
-        What is taken, decided and held stands in ``record`` until ``write``: a start that comes to nothing claims no
-        folder, and ``enter`` and ``fail`` tell of it only how far it came. Raises ``ConfigurationError`` naming the
-        first setting that would make it another run.
+        ``origins`` are recorded beside them: the file, variable or command line that each setting comes from.
+        Settings, choices and facts stay in ``record`` until ``write``, so a start that fails before leaves no run here;
+        ``enter`` and ``fail`` only record how far it came. Raises ``ConfigurationError`` that names the first
+        setting which would make another run.
         """
         if RunLayout(self.path).record.exists():
             self.record = read_record(self.path)
@@ -66,7 +69,7 @@ class RunFolder:
             changes = changed_settings(self.record["settings"], settings)
             refused = [key for key in changes if _makes_another_run(key, settings)]
             if refused:
-                # another kind has other settings, which nobody has changed by hand
+                # another kind has other settings, which the user has not changed
                 key = min(refused, key=lambda key: not key.endswith(".kind"))
                 old, new = ("not set" if value is None else repr(value) for value in changes[key])
                 msg = (
@@ -77,13 +80,16 @@ class RunFolder:
             if changes:
                 self.record["history"].append({"time": _now(), "changed": changes})
         self.record["settings"] = dict(settings)
+        self.record.pop("origins", None)
+        if origins is not None:
+            self.record["origins"] = dict(origins)
         self.record.setdefault("id", uuid4().hex)
         is_first = self.settings_before is None
         self._kept = deepcopy(self.record) if is_first else self._kept
         self.record["start"] = {"time": datetime.now(UTC).isoformat(), "is_first": is_first}
 
     def enter(self, phase: str) -> None:
-        """Record in ``run.json`` that this start has reached ``phase``; the rest stays as earlier starts left it."""
+        """Record in ``run.json`` that this start has reached ``phase``, without any other change."""
         self.record["start"]["phase"] = phase
         replace_record(self.path, json.dumps(self._kept | {"start": self.record["start"]}, indent=1))
 
@@ -94,7 +100,7 @@ class RunFolder:
         replace_record(self.path, json.dumps(self._kept, indent=1))
 
     def fail(self, error: str) -> bool:
-        """Record in ``run.json`` the ``error`` that ended this start, if it was before ``write``; return whether so."""
+        """Record in ``run.json`` the ``error`` that ended this start, unless ``write`` came first; return whether."""
         if self.record["start"].get("phase") in (None, TRAINING):
             return False
         self.record["start"]["error"] = error
@@ -103,49 +109,49 @@ class RunFolder:
         return True
 
     def decide(self, name: str, value: str, reason: str) -> str:
-        """Return what was once decided for the ``auto`` setting ``name``, or decide it now and record why."""
+        """Return the recorded choice for the ``auto`` setting ``name``; without one, record and return ``value``."""
         decided = self.record["auto"].setdefault(name, {"value": value, "reason": reason})
         return str(decided["value"])
 
     def hold_to(self, name: str, value: str, remedy: str) -> None:
-        """Record the fact ``name``, or raise ``StateError`` if it is another than when the run began."""
+        """Record the fact ``name``; raises ``StateError`` if the run began with another value."""
         known = self.record["facts"].setdefault(name, value)
         if known != value:
             msg = f"the {name} is not the one that the run in {self.path} began with: {remedy}"
             raise StateError(msg)
 
     def note_changed_data(self, how: str) -> None:
-        """Record that the run continues on purpose with data that differ in this way."""
+        """Record that the run continues on purpose with changed data; ``how`` describes the difference."""
         self.record["history"].append({"time": _now(), "data": how})
 
     @property
     def num_data_changes(self) -> int:
-        """Return how often the run has continued on purpose with other data."""
+        """Return the number of times that the run has continued on purpose with other data."""
         return sum("data" in entry for entry in self.record["history"])
 
     def _refuse_orphans(self) -> None:
         if RunLayout(self.path).holds_checkpoints:
-            msg = f"{self.path} holds checkpoints but no {RECORD} to say what they are of: set it aside with --fresh"
+            msg = f"{self.path} holds checkpoints but no {RECORD} that describes them: set it aside with --fresh"
             raise StateError(msg)
 
     def as_json(self) -> str:
-        """Return what ``write`` writes."""
+        """Return the text that ``write`` writes."""
         return json.dumps(self.record, indent=1)
 
     def write(self) -> None:
-        """Replace ``run.json`` in one move: the run has begun."""
+        """Replace ``run.json`` atomically: the run has begun."""
         self.record["start"] = {k: v for k, v in self.record["start"].items() if k != "is_first"} | {"phase": TRAINING}
         replace_record(self.path, self.as_json())
 
     def close(self) -> None:
-        """Let another process write here; twice is harmless."""
+        """Release the lock; a second call has no effect."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
 def replace_record(path: Path, text: str) -> None:
-    """Replace ``run.json`` of the run folder ``path`` in one move; raises ``StateError`` if that cannot be."""
+    """Replace ``run.json`` of the run folder ``path`` atomically; raises ``StateError`` if it cannot be written."""
     try:
         replace_file(path / RECORD, text.encode())
     except OSError as error:
@@ -156,7 +162,7 @@ def replace_record(path: Path, text: str) -> None:
 def read_record(path: Path) -> dict[str, Any]:
     """Return ``run.json`` of the run folder ``path``, with the current names of renamed settings.
 
-    Raises ``StateError`` if there is none that can be read.
+    Raises ``StateError`` if it is missing, damaged or unreadable.
     """
     try:
         record = json.loads(read_alike(path / RECORD))
@@ -168,7 +174,7 @@ def read_record(path: Path) -> dict[str, Any]:
         msg = f"{path} is not a run folder: it has no {RECORD}"
         raise StateError(msg) from error
     except IrregularFileError as error:
-        msg = f"{path / RECORD} is not read: {error.strerror}"
+        msg = f"{path / RECORD} cannot be read: {error.strerror}"
         raise StateError(msg) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         msg = f"{path / RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
@@ -182,15 +188,29 @@ def _check_members(record: Mapping[str, Any]) -> None:
             msg = f"{name} is not a {kind.__name__}"
             raise TypeError(msg)
     if not all(isinstance(decided["value"], str) for decided in record["auto"].values()):
-        msg = "auto holds something else than text"
+        msg = "auto holds a value that is not text"
         raise TypeError(msg)
     if "start" in record and datetime.fromisoformat(record["start"]["time"]).tzinfo is None:
         msg = "the time of its start has no time zone"
         raise ValueError(msg)
 
 
+def versions_read(record: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
+    """Return the ``id``, ``name`` and ``cache`` of each version that a run has read, the newest last.
+
+    Empty for a run that streams its data, and for a record of an earlier version of Holdfast.
+    """
+    found = record.get(DATA_VERSIONS, ())
+    wanted = {"id", "name", "cache"}
+    return (
+        [entry for entry in found if isinstance(entry, dict) and wanted <= entry.keys()]
+        if isinstance(found, list)
+        else []
+    )
+
+
 def is_unwritten(path: Path) -> bool:
-    """Return whether a start has locked the folder ``path`` as its own, and nothing else of a run is there yet."""
+    """Return whether the folder ``path`` holds the lock of a start and no other file of a run yet."""
     layout = RunLayout(path)
     return layout.lock.is_file() and not layout.record.exists() and not layout.checkpoints.exists()
 
@@ -206,18 +226,18 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
 
 
 def tokenizer_before(path: Path) -> Mapping[str, Any] | None:
-    """Return the tokenizer's settings that the run in ``path`` began with, None where none has been accepted yet."""
+    """Return the tokenizer's settings that the run in ``path`` began with, None if none has been accepted yet."""
     record = read_record(path) if RunLayout(path).record.exists() else {"facts": {}}
     return dict(record["settings"]["tokenizer"]) if "tokenizer" in record["facts"] else None
 
 
 def is_for_all_ranks(key: str) -> bool:
-    """Return whether ranks with other values of the setting ``key`` would not take the same steps together."""
+    """Return whether the setting ``key`` must be equal on all ranks, so that they take the same steps."""
     return is_identity(key) or is_below(key, _EVERYONES)
 
 
 def _makes_another_run(key: str, settings: Mapping[str, Any]) -> bool:
-    """Return whether a run cannot continue with another value of ``key``; what files contain is compared elsewhere."""
+    """Return whether a run cannot continue with another value of ``key``; file contents are compared elsewhere."""
     if key == "data.path":
         return not _is_of_files(settings["data"])
     if (name := source_of_path(key)) is not None:
@@ -226,7 +246,7 @@ def _makes_another_run(key: str, settings: Mapping[str, Any]) -> bool:
 
 
 def _is_of_files(source: Mapping[str, Any]) -> bool:
-    """Return whether the path of ``source`` says where files lie, and not the name of a dataset."""
+    """Return whether the path of ``source`` is a location of files, and not the name of a dataset."""
     kind, path = source.get("kind"), source.get("path")
     return kind in ("files", "tokens") or (kind == "huggingface" and _is_saved_dataset(str(path)))
 
@@ -237,7 +257,7 @@ def _is_saved_dataset(path: str) -> bool:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return each value of nested settings by its dotted key."""
+    """Return the values of nested settings by their dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

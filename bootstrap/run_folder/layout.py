@@ -28,7 +28,7 @@ class RunLayout:
 
     @property
     def lock(self) -> Path:
-        """Return the file that the process which trains holds locked."""
+        """Return the file that the training process keeps locked."""
         return self.root / "LOCK"
 
     @property
@@ -38,13 +38,38 @@ class RunLayout:
 
     @property
     def metrics(self) -> Path:
-        """Return the file with one line for each step that was measured."""
+        """Return the file with one line for each measured step."""
         return self.root / "metrics.jsonl"
 
     @property
+    def metrics_database(self) -> Path:
+        """Return the file with the metrics of the monitor ``sqlite``, unless a setting names another."""
+        return self.root / "metrics.sqlite"
+
+    @property
+    def trackers(self) -> Path:
+        """Return the file with the last step up to which each tracker has all metrics."""
+        return self.root / "trackers.json"
+
+    @property
+    def evaluations(self) -> Path:
+        """Return the file with one line for each checkpoint that was evaluated by benchmark suites."""
+        return self.root / "evaluations.jsonl"
+
+    @property
+    def suites(self) -> Path:
+        """Return the folder of the process that evaluates checkpoints by suites: its log, and what it has to do."""
+        return self.root / "suites"
+
+    @property
     def goodput(self) -> Path:
-        """Return the file with one line for each span of time that was accounted for."""
+        """Return the file with one line for each recorded span of time."""
         return self.root / "goodput.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """Return the file with one line for each text that an evaluation generated."""
+        return self.root / "samples.jsonl"
 
     @property
     def restarts(self) -> Path:
@@ -59,6 +84,22 @@ class RunLayout:
     def rejected(self, rank: int) -> Path:
         """Return the file with one line for each record that ``rank`` could not use."""
         return self.root / (f"rejected.rank{rank}.jsonl" if rank else "rejected.jsonl")
+
+    @property
+    def ledger(self) -> Path:
+        """Return the database of the ledger of kind ``sqlite``."""
+        return self.root / "ledger.sqlite"
+
+    @property
+    def ledger_calls(self) -> Path:
+        """Return the folder with the calls that the database of the ledger has not recorded yet."""
+        return self.root / "ledger-calls"
+
+    @property
+    def data_records(self) -> Sequence[Path]:
+        """Return the files that describe single documents, sorted: rejected records, and the ledger with its calls."""
+        names = ("rejected.jsonl", "rejected.rank*.jsonl", f"{self.ledger.name}*", f"{self.ledger_calls.name}/*")
+        return sorted(path for name in names for path in self.root.glob(name) if not path.is_dir())
 
     @property
     def micro_batch(self) -> Path:
@@ -76,6 +117,11 @@ class RunLayout:
         return self.root / "stacks"
 
     @property
+    def report(self) -> Path:
+        """Return the report on the run, which is written when a start ends."""
+        return self.root / "report.html"
+
+    @property
     def post_mortem(self) -> Path:
         """Return the folder with one folder for each start that failed."""
         return self.root / "post-mortem"
@@ -89,6 +135,11 @@ class RunLayout:
     def tensorboard(self) -> Path:
         """Return the folder of TensorBoard's files."""
         return self.root / "tensorboard"
+
+    @property
+    def wandb(self) -> Path:
+        """Return the folder of W&B's library, which puts it beside the other files of a run."""
+        return self.root / "wandb"
 
     @property
     def checkpoints(self) -> Path:
@@ -109,5 +160,5 @@ class RunLayout:
 
     @property
     def holds_checkpoints(self) -> bool:
-        """Return whether anything in the folder is named like a checkpoint, committed or not."""
+        """Return whether the folder holds anything with the name of a checkpoint, committed or not."""
         return any(self.checkpoints.glob("checkpoint-*"))

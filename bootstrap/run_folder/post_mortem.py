@@ -1,25 +1,23 @@
-"""The folder that a failed run leaves."""
+"""The post-mortem of a failed run: a folder with the facts about the failure."""
 
 from __future__ import annotations
 
 import faulthandler
 import json
 import os
-import platform
 import shutil
 import sys
 import traceback
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, final
 
 import psutil
 
-from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.run_environment import environment
 from holdfast.configs.rendering import dump_settings
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.errors import LeaveAtOnce, PluginFailed, TrainingError
@@ -36,9 +34,6 @@ WHERE = "its traceback is in "
 STAMP = "%Y%m%d-%H%M%S"
 _LONGEST_TEXT = 100_000
 _LONGEST_VALUE = 2_000
-_LIBRARIES = ("holdfast-lm", "torch", "numpy", "transformers", "accelerate", "deepspeed", "tokenizers", "safetensors")
-_VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "PYTORCH_", "SLURM_JOB", "SLURM_NODE", "TORCH")
-_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @final
@@ -46,7 +41,7 @@ _RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 class PostMortem:
     """Writes a rank's part of ``<run>/post-mortem/<attempt>/``; the newest ``keep`` attempts stay.
 
-    ``attempt`` is when this start of the run began, the same on all ranks. Secrets are masked.
+    ``attempt`` is the time at which this start of the run began, the same on all ranks. Secrets are masked.
     """
 
     run: Path
@@ -58,7 +53,7 @@ class PostMortem:
 
     @property
     def folder(self) -> Path:
-        """Return where this rank writes."""
+        """Return the folder of this rank."""
         return RunLayout(self.run).post_mortem / self.attempt / f"rank{self.rank}"
 
     def write(self, failure: Failure) -> None:
@@ -71,7 +66,7 @@ class PostMortem:
                 lines.append(_masked({key: _cut(value, _LONGEST_VALUE) for key, value in event.items()}))
         self._write_json("memory.json", failure.resources)
         self._write_json("batch.json", self._batch(failure))
-        self._write_json("environment.json", _environment())
+        self._write_json("environment.json", environment())
         self._write_json("settings.json", dump_settings(self.settings))
         with (self.folder / "stacks.txt").open("w", encoding="utf-8") as file:
             faulthandler.dump_traceback(file, all_threads=True)
@@ -93,7 +88,7 @@ class PostMortem:
         }
 
     def _batch(self, failure: Failure) -> Mapping[str, Any]:
-        """Return what the batch behind the last complete step is made of, by the numbers of samples (rows)."""
+        """Return the numbers of the samples (rows) in the batch after the last complete step."""
         cursor, size = failure.progress.cursor, self.settings.optimizer.batch_size
         end = cursor.samples + size if isinstance(size, int) else None
         lanes = [lane._asdict() for lane in cursor.lanes]
@@ -104,7 +99,7 @@ class PostMortem:
 
 
 def write_before_training(run: Path, error: BaseException) -> None:
-    """Write the traceback of what ended a start of ``run`` before it trained, unless it is a user's own mistake."""
+    """Write the traceback of the error that ended a start of ``run`` before training, unless it is a user's mistake."""
     is_told = isinstance(error, TrainingError) and not isinstance(error, PluginFailed)
     if is_told or isinstance(error, KeyboardInterrupt | LeaveAtOnce):
         return
@@ -144,7 +139,7 @@ def resources(run: Path) -> Mapping[str, Any]:
 
 
 def _cut(value: Any, limit: int) -> Any:
-    """Return a text that is longer than ``limit`` without its middle, anything else as it is."""
+    """Return a text without its middle if it is longer than ``limit``; any other value unchanged."""
     is_long = isinstance(value, str) and len(value) > limit
     return f"{value[: limit // 2]} ... {value[-limit // 2 :]}" if is_long else value
 
@@ -152,23 +147,3 @@ def _cut(value: Any, limit: int) -> Any:
 def _masked(record: Mapping[str, Any]) -> Mapping[str, Any]:
     plain: Mapping[str, Any] = mask(json.loads(json.dumps(record)))  # lists alone: mask passes over tuples
     return plain
-
-
-def _environment() -> Mapping[str, Any]:
-    versions = {}
-    for name in _LIBRARIES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    variables = {name: value for name, value in os.environ.items() if name in _RANKS or name.startswith(_VARIABLES)}
-    return {
-        "host": platform.node(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "usable_processors": usable_cpus(),
-        "process": os.getpid(),
-        "versions": versions,
-        "variables": variables,
-    }

@@ -1,4 +1,4 @@
-"""The audit of a run: who writes it, and what `audit` tells of it."""
+"""The audit of a run: its writer, and the report of `audit`."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 
 @final
 class Audit:
-    """The audit of the run folder ``directory``, for several threads; off, or without the folder, it records nothing.
+    """The audit of the run folder ``directory``, for several threads; records nothing if off or without the folder.
 
-    Secrets are masked. But for ``held``, other processes may write there too.
+    Secrets are masked. Other processes may write there too, except during ``held``.
     """
 
     def __init__(self, directory: Path, *, is_on: bool = True) -> None:
@@ -44,7 +44,7 @@ class Audit:
         self._log: AuditLog | None = None
 
     def record(self, event: str, details: Mapping[str, Any]) -> None:
-        """Add an entry, durably; raises ``StateError`` if that cannot be."""
+        """Add an entry durably; raises ``StateError`` if it cannot be written."""
         if not self._is_on or not self._path.parent.is_dir():
             return
         with self._lock:
@@ -57,7 +57,7 @@ class Audit:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Be the one writer within the block; raises ``StateError`` if there is another."""
+        """Be the only writer within the block; raises ``StateError`` if there is another writer."""
         log = AuditLog(self._path) if self._is_on else None
         with self._lock:
             self._log = log
@@ -73,7 +73,7 @@ class Audit:
 
 
 def who() -> Mapping[str, str]:
-    """Return the user and the host of this process, as the system knows them, whatever the environment says."""
+    """Return the user and the host of this process by the operating system, not by the environment."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container's user without a name
@@ -82,9 +82,10 @@ def who() -> Mapping[str, str]:
 
 
 def record_use(run: Path, event: str, details: Mapping[str, Any]) -> None:
-    """Record in the audit of ``run``, if it has one, what a command did with a checkpoint; where that fails, say so.
+    """Record in the audit of ``run``, if it has one, the action of a command on a checkpoint; log a failure to record.
 
-    The command itself is no less done: a run that trains is its audit's only writer, and a folder may be read-only.
+    Such a failure does not fail the command: a training run is the only writer of its audit, and a folder may be
+    read-only.
     """
     if not RunLayout(run).audit.is_file():
         return
@@ -95,20 +96,20 @@ def record_use(run: Path, event: str, details: Mapping[str, Any]) -> None:
 
 
 def audit_of(directory: Path, section: StateStoreSettings) -> Audit:
-    """Return the audit that the settings of a store name; a store that knows none has none."""
+    """Return the audit in the settings of a store; it is off if the store does not support one."""
     return Audit(directory, is_on=section.audit)
 
 
 def audit_run(path: Path, *, as_json: bool, key: bytes | None = None, holding: str | None = None) -> bool:
-    """Print and return whether the audit of the run folder ``path``, or the audit file ``path``, is intact.
+    """Print and return whether the audit of ``path``, a run folder or an audit file, is intact.
 
-    Raises ``StateError`` if there is no audit that can be read.
+    Raises ``StateError`` if there is no readable audit.
     """
     file = RunLayout(path).audit if path.is_dir() else path
     try:
         report = verify_chain(file, key=key, holding=holding)
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"{one_line(str(file))} is not there: name a run that was audited, such as runs/default"
+        msg = f"{one_line(str(file))} does not exist: name a run that was audited, such as runs/default"
         raise StateError(msg) from error
     except OSError as error:
         msg = f"{one_line(str(file))} cannot be read, {explain(error)}"
@@ -142,9 +143,9 @@ def _lines(record: Mapping[str, Any], *, is_keyed: bool) -> Sequence[str]:
         return [found, f"intact before it: {counted}"]
     if not num_entries:
         return [f"{place}: no entries"]
-    shown = "lines cut off the end" if is_keyed else "lines cut off the end, or a file written anew"
+    shown = "lines cut off the end" if is_keyed else "lines cut off the end, or a rewritten file"
     return [
         f"{place}: {counted}, intact",
         f"last hash: {record['last_hash']}",
-        f"kept elsewhere, that hash shows {shown}; nothing in the file does",
+        f"a copy of that hash outside the file reveals {shown}; the file itself cannot",
     ]

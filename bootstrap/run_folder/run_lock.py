@@ -30,7 +30,7 @@ _CLOCK_SLACK_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that took the lock: its number, its host, and when, in seconds since 1970."""
+    """The process that took the lock: its ID, its host, and the time, in seconds since 1970."""
 
     pid: int
     host: str
@@ -38,11 +38,11 @@ class Holder:
 
     @classmethod
     def of_this_process(cls) -> Self:
-        """Return this process, now."""
+        """Return this process as a holder from now on."""
         return cls(os.getpid(), socket.gethostname(), datetime.now(UTC).timestamp())
 
     def __str__(self) -> str:
-        """Return all that can be told of it, its command too if it can be read here."""
+        """Return a description for a person, with the command if it can be read on this host."""
         since = datetime.fromtimestamp(self.since, UTC).isoformat(sep=" ", timespec="seconds")
         command = self._command()
         return f"process {self.pid} on {self.host}, since {since}" + (f", started as {command}" if command else "")
@@ -53,14 +53,14 @@ class Holder:
         with suppress(psutil.Error):
             process = psutil.Process(self.pid)
             if process.create_time() <= self.since + _CLOCK_SLACK_SECONDS:  # else another one has that number now
-                return _told(process.cmdline())
+                return _masked(process.cmdline())
         return ""
 
 
 def take_lock(folder: Path) -> int:
-    """Return the descriptor that holds the lock of ``folder``, which is made if need be, until it is closed.
+    """Lock ``folder``, which is created if it does not exist; return the descriptor that holds the lock until closed.
 
-    Raises ``StateError`` if another process holds it, and says which.
+    Raises ``StateError`` if the folder cannot be used, or if another process, which the error names, holds the lock.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,8 +73,8 @@ def take_lock(folder: Path) -> int:
     except OSError as error:
         os.close(lock)
         who = holder_of(folder)
-        told = f" ({who})" if who is not None else ""
-        msg = f"another process trains in {folder}{told}: wait for it, end it, or give this run another run.name"
+        description = f" ({who})" if who is not None else ""
+        msg = f"another process trains in {folder}{description}: wait for it, end it, or give this run another run.name"
         raise StateError(msg) from error
     with suppress(OSError):  # the lock is what counts: a full disk only leaves it unknown who holds it
         _sign(lock, Holder.of_this_process())
@@ -82,7 +82,7 @@ def take_lock(folder: Path) -> int:
 
 
 def holder_of(folder: Path) -> Holder | None:
-    """Return who took the lock of ``folder`` last, None if that is not known."""
+    """Return the last process that took the lock of ``folder``, None if it is not known."""
     try:
         record = json.loads(read_regular(RunLayout(folder).lock))
         holder = Holder(int(record["pid"]), str(record["host"]), float(record["since"]))
@@ -93,7 +93,10 @@ def holder_of(folder: Path) -> Holder | None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process trains in ``folder``; takes the lock for a moment if none does."""
+    """Return whether a process trains in ``folder``; takes the lock for a moment if no process does.
+
+    Raises ``StateError`` if the file of the lock cannot be opened.
+    """
     if not RunLayout(folder).lock.exists():
         return False
     try:
@@ -113,7 +116,7 @@ def _sign(lock: int, holder: Holder) -> None:
     os.pwrite(lock, json.dumps(record).encode(), 0)
 
 
-def _told(command: list[str]) -> str:
+def _masked(command: list[str]) -> str:
     words = []
     for word in as_settings(command):
         key, equals, value = word.partition("=")
@@ -124,7 +127,7 @@ def _told(command: list[str]) -> str:
 
 
 def _holds_others(value: str) -> bool:
-    """Return whether ``value`` is a mapping or a list, in which there may be secrets, or no YAML at all."""
+    """Return whether ``value`` is a mapping or a list, which may hold secrets, or is not valid YAML."""
     try:
         return isinstance(read_yaml(value), dict | list)
     except StrictYamlError:

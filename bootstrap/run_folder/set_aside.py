@@ -1,4 +1,4 @@
-"""Moving an old run out of the way of a new one."""
+"""Moves an old run folder to another name, so that a new run can use its name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from holdfast.domain.errors import StateError
 
 
 def set_aside(path: Path) -> Path | None:
-    """Move the run folder ``path`` out of the way, never deleting it; return where it went, None if there was none.
+    """Rename the run folder ``path`` without deletion; return the new path, None if there was no such folder.
 
-    Raises ``StateError`` if another process trains in it, or if it is the current folder or above it.
+    Raises ``StateError`` if another process trains in it, if it is the current folder or a parent of it, or if it
+    cannot be renamed.
     """
     if not path.exists():
         return None

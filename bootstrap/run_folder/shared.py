@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @final
 class SharedRunFolder:
-    """The run folder as each rank of ``group`` sees it: the first one locks, decides and writes, the others follow.
+    """The run folder as each rank of ``group`` sees it: the first rank locks, decides and writes; the others follow.
 
     All ranks call the methods in the same order.
     """
@@ -38,14 +38,14 @@ class SharedRunFolder:
         self._own = RunFolder(path) if group.rank == 0 else None
         self._refresh: Callable[[], None] | None = None
 
-    def begin(self, settings: Mapping[str, Any]) -> None:
-        """Take ``settings``, as ``RunFolder.begin`` does.
+    def begin(self, settings: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
+        """Record or check ``settings``, as ``RunFolder.begin`` does.
 
-        Raises ``ConfigurationError`` if a rank was given others, but for what each host may have its own of (caches,
+        Raises ``ConfigurationError`` if a rank has other settings, except those that may differ between hosts (caches,
         threads).
         """
         if self._own is not None:
-            self._own.begin(settings)
+            self._own.begin(settings, origins)
         first, *others = map(json.loads, self._group.gather(json.dumps(settings)))
         for rank, theirs in enumerate(others, start=1):
             if differing := [key for key in changed_settings(first, theirs) if is_for_all_ranks(key)]:
@@ -53,34 +53,34 @@ class SharedRunFolder:
                 raise ConfigurationError(msg)
 
     def enter(self, phase: str) -> None:
-        """Tell in ``run.json`` how far this start has come."""
+        """Record in ``run.json`` that this start has reached ``phase``."""
         if self._own is not None:
             self._own.enter(phase)
 
-    def note_shortage(self, clause: str | None, say: Callable[[str], object]) -> None:
-        """Tell in ``run.json`` of this start why it may run out of memory, if a ``clause`` says so, and ``say`` so."""
+    def note_shortage(self, clause: str | None, report: Callable[[str], object]) -> None:
+        """Record in ``run.json`` why this start may run out of memory, and report it; nothing if ``clause`` is None."""
         if self._own is not None and clause is not None:
             self._own.record["start"]["memory"] = clause
-            say(f"memory is short: {clause}; the system may end the run without a word")
+            report(f"memory is short: {clause}; the system may end the run without a message")
 
     def note_failure(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        """Tell in ``run.json`` what ended this start before it trained: an ``ExitStack`` calls this at its end."""
+        """Record in ``run.json`` the error that ended this start before training; an ``ExitStack`` calls this."""
         if self._own is None or kind is None or error is None:
             return
         if self._own.fail(mask_text(f"{kind.__name__}: {error}" if str(error) else kind.__name__)):
             write_before_training(self._own.path, error)
 
     def decide(self, name: str, value: str, reason: str) -> str:
-        """Return what the first rank has decided for the ``auto`` setting ``name``."""
+        """Return the choice of the first rank for the ``auto`` setting ``name``."""
         return self._group.gather(self._own.decide(name, value, reason) if self._own is not None else "")[0]
 
     def decided(self, name: str) -> str | None:
-        """Return what an earlier start of the run has decided for the ``auto`` setting ``name``, None if none has."""
+        """Return the choice of an earlier start of the run for the ``auto`` setting ``name``, None if there is none."""
         known = {} if self._own is None else self._own.record["auto"].get(name, {})
         return self._group.gather(known.get("value", ""))[0] or None
 
     def hold_to(self, name: str, value: str, remedy: str) -> None:
-        """Hold the run to the fact ``name``, and all ranks to the same; raises ``StateError``."""
+        """Record the fact ``name``; raises ``StateError`` if the run began with another value or the ranks differ."""
         if self._own is not None:
             self._own.hold_to(name, value, remedy)
         everyones = self._group.gather(value)
@@ -89,37 +89,37 @@ class SharedRunFolder:
             raise StateError(msg)
 
     def knows(self, name: str) -> bool:
-        """Return whether the fact ``name`` was held when the run began."""
+        """Return whether the fact ``name`` was recorded when the run began."""
         is_known = self._own is not None and name in self._own.record["facts"]
         return bool(self._group.gather("known" if is_known else "")[0])
 
     def tokenizer_before(self) -> Mapping[str, Any] | None:
-        """Return the tokenizer's settings that the run began with, None for a new run; to be asked before ``begin``."""
+        """Return the tokenizer's settings that the run began with, None for a new run; call this before ``begin``."""
         known = None if self._own is None else self._own.tokenizer_before()
         found: Mapping[str, Any] | None = json.loads(self._group.gather(json.dumps(known))[0])
         return found
 
     @property
     def record(self) -> dict[str, Any] | None:
-        """Return ``run.json`` as it is to be written, on the first rank."""
+        """Return the content of ``run.json`` for the next ``write``, on the first rank."""
         return None if self._own is None else self._own.record
 
     def note_changed_data(self, how: str) -> None:
-        """Record that the run continues on purpose with data that differ in this way."""
+        """Record that the run continues on purpose with changed data; ``how`` describes the difference."""
         if self._own is not None:
             self._own.note_changed_data(how)
 
     @property
     def num_data_changes(self) -> int:
-        """Return how often the run has continued on purpose with other data."""
+        """Return the number of times that the run has continued on purpose with other data."""
         return int(self._group.gather("" if self._own is None else str(self._own.num_data_changes))[0])
 
     def refresh_at_saves(self, refresh: Callable[[], None]) -> None:
-        """Have ``refresh`` bring the record up to date whenever a checkpoint is written, and write it then."""
+        """Call ``refresh`` to update the record whenever a checkpoint is written, and then write the record."""
         self._refresh = refresh
 
     def as_saved(self) -> str:
-        """Return what a checkpoint holds as ``run.json``, on the first rank."""
+        """Return the text of ``run.json`` for a checkpoint, on the first rank."""
         if self._refresh is not None:
             self._refresh()
             with suppress(StateError):  # the checkpoint has it
@@ -132,12 +132,12 @@ class SharedRunFolder:
 
     @property
     def part(self) -> StatePart:
-        """Return the part of each checkpoint that holds ``run.json`` as it is when the checkpoint is written."""
+        """Return the part of each checkpoint that holds ``run.json`` at the time of its save."""
         return _RecordPart(self)
 
     @property
     def settings_before(self) -> Mapping[str, Any] | None:
-        """Return the settings of the start before this one, None on other ranks than the first and for a new run."""
+        """Return the settings of the last start, None for a new run and on all ranks but the first."""
         return None if self._own is None else self._own.settings_before
 
     @property
@@ -147,11 +147,11 @@ class SharedRunFolder:
 
     @property
     def decisions(self) -> Mapping[str, Mapping[str, str]]:
-        """Return what each ``auto`` was decided to be and why, on the first rank."""
+        """Return the value and the reason chosen for each ``auto`` setting, on the first rank."""
         return {} if self._own is None else self._own.record["auto"]
 
     def as_json(self) -> str:
-        """Return what stands in ``run.json``, on the first rank."""
+        """Return the text of ``run.json``, on the first rank."""
         return "" if self._own is None else self._own.as_json()
 
     def write(self) -> None:
@@ -160,7 +160,7 @@ class SharedRunFolder:
             self._own.write()
 
     def close(self) -> None:
-        """Let another process write here; twice is harmless."""
+        """Release the lock; a second call has no effect."""
         if self._own is not None:
             self._own.close()
 
@@ -177,9 +177,10 @@ class _RecordPart(StatePart):
 
 
 def in_turns(group: ProcessGroup, make: Callable[[], T]) -> T:
-    """Return what ``make`` gives, made by the first rank first, then by one on each machine, then by the others.
+    """Return the result of ``make``, called on the first rank, then on one rank of each machine, then on the rest.
 
-    What it keeps in folders is found by those behind; two at a time would do the same work and write the same files.
+    Later ranks find the files that earlier ranks have stored. Two ranks at a time would do the same work and write the
+    same files.
     """
     is_first_here = os.environ.get("LOCAL_RANK", "0") == "0"
     turn = 0 if group.rank == 0 else 1 if is_first_here else 2

@@ -1,1 +1,1 @@
-"""Faults that are put into a short run of a user's configuration, to see whether it survives them."""
+"""Tests of a user's configuration by short runs with injected faults."""

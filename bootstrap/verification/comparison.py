@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 _FIGURES = ("tokens", "lr", "loss", "grad_norm")
 _ROUNDED = ("loss", "grad_norm")
 _TENSORS = ".safetensors"
-# those of the second folder are others by nature: who wrote them, where and when
+# these files differ in any case: they record the writer, the place and the time
 _OWN = {MANIFEST, COMMIT, RECORD}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that the two runs do not have alike: ``what`` it is, where, and what each has.
+    """A difference between the two runs: its kind ``what``, the place ``where``, and both values.
 
-    ``values`` are that of the undisturbed run and that of the resumed one, None if there is none.
+    ``values`` has the value of the undisturbed run and that of the resumed run, None if a run has no value.
     """
 
     what: str
@@ -42,7 +42,7 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """Return the distance between two figures as a share of the larger, infinite for what is no number."""
+        """Return the distance between two figures as a share of the larger one, infinite for other values."""
         first, second = self.values
         if not (isinstance(first, float) and isinstance(second, float)):
             return math.inf
@@ -56,7 +56,7 @@ def steps_of(run: Path) -> Mapping[int, Mapping[str, Any]]:
 
 
 def first_steps(run: Path) -> Sequence[int]:
-    """Return at which step each process of ``run`` began."""
+    """Return the step at which each process of ``run`` began."""
     events = JsonLines(RunLayout(run).events).read()
     return [record["step"] for record in events if record["event"] == "RunStarted"]
 
@@ -64,7 +64,7 @@ def first_steps(run: Path) -> Sequence[int]:
 def differing_steps(
     undisturbed: Mapping[int, Mapping[str, Any]], resumed: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[tuple[int, Difference]]:
-    """Yield each figure of a step that differs, with the step."""
+    """Yield each step with a figure that differs, and the difference."""
     for step in sorted({*undisturbed, *resumed}):
         for name in _FIGURES:
             first, second = (found.get(step, {}).get(name) for found in (undisturbed, resumed))
@@ -75,29 +75,29 @@ def differing_steps(
 def differing_positions(
     undisturbed: Sequence[CheckpointInfo], resumed: Sequence[CheckpointInfo]
 ) -> Iterator[tuple[int, Difference]]:
-    """Yield each position in the data that the checkpoints of a step do not share."""
+    """Yield each step whose checkpoints have different positions in the data, and the difference."""
     first, second = ({info.progress.step: info.progress for info in found} for found in (undisturbed, resumed))
     for step in sorted({*first, *second}):
         if step not in first or step not in second:
-            told = ["saved" if step in found else "missing" for found in (first, second)]
-            yield step, Difference("checkpoint", f"step {step}", told)
+            values = ["saved" if step in found else "missing" for found in (first, second)]
+            yield step, Difference("checkpoint", f"step {step}", values)
             continue
         cursors = first[step].cursor, second[step].cursor
         if cursors[0].samples != cursors[1].samples:
             yield step, Difference("sample", f"step {step}", [str(cursor.samples) for cursor in cursors])
         if cursors[0].lanes != cursors[1].lanes:
-            told = [json.dumps(cursor.to_json()["lanes"]) for cursor in cursors]
-            yield step, Difference("lanes", f"step {step}", told)
+            values = [json.dumps(cursor.to_json()["lanes"]) for cursor in cursors]
+            yield step, Difference("lanes", f"step {step}", values)
 
 
 def is_rounding(difference: Difference, tolerance: float) -> bool:
-    """Return whether a difference between steps can be one of rounding: of a figure, and within ``tolerance``."""
+    """Return whether a difference between steps can come from rounding: it is of a figure and within ``tolerance``."""
     return difference.what in _ROUNDED and difference.relative <= tolerance
 
 
 @dataclass(slots=True)
 class StateComparison:
-    """What two checkpoints have in common; ``largest`` is the difference with the largest distance."""
+    """The comparison of two checkpoints; ``largest`` is the difference with the largest distance."""
 
     num_tensors: int = 0
     num_bytes: int = 0
@@ -107,7 +107,7 @@ class StateComparison:
     is_alike: bool = True
 
     def add(self, difference: Difference, *, is_alike: bool) -> None:
-        """Take a tensor or file that differs; ``is_alike`` if only in its numbers."""
+        """Add a tensor or file that differs; ``is_alike`` if only its numbers differ."""
         self.num_differing += 1
         self.is_alike = self.is_alike and is_alike
         self.first = self.first or difference
@@ -116,13 +116,13 @@ class StateComparison:
 
 
 def compare_states(undisturbed: Path, resumed: Path) -> StateComparison:
-    """Return how two checkpoints' files compare, byte for byte, and where they are tensors, tensor by tensor."""
+    """Return the comparison of two checkpoints' files: tensor by tensor, and all other files byte by byte."""
     found = StateComparison()
     for name in sorted(_files(undisturbed) | _files(resumed)):
         first, second = undisturbed / name, resumed / name
         if not (first.is_file() and second.is_file()):
-            told = ["there" if path.is_file() else "missing" for path in (first, second)]
-            found.add(Difference("file", name, told), is_alike=False)
+            values = ["there" if path.is_file() else "missing" for path in (first, second)]
+            found.add(Difference("file", name, values), is_alike=False)
         elif name.endswith(_TENSORS):
             _compare_tensors(name, first, second, found)
         else:
@@ -146,8 +146,8 @@ def _compare_tensors(name: str, first: Path, second: Path, found: StateCompariso
             found.num_tensors += 1
             where = f"{name} {key}"
             if not (key in known[0] and key in known[1]):
-                told = ["there" if key in keys else "missing" for keys in known]
-                found.add(Difference("tensor", where, told), is_alike=False)
+                values = ["there" if key in keys else "missing" for keys in known]
+                found.add(Difference("tensor", where, values), is_alike=False)
             else:
                 _compare(where, ours.get_tensor(key), theirs.get_tensor(key), found)
 
@@ -157,8 +157,8 @@ def _compare(where: str, first: Tensor, second: Tensor, found: StateComparison) 
 
     found.num_bytes += first.nbytes
     if (first.dtype, first.shape) != (second.dtype, second.shape):
-        told = [f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (first, second)]
-        found.add(Difference("tensor", where, told), is_alike=False)
+        values = [f"{tensor.dtype} {tuple(tensor.shape)}" for tensor in (first, second)]
+        found.add(Difference("tensor", where, values), is_alike=False)
         return
     if torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (first, second))):
         return
@@ -178,5 +178,5 @@ def _differing_bytes(name: str, first: Path, second: Path) -> Difference | None:
     if ours == theirs:
         return None
     place = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
-    told = [repr(content[place : place + 20]) for content in (ours, theirs)]
-    return Difference("file", f"{name} from byte {place:,} on", told)
+    values = [repr(content[place : place + 20]) for content in (ours, theirs)]
+    return Difference("file", f"{name} from byte {place:,} on", values)

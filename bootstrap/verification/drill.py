@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.verification.comparison import first_steps
@@ -42,10 +43,10 @@ _TOLD = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a drill: ``codes`` are the exit codes of its starts, ``equals`` how its end compares.
+    """The outcome of a drill: ``codes`` are the exit codes of its starts, ``equals`` describes how its end compares.
 
-    ``happened`` tells whether the fault came at all, ``lost_steps`` how many complete steps were taken again,
-    ``seconds`` what all its starts took and what the undisturbed run took, ``events`` what was told.
+    ``happened`` is whether the fault occurred at all, ``lost_steps`` the number of complete steps that were repeated,
+    ``seconds`` the time of all its starts and that of the undisturbed run, ``events`` the counts of reported events.
     """
 
     drill: str
@@ -59,37 +60,38 @@ class Outcome:
 
     @property
     def survived(self) -> bool:
-        """Return whether the fault came and the run ended as its configuration promises all the same."""
+        """Return whether the fault occurred and the run nevertheless ended as its configuration promises."""
         return self.happened and self.codes[-1] == 0 and self.holds
 
     def line(self) -> str:
-        """Return it for a person."""
+        """Return the outcome for a person."""
         if not self.happened:
-            return f"{self.drill}: the fault did not come: nothing is shown; try more --steps"
-        told = ", ".join(f"{count} {name}" for name, count in self.events.items())
+            return f"{self.drill}: the fault did not occur, so nothing is shown: try more --steps"
+        counts = ", ".join(f"{count} {name}" for name, count in self.events.items())
         codes = ", ".join(map(str, self.codes))
         return (
             f"{self.drill}: {'survived' if self.survived else 'NOT SURVIVED'} · {self.equals} · "
             f"{counted(len(self.codes), 'start')} (codes {codes}) · {counted(self.lost_steps, 'step')} lost · "
-            f"{self.seconds[0]:.1f} s, undisturbed {self.seconds[1]:.1f} s" + (f" · {told}" if told else "")
+            f"{self.seconds[0]:.1f} s, undisturbed {self.seconds[1]:.1f} s" + (f" · {counts}" if counts else "")
         )
 
     def to_json(self) -> str:
-        """Return it for programs, on one line."""
+        """Return the outcome as JSON on one line."""
         return json.dumps({**asdict(self), "survived": self.survived})
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Drills:
-    """Does drills with the runs of ``proof``, which are those of `verify-resume`."""
+    """Runs drills on the runs of ``proof``, which are those of `verify-resume`."""
 
     proof: VerifyResume
 
     def run(self, names: Sequence[str], *, keep: bool) -> Iterator[Outcome]:
-        """Yield what came of each drill of ``names``; nothing is left on the disk unless ``keep``.
+        """Yield the outcome of each drill in ``names``; all files are deleted at the end unless ``keep``.
 
-        Raises ``ConfigurationError`` for what cannot be tried, ``ChildFailedError`` if the undisturbed run failed.
+        Raises ``ConfigurationError`` for a drill that cannot be tried, ``ChildFailedError`` if the undisturbed run
+        failed.
         """
         proof = self.proof
         proof.check()
@@ -103,7 +105,7 @@ class Drills:
             room_beside(proof.settings, keep=keep) as room,
         ):
             undisturbed = proof.short_run(room / "undisturbed")
-            _tell(f"{undisturbed.steps} steps without interruption")
+            report_line(f"{undisturbed.steps} steps without interruption")
             began = time.monotonic()
             code, log = start(undisturbed)
             if code:
@@ -111,7 +113,7 @@ class Drills:
                 raise ChildFailedError(code)
             seconds = time.monotonic() - began
             for name in names:
-                _tell(f"{name}: {DRILLS[name]}")
+                report_line(f"{name}: {DRILLS[name]}")
                 run = disturbed(proof.short_run(room / name), name, proof.settings.recovery.health)
                 with kept_as_it_was(sizes):  # the next drill must not learn how little memory this one had
                     outcome = self._drill(run, name, Path(undisturbed.folder), seconds)
@@ -148,16 +150,16 @@ class Drills:
 def compared(
     proof: VerifyResume, undisturbed: Path, disturbed: Path, every: int, *, is_long: bool = False
 ) -> tuple[str, bool]:
-    """Return how the ends of two runs compare, and whether that is what the configuration promises.
+    """Return the comparison of the ends of two runs, and whether it is as the configuration promises.
 
-    Where no bits are promised, gradient norms do not count in a run that ``is_long``: they amplify rounding from step
-    to step, losses hardly do.
+    If bitwise equality is not promised, gradient norms do not count in a run that ``is_long``: they amplify rounding
+    from step to step, and losses hardly do.
     """
     try:
         verdict = proof.verdict(undisturbed, disturbed, every)
     except StateError as error:
         return str(error), False
-    # which checkpoint a start took is its own affair: here the end counts, and the steps on the way to it
+    # the checkpoint that a start took does not matter here: only the steps and the end are compared
     verdict = replace(verdict, saved=verdict.resumed_from)
     left_out = {"checkpoint", "grad_norm"} if is_long and not verdict.promises_bits else {"checkpoint"}
     found = [one for one in verdict.differences if one.what not in left_out]
@@ -169,7 +171,7 @@ def compared(
 
 
 def applying(settings: TrainSettings) -> Sequence[str]:
-    """Return the drills that can befall a run of ``settings``."""
+    """Return the drills that apply to a run of ``settings``."""
     return [name for name in DRILLS if without_sense(name, settings) is None]
 
 
@@ -179,23 +181,23 @@ def spike_steps(health: HealthSettings) -> int:
 
 
 def without_sense(name: str, settings: TrainSettings) -> str | None:
-    """Return why the drill ``name`` could not show anything with ``settings``, None if it can."""
+    """Return the reason why the drill ``name`` shows nothing with ``settings``, None if it can show something."""
     health, budget = settings.recovery.health, settings.run.budget.steps
     if name == "s3-503" and "s3://" not in settings.data.model_dump_json():  # wherever a source has its addresses
         return "nothing is read from S3 with these settings: name another drill, or data at s3://..."
     if name == "hang" and not settings.recovery.watchdog.enabled:
-        return "nobody would end a run that hangs: set recovery.watchdog.enabled=true"
+        return "nothing would end a run that hangs: set recovery.watchdog.enabled=true"
     if name == "spike" and not health.spike:
-        return "a run does not go back behind a spike with these settings: set recovery.health.spike=true"
+        return "a run does not roll back after a spike with these settings: set recovery.health.spike=true"
     if name == "spike" and budget is not None and budget < spike_steps(health):
-        return f"run.budget.steps is {budget}, and a spike shows in {spike_steps(health)}: allow as many"
+        return f"run.budget.steps is {budget}, and a spike takes {spike_steps(health)} steps: allow as many"
     return None
 
 
 def disturbed(run: ShortRun, name: str, health: HealthSettings) -> ShortRun:
     """Return ``run`` with the fault of the drill ``name`` at the last step before a second checkpoint.
 
-    A spike stands out from losses that are known, so it comes later, in a longer run.
+    A spike is detected by comparison with earlier losses, so it comes later, in a longer run.
     """
     if name != "spike":
         return replace(run, faults=[Planned(name, 2 * run.every)])
@@ -205,7 +207,7 @@ def disturbed(run: ShortRun, name: str, health: HealthSettings) -> ShortRun:
 
 @contextmanager
 def kept_as_it_was(folder: Path) -> Iterator[None]:
-    """Put the small files of ``folder`` back behind the block: what a drill teaches of memory is not true."""
+    """Restore the small files of ``folder`` after the block, as sizes that a drill records for memory are wrong."""
     before = {path: path.read_bytes() for path in folder.glob("*.json")}
     try:
         yield
@@ -215,8 +217,3 @@ def kept_as_it_was(folder: Path) -> Iterator[None]:
                 path.unlink()
         for path, content in before.items():
             path.write_bytes(content)
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The drills, each in a line, and when they come."""
+"""The drills with their descriptions, and the steps of their faults."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ DRILLS: Mapping[str, str] = {
     "dead-worker": "the thread that reads data ahead dies",
     "hang": "a step never ends",
 }
-SOAK = "many of these, at random, in one supervised run"
+SOAK = "many of these faults, at random, in one supervised run"
 LEARNED = frozenset({"nan", "spike"})
-"""The drills that change what is learned: their reference is a run with no other fault."""
+"""The drills that change the learned parameters; their reference is a run with no other faults."""
 
 _GAP = 8  # steps between two of those
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The fault of ``drill``, to come at ``step`` or as soon after it as it can, a spike for ``length`` batches.
+    """The fault of ``drill`` at ``step``, or as soon after it as possible; a spike lasts ``length`` batches.
 
-    ``s3-503`` comes with the first requests of a process, one fault after another.
+    The faults of ``s3-503`` occur at the first requests of a process, one after another.
     """
 
     drill: str
@@ -44,10 +44,10 @@ class Planned:
 
 
 def draw(names: Sequence[str], count: int, steps: int, *, spikes: Sequence[Planned], seed: int) -> Sequence[Planned]:
-    """Return ``count`` faults in order of their steps, ``spikes`` and others of ``names`` at random, each at its own.
+    """Return ``count`` faults in the order of their steps: ``spikes``, and faults of ``names`` at random steps.
 
-    Those that change what is learned lie apart, and no disk is full where a spike has the run go back to a checkpoint.
-    None comes in the first two or the last four of so many ``steps``.
+    Each has its own step. Faults that change the learned parameters keep a distance, and no disk is full while a run
+    rolls back to a checkpoint after a spike. No fault is in the first two or the last four of all ``steps``.
     """
     rng = random.Random(seed)  # noqa: S311  no secret
     others = [name for name in names if name != "spike"]

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 @final
 @dataclass(slots=True)
 class Hooks:
-    """Functions called at places of a run, which may raise or take their time.
+    """Functions that are called at certain points of a run; they may raise or delay.
 
-    ``before_part`` gets the step and the rows of a micro-batch, ``loss_told`` the step, the samples up to the batch's
-    end and the loss, and returns the loss to report; the others get a step.
+    ``before_part`` gets the step and the rows of a micro-batch. ``adjust_loss`` gets the step, the samples up to the
+    batch's end and the loss, and returns the loss to report. The others get a step.
     """
 
     before_part: list[Callable[[int, int], object]] = field(default_factory=list)
-    loss_told: list[Callable[[int, int, SupportsFloat], SupportsFloat]] = field(default_factory=list)
+    adjust_loss: list[Callable[[int, int, SupportsFloat], SupportsFloat]] = field(default_factory=list)
     before_apply: list[Callable[[int], object]] = field(default_factory=list)
     before_save: list[Callable[[int], object]] = field(default_factory=list)
     before_batch: list[Callable[[int], object]] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Hooks:
 
 @final
 class FaultyTrainable(ForwardingTrainable):
-    """Trains as ``inner`` does, and asks ``hooks`` on the way."""
+    """Trains as ``inner`` does, and calls ``hooks`` during each step."""
 
     def __init__(self, inner: Trainable, hooks: Hooks) -> None:
         super().__init__(inner)
@@ -58,23 +58,23 @@ class _FaultyUpdate(ForwardingUpdate):
 
     @override
     def accumulate(self, part: Batch, *, weight: float, last: bool) -> SupportsFloat:
-        for ask in self._hooks.before_part:
-            ask(self._step, part.num_rows)
+        for inject in self._hooks.before_part:
+            inject(self._step, part.num_rows)
         loss = super().accumulate(part, weight=weight, last=last)
-        for tell in self._hooks.loss_told:
-            loss = tell(self._step, part.cursor.samples, loss)
+        for adjust in self._hooks.adjust_loss:
+            loss = adjust(self._step, part.cursor.samples, loss)
         return loss
 
     @override
     def apply(self) -> SupportsFloat:
-        for ask in self._hooks.before_apply:
-            ask(self._step)
+        for inject in self._hooks.before_apply:
+            inject(self._step)
         return super().apply()
 
 
 @final
 class FaultyStateStore(ForwardingStateStore):
-    """Keeps what ``inner`` keeps, and asks ``hooks`` before each save."""
+    """Stores checkpoints in ``inner``, and calls ``hooks`` before each save."""
 
     def __init__(self, inner: StateStore, hooks: Hooks) -> None:
         super().__init__(inner)
@@ -82,16 +82,16 @@ class FaultyStateStore(ForwardingStateStore):
 
     @override
     def save(self, snapshot: Snapshot) -> CheckpointInfo:
-        for ask in self._hooks.before_save:
-            ask(snapshot.progress.step)
+        for inject in self._hooks.before_save:
+            inject(snapshot.progress.step)
         return super().save(snapshot)
 
 
 @final
 class FaultyStream:
-    """Gives the batches of ``inner``, and asks ``hooks`` before each, in the thread that reads ahead.
+    """Yields the batches of ``inner``, and calls ``hooks`` before each, in the thread that prefetches.
 
-    The step that it names is that of a run that has passed over no batches.
+    The step that the hooks get is right for a run that has skipped no batches.
     """
 
     def __init__(self, inner: BatchStream, hooks: Hooks) -> None:
@@ -100,7 +100,7 @@ class FaultyStream:
 
     @property
     def threads(self) -> int:
-        """Return how many threads read for the batches."""
+        """Return the number of threads that read for the batches."""
         return self._inner.threads
 
     @threads.setter
@@ -109,7 +109,7 @@ class FaultyStream:
 
     @property
     def max_threads(self) -> int:
-        """Return how many threads would never wait for each other."""
+        """Return the largest useful number of threads."""
         return self._inner.max_threads
 
     def batches(self, cursor: Cursor) -> Generator[Batch]:
@@ -118,6 +118,6 @@ class FaultyStream:
         for batch in self._inner.batches(cursor):
             step = batch.cursor.samples // max(1, batch.cursor.samples - before)
             before = batch.cursor.samples
-            for ask in self._hooks.before_batch:
-                ask(step)
+            for inject in self._hooks.before_batch:
+                inject(step)
             yield batch

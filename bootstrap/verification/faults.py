@@ -25,13 +25,13 @@ _SPIKE = 100.0
 
 
 class WorkerDied(BaseException):
-    """A thread that reads data has ended, as by the panic of a library."""
+    """The end of a thread that reads data, as after the panic of a library."""
 
 
 @final
 @dataclass(slots=True)
 class Fault:
-    """Comes once in a run, whatever the number of its processes: at ``step``, marked by the file ``happened``."""
+    """A fault that occurs once in a run, over all its processes: at ``step``, marked by the file ``happened``."""
 
     step: int
     happened: Path
@@ -40,14 +40,14 @@ class Fault:
     has_begun: bool = False
 
     def comes(self, step: int) -> bool:
-        """Return whether it comes now, at ``step``."""
+        """Return whether the fault occurs now, at ``step``."""
         if step < self.step or self.happened.exists():
             return False
         self.happened.touch()
         return True
 
     def kill(self, step: int) -> None:
-        """End this process where it is."""
+        """Kill this process at once."""
         if self.comes(step):
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -57,14 +57,14 @@ class Fault:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def hang(self, step: int) -> None:
-        """Never end; not in the first step of a process, which may take its time."""
+        """Hang, but not in the first step of a process, which may take long anyway."""
         if self.has_begun and self.comes(step):
             while True:
                 time.sleep(1.0)
         self.has_begun = True
 
     def run_short(self, step: int, rows: int) -> None:
-        """Leave memory for half the rows for some steps."""
+        """Leave memory for half the rows for some steps; raises ``OutOfMemory`` for more rows."""
         if self.comes(step):
             self.step, self.most_rows = step, rows // 2
         if self.most_rows is None or step >= self.step + SHORT_STEPS or rows <= self.most_rows:
@@ -74,14 +74,14 @@ class Fault:
         raise OutOfMemory(msg)
 
     def spoil(self, step: int) -> None:
-        """Have gradients that are not finite, whenever the step is taken."""
+        """Raise ``NonFiniteGradients`` whenever the step is taken."""
         if step == self.step:
             self.happened.touch()
             msg = f"the gradients of step {step} are not finite (drill)"
             raise NonFiniteGradients(msg)
 
     def exaggerate(self, step: int, samples: int, loss: SupportsFloat) -> SupportsFloat:
-        """Tell a loss that is far too high for a few batches, whenever they are taken; they end at ``samples``."""
+        """Return a loss that is far too high for a few batches, whenever they are taken; they end at ``samples``."""
         spoilt = self.happened.read_text().split() if self.happened.exists() else []
         if step >= self.step and len(spoilt) < self.length and str(samples) not in spoilt:
             spoilt.append(str(samples))
@@ -89,18 +89,18 @@ class Fault:
         return cast("Any", loss) * _SPIKE if str(samples) in spoilt else loss
 
     def refuse(self, step: int) -> None:
-        """Have no room on the disk for a checkpoint."""
+        """Raise ``StateError``, as if the disk had no room for a checkpoint."""
         if self.comes(step):
             msg = f"checkpoint {step} cannot be written, no space left on the device (drill): free some space there"
             raise StateError(msg)
 
     def delay(self, step: int) -> None:
-        """Take seconds for a checkpoint."""
+        """Delay a checkpoint by some seconds."""
         if self.comes(step):
             time.sleep(SLOW_SAVE_SECONDS)
 
     def die_reading(self, step: int) -> None:
-        """End the thread that reads ahead."""
+        """Raise ``WorkerDied`` in the thread that prefetches."""
         if self.comes(step):
             raise WorkerDied
 
@@ -110,7 +110,7 @@ _PLANT: Mapping[str, Callable[[Hooks, Fault], None]] = {
     "sigterm": lambda hooks, fault: hooks.before_apply.append(fault.ask_to_stop),
     "oom": lambda hooks, fault: hooks.before_part.append(fault.run_short),
     "nan": lambda hooks, fault: hooks.before_apply.append(fault.spoil),
-    "spike": lambda hooks, fault: hooks.loss_told.append(fault.exaggerate),
+    "spike": lambda hooks, fault: hooks.adjust_loss.append(fault.exaggerate),
     "full-disk": lambda hooks, fault: hooks.before_save.append(fault.refuse),
     "slow-disk": lambda hooks, fault: hooks.before_save.append(fault.delay),
     "dead-worker": lambda hooks, fault: hooks.before_batch.append(fault.die_reading),

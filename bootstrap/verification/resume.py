@@ -1,4 +1,4 @@
-"""Proof that a configuration resumes exactly: the same short run twice, once killed in its middle."""
+"""Proof that a configuration resumes exactly: the same short run is done twice, and killed once in its middle."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import psutil
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.process.exit_codes import code_of_child
+from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import stopping_on_signals
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.verification.comparison import (
@@ -44,7 +45,7 @@ FEWEST_STEPS = 3
 
 
 class ChildFailedError(Exception):
-    """One of the runs failed with the exit code ``code``; it has printed why."""
+    """The failure of one of the runs with the exit code ``code``; the run itself has printed the reason."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -54,7 +55,7 @@ class ChildFailedError(Exception):
 @final
 @dataclass(frozen=True, slots=True)
 class VerifyResume:
-    """Trains ``steps`` steps of ``settings``, which ``config`` and ``arguments`` gave, undisturbed and killed."""
+    """Trains ``steps`` steps of ``settings`` (from ``config`` and ``arguments``), once undisturbed and once killed."""
 
     settings: TrainSettings
     config: Sequence[Path]
@@ -62,23 +63,23 @@ class VerifyResume:
     steps: int
 
     def run(self, *, keep: bool) -> Verdict:
-        """Return what came of it; nothing is left on the disk unless ``keep``.
+        """Return the verdict; all files are deleted at the end unless ``keep``.
 
-        Raises ``ConfigurationError`` for what cannot be tried, ``ChildFailedError`` if one of the runs failed.
+        Raises ``ConfigurationError`` for settings that cannot be tried, ``ChildFailedError`` if one of the runs failed.
         """
         self.check()
         with stopping_on_signals(lambda _reason, _number: False), room_beside(self.settings, keep=keep) as room:
             undisturbed = self.short_run(room / "undisturbed")
-            _tell(f"1 of 3: {undisturbed.steps} steps without interruption")
+            report_line(f"1 of 3: {undisturbed.steps} steps without interruption")
             _train(undisturbed)
             every = undisturbed.every
             killed = replace(self.short_run(room / "killed"), kill_after=2 * every)
             if (last := max(steps_of(Path(undisturbed.folder)), default=0)) < 2 * every:
                 msg = f"the run ends at step {last} by itself: give it more data, or --steps {max(FEWEST_STEPS, last)}"
                 raise ConfigurationError(msg)
-            _tell(f"2 of 3: the same, killed (SIGKILL) behind step {2 * every}")
+            report_line(f"2 of 3: the same, killed (SIGKILL) after step {2 * every}")
             _train(killed)
-            _tell(f"3 of 3: the killed run, resumed from checkpoint-{every} by a new process")
+            report_line(f"3 of 3: the killed run, resumed from checkpoint-{every} by a new process")
             _train(replace(killed, kill_after=None))
             return self.verdict(Path(undisturbed.folder), Path(killed.folder), every)
 
@@ -88,11 +89,14 @@ class VerifyResume:
             msg = f"state_store.kind is {self.settings.state_store.kind}: checkpoints are compared for disk only"
             raise ConfigurationError(msg)
         if is_launched() or isinstance(self.settings.distributed, TorchDistributedSettings):
-            msg = "verify-resume starts its processes itself: no torchrun, but distributed.kind=auto and .processes"
+            msg = (
+                "verify-resume starts its processes itself: leave torchrun away, and set distributed.kind=auto and "
+                "distributed.processes"
+            )
             raise ConfigurationError(msg)
         budget = self.settings.run.budget.steps
         if budget is not None and budget < FEWEST_STEPS:
-            msg = f"run.budget.steps is {budget}: nothing shows in fewer than {FEWEST_STEPS} steps"
+            msg = f"run.budget.steps is {budget}, but a comparison needs at least {FEWEST_STEPS} steps: raise it"
             raise ConfigurationError(msg)
 
     def short_run(self, folder: Path) -> ShortRun:
@@ -104,22 +108,25 @@ class VerifyResume:
     def _store(self, folder: Path) -> StateStore:
         chosen = self.settings.state_store.model_copy(update={"archive": None})
         assert isinstance(chosen, DiskStateStoreSettings)  # seen by check
-        return build_disk_store(folder, chosen, self.settings.run, Inbox(), _tell)
+        return build_disk_store(folder, chosen, self.settings.run, Inbox(), report_line)
 
     def _chosen(self, run: Path) -> Mapping[str, str]:
-        """Return the precision, and what each setting that is auto was resolved to."""
+        """Return the precision, and the value that was chosen for each setting that is auto."""
         resolved = {name: entry["value"] for name, entry in read_record(run)["auto"].items()}
         return {"optimizer.precision": self.settings.optimizer.precision, **resolved}
 
     def verdict(self, undisturbed: Path, killed: Path, every: int) -> Verdict:
-        """Return how two runs compare, the second one killed behind step ``2 * every``."""
+        """Return the verdict on two runs, of which the second was killed after step ``2 * every``.
+
+        Raises ``StateError`` if one of them has no checkpoint that verifies.
+        """
         steps = steps_of(undisturbed)
         stores = self._store(undisturbed), self._store(killed)
         positions = differing_positions(*(store.list() for store in stores))
         differences = [*positions, *differing_steps(steps, steps_of(killed))]
         first, second = (store.load() for store in stores)
         if first.folder is None or first.info is None or second.folder is None or second.info is None:
-            msg = "a run left no checkpoint that verifies: run verify-resume again with --keep and inspect both"
+            msg = "a run left no checkpoint that verifies: run verify-resume again with --keep and inspect both runs"
             raise StateError(msg)
         return Verdict(
             steps=max(steps),
@@ -135,7 +142,10 @@ class VerifyResume:
 
 @contextmanager
 def room_beside(settings: TrainSettings, *, keep: bool) -> Iterator[Path]:
-    """Give a new folder on the disk of the run folder of ``settings``; it is gone behind the block unless ``keep``."""
+    """Give a new folder beside the run folder of ``settings``, deleted after the block unless ``keep``.
+
+    Raises ``StateError`` if it cannot be created.
+    """
     parent = next(folder for folder in settings.run.directory.absolute().parents if folder.is_dir())
     try:
         room = Path(tempfile.mkdtemp(prefix=".verify-resume-", dir=parent))
@@ -146,13 +156,13 @@ def room_beside(settings: TrainSettings, *, keep: bool) -> Iterator[Path]:
         yield room
     finally:
         if keep:
-            _tell(f"kept: {room}")
+            report_line(f"kept: {room}")
         else:
             shutil.rmtree(room, ignore_errors=True)
 
 
 def _train(run: ShortRun) -> None:
-    """Do ``run`` in a new process, as ``train`` would be; raises ``ChildFailedError``."""
+    """Do ``run`` in a new process, as ``train`` would; raises ``ChildFailedError`` if it fails."""
     code, log = start(run)
     if code and not (run.kill_after is not None and run.killed.exists()):
         sys.stderr.write(log)
@@ -164,7 +174,7 @@ def start(run: ShortRun) -> tuple[int, str]:
     log = Path(run.folder).with_name("log")
     command = [sys.executable, "-m", MODULE, run.to_argument()]
     with log.open("wb") as errors:
-        # a session of its own: a terminal's Ctrl-C reaches this process alone, which ends the others
+        # in a session of its own: a terminal's Ctrl-C reaches only this process, which ends the others
         process = subprocess.Popen(  # noqa: S603  this very program
             command, stdin=subprocess.DEVNULL, stdout=sys.stderr, stderr=errors, start_new_session=True
         )
@@ -176,7 +186,7 @@ def start(run: ShortRun) -> tuple[int, str]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a run and its ranks."""
+    """Kill the remaining processes of a run and its ranks."""
     try:
         family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -186,8 +196,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             member.kill()
     psutil.wait_procs(family, timeout=10)
     process.wait()
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

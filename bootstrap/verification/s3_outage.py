@@ -1,4 +1,4 @@
-"""S3 that is busy for a while."""
+"""A simulated S3 outage: requests are refused for some time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _CALM_ANSWERS = 6
 
 
 def busy(happened: Sequence[Path]) -> None:
-    """Have S3 refuse requests of this process with 503, some for each file of ``happened`` that is not there yet.
+    """Make requests of this process to S3 fail with 503, a number of them for each file of ``happened`` not there yet.
 
-    Between two of these it answers for a while, so that no client gives up. All reads from S3 then go through s3fs,
-    whose class is replaced in fsspec's registry.
+    Between two series of failures some requests succeed, so that no client gives up. All reads from S3 go through
+    s3fs, whose class is replaced in fsspec's registry.
     """
     pending = [path for path in happened if not path.exists()]
     if not pending:
@@ -31,7 +31,7 @@ def busy(happened: Sequence[Path]) -> None:
     left = [place for path in pending for place in (*[path] * BUSY_ANSWERS, *[None] * _CALM_ANSWERS)]
 
     class BusyS3FileSystem(S3FileSystem):  # type: ignore[misc]  # it has no types
-        """Refuses the requests that are next in ``left``."""
+        """Refuses the requests that are next in ``left`` with the error of a busy server."""
 
         async def _call_s3(self, method: str, *parts: Any, **options: Any) -> Any:
             happened_now = left.pop(0) if left else None

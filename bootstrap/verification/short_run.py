@@ -1,4 +1,4 @@
-"""One short run of `verify-resume`, in a process of its own: the user's run but for its end."""
+"""One short run of `verify-resume` in its own process: the user's run, except that it ends early."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ class ShortRun:
     @classmethod
     def from_argument(cls, argument: str) -> Self:
         """Return the run of an argument that ``to_argument`` made."""
-        told = json.loads(argument)
-        return cls(**{**told, "faults": [Planned(**fault) for fault in told["faults"]]})
+        plan = json.loads(argument)
+        return cls(**{**plan, "faults": [Planned(**fault) for fault in plan["faults"]]})
 
 
 def shortened(settings: TrainSettings, run: ShortRun) -> TrainSettings:
     """Return ``settings`` for a short run: the same data, model, seed, optimizer and budget, which the schedule needs.
 
-    Other are only the folder, what is kept there, what tells of the run without changing it, and the patience with a
-    step that hangs if one is to.
+    It differs in the folder, in the checkpoints that are kept, in monitors and records without effect on training, and
+    in the timeout of a hanging step if a drill makes a step hang.
     """
     changes: dict[str, Any] = {
         "run": {"dir": Path(run.folder)},
@@ -105,24 +105,24 @@ def shortened(settings: TrainSettings, run: ShortRun) -> TrainSettings:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Train as ``arguments``, one ``ShortRun``, say; return the exit code."""
+    """Do the run of ``arguments``, which hold one ``ShortRun``; return the exit code."""
     return guarded(lambda: _train(arguments))
 
 
 def _train(arguments: Sequence[str]) -> int:
     configure_logging()
     set_library_defaults()
-    told = ShortRun.from_argument(arguments[0])
-    settings = load_settings([Path(path) for path in told.config], told.settings, os.environ).settings
+    plan = ShortRun.from_argument(arguments[0])
+    settings = load_settings([Path(path) for path in plan.config], plan.settings, os.environ).settings
     if (num_processes := processes_to_start(settings)) > 1:
         return launch(arguments, num_processes, module=MODULE)
-    run = Run(shortened(settings, told), faults_of(told.faults, told.happened), say=_say)
+    run = Run(shortened(settings, plan), faults_of(plan.faults, plan.happened), report=_report)
     run.may_exit = True
 
     def on_step(event: StepCompleted) -> None:
-        if event.progress.step == told.kill_after and is_first_rank():
-            _die(told)
-        if event.progress.step >= told.steps and is_first_rank():
+        if event.progress.step == plan.kill_after and is_first_rank():
+            _die(plan)
+        if event.progress.step >= plan.steps and is_first_rank():
             run.request_stop("it has taken the steps that are compared")
 
     run.subscribe(StepCompleted, on_step)
@@ -133,19 +133,19 @@ def _train(arguments: Sequence[str]) -> int:
     return ExitCode.FINISHED if stop is None else code_of_signal(stop)
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     if is_first_rank():
         sys.stdout.write(f"  {line}\n")
         sys.stdout.flush()
 
 
-def _die(told: ShortRun) -> None:
-    """Be killed, as by another's SIGKILL, once the first checkpoint is there, so that the steps behind it are lost."""
-    saved = RunLayout(Path(told.folder)).checkpoint(told.every)
+def _die(plan: ShortRun) -> None:
+    """Kill this process by SIGKILL once the first checkpoint is complete, so that the steps after it are lost."""
+    saved = RunLayout(Path(plan.folder)).checkpoint(plan.every)
     deadline = time.monotonic() + _LONGEST_SAVE
     while not saved.exists() and time.monotonic() < deadline:
         time.sleep(0.005)
-    told.killed.touch()
+    plan.killed.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,4 +1,4 @@
-"""Many faults in one supervised run."""
+"""A soak: many faults in one supervised run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, final
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.bootstrap.process.exit_codes import ExitCode, code_of_signal
 from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
+from holdfast.bootstrap.process.printing import report_line
 from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -51,7 +52,7 @@ class SoakOutcome:
 
     @property
     def survived(self) -> bool:
-        """Return whether all faults came and the run ended as its configuration promises all the same."""
+        """Return whether all faults occurred and the run nevertheless ended as its configuration promises."""
         return sum(self.faults.values()) == self.planned and self.code == ExitCode.FINISHED and self.holds
 
     def line(self) -> str:
@@ -65,7 +66,7 @@ class SoakOutcome:
         )
 
     def to_json(self) -> str:
-        """Return it for programs, on one line."""
+        """Return the outcome as JSON on one line."""
         return json.dumps({"drill": "soak", **asdict(self), "survived": self.survived})
 
 
@@ -79,7 +80,7 @@ class Soak:
     seed: int
 
     def run(self, *, keep: bool) -> SoakOutcome:
-        """Return the outcome; nothing is left on the disk unless ``keep``.
+        """Return the outcome; all files are deleted at the end unless ``keep``.
 
         Its end is compared with that of a run that has only the faults of ``LEARNED``. Raises ``ConfigurationError`` if
         the soak cannot be tried with these settings, ``ChildFailedError`` if that run failed.
@@ -95,7 +96,7 @@ class Soak:
         ):
             disturbed = self._disturbed(room / "disturbed", names)
             learned = [fault for fault in disturbed.faults if fault.drill in LEARNED]
-            _tell(f"{disturbed.steps} steps with only the {len(learned)} faults that change what is learned")
+            report_line(f"{disturbed.steps} steps with only the {len(learned)} faults that change the parameters")
             began = time.monotonic()
             reference = replace(disturbed, folder=str(room / "reference"), faults=learned)
             code, log = start(reference)
@@ -103,7 +104,7 @@ class Soak:
                 sys.stderr.write(log)
                 raise ChildFailedError(code)
             seconds = time.monotonic() - began
-            _tell(f"{disturbed.steps} steps with {len(disturbed.faults)} faults, supervised")
+            report_line(f"{disturbed.steps} steps with {len(disturbed.faults)} faults, supervised")
             began = time.monotonic()
             code = self._supervised(disturbed)
             return self._outcome(disturbed, reference, code, (time.monotonic() - began, seconds))
@@ -122,7 +123,7 @@ class Soak:
     def _supervised(self, run: ShortRun) -> int:
         """Return the exit code of the last start.
 
-        A run that was asked to stop is submitted again, as a scheduler does with one that it has preempted.
+        A run that was asked to stop is started again, as a scheduler does with a preempted run.
         """
         folder = Path(run.folder)
         limits = RestartPolicy(max_restarts=2 * self.count, crash_loop=self.count + 1, first_seconds=0.0)
@@ -133,7 +134,7 @@ class Soak:
                 limits,
                 HeartbeatMonitor(RunLayout(folder).heartbeats, _SILENT_SECONDS),
                 grace_seconds=self.proof.settings.recovery.grace_seconds,
-                say=_tell,
+                report=report_line,
                 output=sys.stderr,
             )
             code = supervisor.run()
@@ -156,8 +157,3 @@ class Soak:
             seconds=seconds,
             goodput=sentence_of(goodput_of(folder)),
         )
-
-
-def _tell(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()

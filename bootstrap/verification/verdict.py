@@ -22,11 +22,11 @@ _LONGEST = 120
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of it: ``differences`` of the steps in their order, and how the last checkpoints compare.
+    """The result of `verify-resume`: ``differences`` in the order of the steps, and ``state``, the last checkpoints.
 
-    ``saved`` is the step of the checkpoint that was durable when the run was killed, ``resumed_from`` the one with
-    which the new process began; ``promises_bits`` whether the configuration promises more than equality but for
-    rounding.
+    ``saved`` is the step of the checkpoint that was durable when the run was killed, ``resumed_from`` the step at which
+    the new process began. ``promises_bits`` is whether the configuration promises bitwise equality, and not only
+    equality up to rounding.
     """
 
     steps: int
@@ -55,7 +55,7 @@ class Verdict:
         return self.word == "bit for bit" or (self.word == "within rounding" and not self.promises_bits)
 
     def to_json(self) -> str:
-        """Return it for programs."""
+        """Return the verdict as JSON."""
         first = self.differences[0] if self.differences else self.state.first
         record = {
             "verdict": self.word,
@@ -76,38 +76,38 @@ class Verdict:
         return json.dumps(record, indent=1)
 
     def lines(self) -> Sequence[str]:
-        """Return it for a person."""
+        """Return the verdict as lines for a person."""
         lost = self.killed_after - self.saved
         steps = counted(lost, "step")
         begun = f"killed after step {self.killed_after}, resumed from step {self.resumed_from}, {steps} lost"
-        told = [f"{self.word}: {counted(self.steps, 'step')}, {begun}"]
+        lines = [f"{self.word}: {counted(self.steps, 'step')}, {begun}"]
         if self.resumed_from != self.saved:
-            told.append(f"the resume did not take checkpoint-{self.saved}, which was complete: inspect it with --keep")
-        told += self._differing_lines()
+            lines.append(f"the resume did not use checkpoint-{self.saved}, which was complete: inspect it with --keep")
+        lines += self._differing_lines()
         state = self.state
         if self.word == "bit for bit":
-            told.append(
+            lines.append(
                 f"the same: loss and gradient norm of each step, positions in the data, {state.num_tensors:,} tensors "
                 f"and all other files of checkpoint-{self.steps} ({state.num_bytes:,} bytes)"
             )
         elif not self.promises_bits:
-            told.append("the configuration promises equality but for rounding (contract numerical)")
+            lines.append("the configuration promises equality only up to rounding (contract numerical)")
         conditions = ", ".join(f"{name} {value}" for name, value in self.conditions.items() if value)
-        return [*told, f"conditions: {one_line(conditions)}"]
+        return [*lines, f"conditions: {one_line(conditions)}"]
 
     def _differing_lines(self) -> Sequence[str]:
-        told = []
+        lines = []
         if self.differences:
             first = self.differences[0]
-            told.append(f"first difference: {_line(first)}")
+            lines.append(f"first difference: {_line(first)}")
             if first.where in _before(self.saved):
-                told.append("that is before the kill: the same steps do not repeat here, whoever takes them")
+                lines.append("that is before the kill: the same steps give other results here in any process")
         state = self.state
         if state.first is not None:
-            told.append(f"state: {state.num_differing:,} tensors or files differ, the first: {_line(state.first)}")
+            lines.append(f"state: {state.num_differing:,} tensors or files differ, the first: {_line(state.first)}")
         if state.largest is not None:
-            told.append(f"largest difference: {state.largest.distance:.3g} in {_line(state.largest)}")
-        return told
+            lines.append(f"largest difference: {state.largest.distance:.3g} in {_line(state.largest)}")
+        return lines
 
 
 def _before(step: int) -> Sequence[str]:

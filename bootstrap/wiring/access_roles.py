@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
-from holdfast.adapters.state_store.access_guard import AccessGuard
+from holdfast.adapters.state_store.access_guard import AccessGuard, record_nothing
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.checkpoints.roles import Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
+    from holdfast.adapters.state_store.access_guard import Record
     from holdfast.bootstrap.run_folder.run_audit import Audit
     from holdfast.configs.sections.state_store import StateStoreSettings
     from holdfast.configs.settings import TrainSettings
@@ -20,7 +23,7 @@ _VARIABLE = "HOLDFAST_STATE_STORE__ROLES"
 
 
 def guard_of(section: StateStoreSettings, audit: Audit) -> AccessGuard:
-    """Return what lets through what the settings allow; a store that knows no roles allows all."""
+    """Return the guard that permits the roles in the settings; a store without roles permits every action."""
     return AccessGuard([Role(name) for name in section.roles], audit.record)
 
 
@@ -33,8 +36,19 @@ def refuse_to_train(settings: TrainSettings) -> None:
         guard.require(Role.KEY, f"training with encrypted checkpoints in {directory}")
 
 
+def require_to_read(what: Path, *, is_encrypted: bool, record: Record = record_nothing) -> None:
+    """Raise ``ConfigurationError`` unless the roles of a command permit it to read the data of ``what``.
+
+    Data that are encrypted need the role to use the key too. ``record`` gets a refusal.
+    """
+    guard = AccessGuard([Role(name) for name in own_roles(os.environ)], record)
+    guard.require(Role.READ, f"reading {what}")
+    if is_encrypted:
+        guard.require(Role.KEY, f"opening {what}, which is encrypted,")
+
+
 def own_roles(environment: Mapping[str, str]) -> Sequence[str]:
-    """Return the roles of a command that takes no settings: those that the environment names, or all."""
+    """Return the roles of a command that takes no settings: those in the environment, or all if none are set there."""
     named = {name: value for name, value in environment.items() if name == _VARIABLE}
     roles: Sequence[str] = load_settings([], [], named).settings.state_store.roles
     return roles

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is put around a part: ``wrap`` gets the part and returns what the run is to have in its place."""
+    """A wrapper of a part: ``wrap`` gets the part and returns its replacement."""
 
     wrap: Callable[[Any], Any]
 
@@ -37,7 +37,7 @@ PORTS = (
     "event_bus",
     "process_group",
 )
-PARTS = (*PORTS, "resource_probe")
+PARTS = (*PORTS, "resource_probe", "ledger")
 _SECTIONS = {"data_source": "data", "model_factory": "model", "process_group": "distributed"}
 
 
@@ -46,19 +46,19 @@ def assemble(
     directory: Path,
     overrides: Mapping[str, Any],
     *,
-    say: Callable[[str], object],
-    decide: Callable[[str, str, str], str],
+    report: Callable[[str], object],
+    keep_choice: Callable[[str, str, str], str],
     show: ShowPhase = show_nothing,
 ) -> Container:
-    """Return the container of one run: outside adapters added, ``overrides`` (by provider name) put in their place.
+    """Return the container of one run, with outside adapters and with ``overrides`` by provider name.
 
     An ``Around`` override is called with the part and returns its replacement.
     """
     container = Container(
         settings=providers.Object(settings),
         directory=providers.Object(directory),
-        say=providers.Object(say),
-        decide=providers.Object(decide),
+        report=providers.Object(report),
+        keep_choice=providers.Object(keep_choice),
         show=providers.Object(show),
     )
     sections = dict(settings)
@@ -81,7 +81,7 @@ def assemble(
 
 
 def _same(provider: Any) -> Any:
-    """Return a provider of what ``provider`` gives that does not know of its override."""
+    """Return a provider with the same value as ``provider``, without its override."""
     if isinstance(provider, providers.Selector):
         return providers.Selector(provider.selector, **provider.providers)
     return providers.Singleton(provider.provides, *provider.args, **provider.kwargs)

@@ -24,7 +24,7 @@ _MOST_LINES = 8
 
 
 def banner(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return at most eight lines of at most 80 characters; ``decided`` is what each ``auto`` was decided to be."""
+    """Return at most eight lines of at most 80 characters; ``decided`` has the value chosen for each ``auto``."""
     lines = [line for name, text in _facts(parts, decided) for line in _folded(name, text)]
     return lines[:_MOST_LINES]
 
@@ -50,7 +50,7 @@ def _facts(parts: RunParts, decided: Mapping[str, Mapping[str, str]]) -> Iterato
 
 
 def _size(name: str, value: str) -> list[int]:
-    """Return a size that was decided as the settings of the run have it, in place of auto."""
+    """Return a size from the settings of the run, in which a number has replaced auto."""
     return [int(value)] if name in (LENGTH, ROWS) else []
 
 
@@ -69,7 +69,7 @@ def _data(parts: RunParts, tokens_a_step: int) -> Iterator[tuple[str, str]]:
         epochs = min(spent) / max(there, 1)
         words += f" = {epochs:,.1f} epochs" if epochs >= 1 else f" = {epochs:.2g} epochs"
     else:
-        yield "data", "streamed: how many tokens there are is not known ahead"
+        yield "data", "streamed: the number of tokens is not known in advance"
     yield "budget", words
 
 

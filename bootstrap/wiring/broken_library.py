@@ -1,4 +1,4 @@
-"""Telling which library is at fault where transformers cannot be imported."""
+"""Reports the library that prevents the import of transformers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _LIBRARY = "transformers"
 def telling_broken_library() -> Iterator[None]:
     """Turn a failed import of transformers in the block into a ``ConfigurationError`` that names the remedy.
 
-    transformers imports optional libraries (torchvision), and fails if one does not match the installed torch.
+    transformers imports optional libraries (torchvision), and fails if one does not match the installed torch. Raises
+    ``ConfigurationError`` in that case; any other error passes unchanged.
     """
     try:
         yield
@@ -32,7 +33,7 @@ def telling_broken_library() -> Iterator[None]:
 
 
 def _fault(error: BaseException) -> str | None:
-    """Return a sentence on the package that failed the import of transformers, None for any other ``error``."""
+    """Return a sentence on the package that made the import of transformers fail, None for any other ``error``."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(cause)

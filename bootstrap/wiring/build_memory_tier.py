@@ -24,7 +24,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  memory, not a disk
 
 
 def build_memory_tier(chosen: RetentionSettings, num_ranks: int, is_tight: Callable[[], bool]) -> MemoryTier:
-    """Return the tier of a run of so many ranks; one that is wanted for several is a ``ConfigurationError``."""
+    """Return the tier of a run of ``num_ranks``; raises ``ConfigurationError`` if it is on for several ranks."""
     may_overlap = partial(has_room_beside, chosen.background)
     if num_ranks > 1 and chosen.memory_tier == "on":
         msg = "state_store.memory_tier=on is for one process, and this run has several: set it to auto"

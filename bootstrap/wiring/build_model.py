@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import LOSSES
 from holdfast.domain.data.packing import ConcatPacking, SlidingPacking
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.lr_schedule import (
     Constant,
     Span,
@@ -26,11 +28,13 @@ from holdfast.domain.training.lr_schedule import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from holdfast.configs.sections.optimizer import DeepspeedOptimizerSettings
     from holdfast.configs.sections.schedule import ScheduleSettings
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.packing import Packing
+    from holdfast.domain.phase import ShowPhase
     from holdfast.domain.training.budget import Budget
     from holdfast.domain.training.lr_schedule import Schedule
     from holdfast.ports.model_factory import Model, ModelFactory
@@ -43,11 +47,16 @@ def build_model(
     settings: TrainSettings,
     packing: Packing,
     *,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
+    show: ShowPhase = show_nothing,
 ) -> Model:
-    """Return the model of a run, with its loss; what it cannot do is said, or refused with ``ConfigurationError``."""
+    """Return the model of a run, with its loss; raises ``ConfigurationError`` if it cannot do what the settings ask.
+
+    Limits that do not prevent training are reported, and ``show`` gets the progress of loading weights.
+    """
     seed = settings.run.seed
-    model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
+    with _loading_shown(settings, show):
+        model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
     add_adapters(model, settings)
     if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and network_of(model) is not None:
         from holdfast.adapters.shared.modeling.loss_selection import choose_loss
@@ -60,12 +69,20 @@ def build_model(
     if _shares_rows(packing) and not _isolates_documents(model):
         lazy("holdfast.adapters.shared.modeling.document_isolation:raise_mixed_rows")(model.network, packing.length)  # type: ignore[attr-defined]
     for note in getattr(model, "notes", ()):
-        say(note)
+        report(note)
     return model
 
 
+def _loading_shown(settings: TrainSettings, show: ShowPhase) -> AbstractContextManager[object]:
+    """Return a context in which ``show`` gets the weights that transformers loads."""
+    if not (isinstance(settings.model, HuggingFaceModelSettings) and settings.model.loads_weights):
+        return nullcontext()
+    shown: Any = lazy("holdfast.adapters.model_factory.loading_progress:loading_shown")(show)
+    return shown  # type: ignore[no-any-return]
+
+
 def add_adapters(model: object, settings: TrainSettings) -> None:
-    """Give ``model`` the adapters that the settings ask for; raises ``ConfigurationError`` if that cannot be."""
+    """Add the adapters in the settings to ``model``; raises ``ConfigurationError`` if that is impossible."""
     chosen = settings.model.lora
     if chosen is None:
         return
@@ -96,12 +113,12 @@ def _isolates_documents(model: object) -> bool:
 
 
 def held_out_packing(model: object, length: int) -> Packing:
-    """Return how held-out documents share rows: not at all if ``model`` would mix them."""
+    """Return the packing of held-out documents: each has its own rows if ``model`` would mix documents in a row."""
     return ConcatPacking(length) if _isolates_documents(model) else SlidingPacking(length, length)
 
 
 def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:
-    """Return the run's own values by DeepSpeed's dotted keys; None leaves one to the file."""
+    """Return the values of the run by DeepSpeed's dotted keys; None leaves the value to DeepSpeed's file."""
     return {
         "zero_optimization.stage": optimizer.stage,
         "zero_optimization.offload_optimizer.device": optimizer.offload,
@@ -116,13 +133,13 @@ def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:
     }
 
 
-def deepspeed_file(optimizer: DeepspeedOptimizerSettings, say: Callable[[str], object]) -> str | None:
-    """Return the path of the DeepSpeed file, if there is one, and say what of it is not used."""
+def deepspeed_file(optimizer: DeepspeedOptimizerSettings, report: Callable[[str], object]) -> str | None:
+    """Return the path of the DeepSpeed file, None if there is none; report the parts of it that are not used."""
     if optimizer.config is None:
         return None
     path = str(find_file(Path(optimizer.config)))
     if (note := lazy("holdfast.adapters.optimizer.deepspeed_config:unused_parts")(path)) is not None:
-        say(note)
+        report(note)
     return path
 
 
@@ -176,19 +193,19 @@ def _check_end(warmup: Span, decay: Span | None, budget: Budget) -> None:
     if limit is None:
         msg = (
             f"{place} counts {decay.unit} back from the end of the run, but run.budget is in {other}: give "
-            f"optimizer.schedule.decay_{other} or run.budget.{decay.unit} in its place"
+            f"optimizer.schedule.decay_{other} or run.budget.{decay.unit} instead"
         )
         raise ConfigurationError(msg)
     if None not in (budget.steps, budget.tokens):
         msg = (
             f"{place} counts {decay.unit} back from the end of the run, but with both run.budget.steps and "
-            f"run.budget.tokens that end is not known in advance: set run.budget.{other} to null"
+            f"run.budget.tokens set, that end is not known in advance: set run.budget.{other} to null"
         )
         raise ConfigurationError(msg)
     before = warmup.length if warmup.unit == decay.unit else 0
     if before + decay.length > limit:
         msg = (
-            f"{place} is {decay.length}: with {before} {decay.unit} of warm-up that is more than "
+            f"{place} is {decay.length}: together with {before} {decay.unit} of warm-up that is more than "
             f"run.budget.{decay.unit}, which is {limit}; shorten either"
         )
         raise ConfigurationError(msg)

@@ -23,9 +23,9 @@ _REMEDY = (
 
 
 def with_former_tokenizer(settings: TrainSettings, began: Mapping[str, Any] | None) -> TrainSettings:
-    """Return ``settings`` with the tokenizer that a run ``began`` with, if none was chosen then or now.
+    """Return ``settings`` with the tokenizer of ``began``, its record at the start, if none was chosen then or now.
 
-    Earlier versions trained one in that case, and such a run continues with it.
+    Earlier versions trained a tokenizer in that case, and the run continues with it.
     """
     chosen = settings.tokenizer
     if began is not None and isinstance(chosen, HuggingFaceTokenizerSettings) and chosen.follows_model:
@@ -38,10 +38,10 @@ def with_former_tokenizer(settings: TrainSettings, began: Mapping[str, Any] | No
 def check_description(
     factory: ModelFactory[Model], settings: Any, *, is_new: bool, replaces_tokenizer: bool = False
 ) -> None:
-    """Raise ``ConfigurationError`` for what is wrong with the model or its tokenizer before there is a tokenizer.
+    """Check the description of the model and its tokenizer, before the tokenizer exists.
 
     ``is_new`` is False for a run that continues: its tokenizer was accepted when it began. With
-    ``replaces_tokenizer`` the host program brings its own.
+    ``replaces_tokenizer`` the host program provides the tokenizer. Raises ``ConfigurationError`` if they do not fit.
     """
     factory.check()
     is_trained = isinstance(settings.tokenizer, TrainTokenizerSettings) and not replaces_tokenizer
@@ -65,7 +65,7 @@ def check_tokenizer(
     is_new: bool,
     replaces_tokenizer: bool = False,
 ) -> None:
-    """Raise ``ConfigurationError`` if the tokenizer does not fit the model, or is not that of its weights."""
+    """Check the tokenizer; raises ``ConfigurationError`` if it does not fit the model or its weights had another."""
     factory.check(vocabulary_size=tokenizer.vocabulary_size)
     is_own = _is_of_the_same_place(settings) and not replaces_tokenizer
     if is_own or not (is_new and _is_bound(settings)):
@@ -77,7 +77,7 @@ def check_tokenizer(
 
 
 def _is_bound(settings: TrainSettings) -> bool:
-    """Return whether the model's embeddings already mean the tokens of one tokenizer."""
+    """Return whether the model's embeddings were trained with the tokens of one tokenizer."""
     return settings.model.loads_weights and not settings.tokenizer.allow_other
 
 
@@ -90,7 +90,7 @@ def _is_of_the_same_place(settings: TrainSettings) -> bool:
 
 
 def _tokenizer_of_model(settings: TrainSettings) -> Tokenizer | None:
-    """Return the tokenizer that lies beside the weights, None if there is none that can be loaded."""
+    """Return the tokenizer in the folder of the weights, None if no tokenizer there can be loaded."""
     load = lazy("holdfast.adapters.tokenizer.huggingface:HuggingfaceTokenizer.load")
     model: Any = settings.model
     try:

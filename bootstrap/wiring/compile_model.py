@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
     from holdfast.configs.settings import TrainSettings
 
-# floating-point operations: some twenty minutes of two cores, where a cold warm-up takes one, and five of a large GPU,
-# where it takes ten seconds
+# floating-point operations: about twenty minutes on two cores, where a cold warm-up takes one minute, and about five
+# minutes on a large GPU, where it takes ten seconds
 _WORTH = {"cpu": 3e14, "cuda": 1e17}
 _TRIED = frozenset({"holdfast_decoder", "llama", "mistral", "nemotron", "qwen2", "qwen3"})
 
@@ -30,43 +30,48 @@ def compile_model(
     hardware: Mapping[str, str],
     stack: ExitStack,
     *,
-    decide: Callable[[str, str, str], str],
-    say: Callable[[str], object],
+    keep_choice: Callable[[str, str, str], str],
+    report: Callable[[str], object],
 ) -> CompiledLayers | None:
-    """Compile the layers of ``model`` if the settings ask for it; to be called before the optimizer wraps it.
+    """Compile the layers of ``model`` if the settings ask for it; call this before the optimizer wraps it.
 
-    ``hardware`` is the choice of ``choose_hardware``. Compilations are counted until ``stack`` closes. A limit that
-    compiling puts on an exact resume is reported by ``say``.
+    ``hardware`` is the choice of ``choose_hardware``. Compilations are counted until ``stack`` closes. Raises
+    ``ConfigurationError`` if compilation is asked for, but impossible for this model or with DeepSpeed's stage 3.
     """
     mode: str = settings.model.compile
     if mode == "auto":
-        mode = decide("model.compile", *_weigh(model, settings, hardware))
+        mode = keep_choice("model.compile", *_weigh(model, settings, hardware))
         if mode != "none" and (hindrance := _hindrance(hardware)):
-            say(f"this run began compiled, but cannot be here, so its resume is not bit for bit: {hindrance}")
+            report(f"this run was compiled before and cannot be here, so its resume is not bit for bit: {hindrance}")
             mode = "none"
         if mode != "none":
-            say("compiling the layers, as this run is long: its first steps take longer (model.compile=none does not)")
+            report("compiling the layers of this long run: the first steps take longer (model.compile=none avoids it)")
     if mode == "none":
         return None
     if _gathers_in_layers(settings.optimizer):
-        msg = "model.compile does not go with DeepSpeed's stage 3, which gathers parameters within a layer's code: "
+        msg = "model.compile does not work with DeepSpeed's stage 3, which gathers parameters within a layer's code: "
         raise ConfigurationError(msg + "set model.compile=none, or use stage 2")
     network = network_of(model)
     if network is None:
-        msg = "model.compile needs a torch model, and this run's model factory builds another: set model.compile=none"
+        msg = "model.compile needs a torch model, which this run's model factory does not build: set model.compile=none"
         raise ConfigurationError(msg)
     new = lazy("holdfast.adapters.shared.modeling.torch_compile:CompiledLayers")
     compiled: CompiledLayers = new(network, mode, hardware.get("optimizer.device", "cpu"))
     stack.callback(compiled.close)
-    if not settings.run.deterministic:
-        say("compiled without run.deterministic: another process may round otherwise, so a resume is not bit for bit")
-    elif mode == "max-autotune":
-        say("max-autotune chooses kernels by their time: another process may round otherwise after a resume")
+    _report_inexact_resume(mode, report, is_deterministic=settings.run.deterministic)
     return compiled
 
 
+def _report_inexact_resume(mode: str, report: Callable[[str], object], *, is_deterministic: bool) -> None:
+    """Report why a resume of a compiled run may not be bit for bit, if it may not."""
+    if not is_deterministic:
+        report("compiled without run.deterministic: another process may round differently, so a resume is not exact")
+    elif mode == "max-autotune":
+        report("max-autotune chooses kernels by their time: after a resume another process may round differently")
+
+
 def _weigh(model: object, settings: TrainSettings, hardware: Mapping[str, str]) -> tuple[str, str]:
-    """Return the mode that ``auto`` means for a run that begins, and why."""
+    """Return the mode that ``auto`` means for a new run, and the reason."""
     if untried := _untried(model, settings, hardware):
         return "none", untried
     if hindrance := _hindrance(hardware):
@@ -78,10 +83,10 @@ def _weigh(model: object, settings: TrainSettings, hardware: Mapping[str, str]) 
 
 
 def _hindrance(hardware: Mapping[str, str]) -> str:
-    """Return why this machine does not compile unasked, whatever another one did, or nothing."""
+    """Return the reason why ``auto`` never compiles on this machine, empty if it may."""
     device = hardware["optimizer.device"]
     if device not in _WORTH or (device == "cuda" and is_launched()):
-        return "only on CPUs and on one NVIDIA GPU was it measured what compiling brings"
+        return "the gain from compilation was measured only on CPUs and on one NVIDIA GPU"
     try:
         lazy("holdfast.adapters.shared.modeling.torch_compile:check_tools")(device)
     except ConfigurationError as error:
@@ -90,9 +95,9 @@ def _hindrance(hardware: Mapping[str, str]) -> str:
 
 
 def _untried(model: object, settings: TrainSettings, hardware: Mapping[str, str]) -> str:
-    """Return why ``auto`` does not compile this run, empty if it may."""
+    """Return the reason why ``auto`` does not compile this run, empty if it may."""
     if not isinstance(settings.optimizer, AccelerateOptimizerSettings):
-        return "by default only runs by Accelerate are compiled"
+        return "by default only runs with optimizer.kind=accelerate are compiled"
     if not settings.run.deterministic and hardware["optimizer.device"] == "cpu":
         return "by default only deterministic runs are compiled on a CPU"
     if settings.model.lora is not None:

@@ -1,4 +1,4 @@
-"""The threads that a run computes with on a processor, for as long as it trains."""
+"""The compute threads of a run that trains on the CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def threads_of_processor(device: str | None, store: StateStore) -> Iterator[None]:
-    """Within the block a run on a processor has the threads that it may use, and they get out of others' way."""
+    """Within the block, give a run on the CPU the threads that it may use, and have them yield to other processes."""
     with ExitStack() as stack:
         if device == "cpu":
             recorded = ""

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from dependency_injector import containers, providers
 
 from holdfast.adapters.shared.tensor_state.file_parts import captured
+from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.application.data.feed import Feed
-from holdfast.application.data.holdout_batches import HoldoutBatches, ShardGroups, TextGroups
-from holdfast.application.data.rejected_records import RejectedRecords
+from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
 from holdfast.application.training.evaluator import Evaluator
@@ -21,18 +21,27 @@ from holdfast.application.training.loop import TrainRun
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.bootstrap.run_folder.run_audit import audit_of
 from holdfast.bootstrap.wiring import build_model as training
-from holdfast.bootstrap.wiring import data_sources as sources
 from holdfast.bootstrap.wiring import data_streams as data
 from holdfast.bootstrap.wiring import disk_space as disk
 from holdfast.bootstrap.wiring.access_roles import guard_of
+from holdfast.bootstrap.wiring.archive_progress import ArchiveProgress
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
+from holdfast.bootstrap.wiring.build_validation import build_rejection_limit, build_validation, sample_texts
+from holdfast.bootstrap.wiring.data_providers import data_sources, token_sources, tokenizers
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
-from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of
+from holdfast.bootstrap.wiring.deduplication import leave_out_duplicates
+from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of, probe_of
 from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
+from holdfast.bootstrap.wiring.evaluation_providers import held_out_documents, prompt_sampler
+from holdfast.bootstrap.wiring.evaluation_sets import evaluation_sets
 from holdfast.bootstrap.wiring.eviction_policy import first_uses, load_eviction
-from holdfast.bootstrap.wiring.late_value import LateValue
+from holdfast.bootstrap.wiring.excluded_documents import exclusion_of
+from holdfast.bootstrap.wiring.late_value import LateValue, late_or, late_or_made
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.open_ledger import open_ledger
+from holdfast.bootstrap.wiring.open_lineage import Lineage
 from holdfast.bootstrap.wiring.process_group import open_group
+from holdfast.bootstrap.wiring.record_files import rejections_of
 from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure
 from holdfast.bootstrap.wiring.resume_conditions import conditions
 from holdfast.bootstrap.wiring.run_parts import (
@@ -45,9 +54,11 @@ from holdfast.bootstrap.wiring.run_parts import (
     RunData,
     RunParts,
 )
+from holdfast.bootstrap.wiring.score_ranges import score_ranges
 from holdfast.bootstrap.wiring.state_stores import build_disk_store
-from holdfast.bootstrap.wiring.text_transforms import load_transforms
+from holdfast.bootstrap.wiring.text_transforms import fields_read, load_transforms
 from holdfast.bootstrap.wiring.torch_providers import model_factories, optimizers
+from holdfast.bootstrap.wiring.watch_drift import build_drift_monitor
 from holdfast.configs.settings import TrainSettings
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.checkpoints.tiers import phase_at
@@ -60,41 +71,23 @@ from holdfast.domain.training.train_plan import TrainPlan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.ports.resource_probe import ResourceProbe
     from holdfast.ports.tokenizer import Tokenizer
 
 
-def _or_whole(late: LateValue[RunData | None], whole: RunData) -> RunData:
-    return late.get() or whole
-
-
-def _or_configured(late: LateValue[Tokenizer | None], configured: Callable[[], Tokenizer]) -> Tokenizer:
-    kept = late.get()
-    return configured() if kept is None else kept
-
-
-def _or_largest(late: LateValue[int | None], rows: int, fixed: int | None, num_ranks: int) -> int:
-    return late.get() or max_micro_batch(rows, fixed, num_ranks)
-
-
-def _probe_of(probe: Callable[[], ResourceProbe], rank: int, *, is_wanted: bool) -> ResourceProbe | None:
-    return probe() if is_wanted and rank == 0 else None
-
-
 class Container(containers.DeclarativeContainer):
-    """One selector a port, chosen by the settings; adapters get primitives, never settings.
+    """One selector for each port, chosen by the settings; adapters get primitives, never settings.
 
-    ``say`` shows a line to a person, and ``decide`` keeps what an ``auto`` setting was once decided to be.
-    ``show`` shows what the run is busy with while it takes no steps.
+    ``report`` shows a line to a person, and ``keep_choice`` keeps the value that was first chosen for an ``auto``
+    setting. ``show`` shows the current activity of the run while it takes no steps.
     """
 
     settings = providers.Dependency(instance_of=TrainSettings)
     directory = providers.Dependency(instance_of=Path)
-    say: providers.Dependency[Any] = providers.Dependency()
-    decide: providers.Dependency[Any] = providers.Dependency()
+    report: providers.Dependency[Any] = providers.Dependency()
+    keep_choice: providers.Dependency[Any] = providers.Dependency()
     show: providers.Dependency[Any] = providers.Dependency()
 
-    hardware = providers.Singleton(choose_hardware, settings, decide)
+    hardware = providers.Singleton(choose_hardware, settings, keep_choice)
     event_bus = providers.Selector(
         settings.provided.event_bus.kind,
         blinker=providers.Singleton(lazy("holdfast.adapters.event_bus.blinker:BlinkerEventBus")),
@@ -110,61 +103,46 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     places = providers.Object[Any]({})  # of the data, when the order of their files was chosen
-    data_source = providers.Selector(
-        settings.provided.data.kind,
-        python_library=providers.Singleton(
-            lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")
-        ),
-        files=providers.Singleton(sources.open_files, settings.provided.data, places),
-        huggingface=providers.Singleton(sources.open_dataset, settings.provided.data),
-        mixture=providers.Singleton(sources.mix, settings.provided.data, places),
-        tokens=providers.Singleton(sources.NoText),
-    )
-    late_data: providers.Singleton[LateValue[RunData | None]] = providers.Singleton(LateValue, None)
-    run_data = providers.Callable(_or_whole, late_data, providers.Singleton(RunData, data_source))
-    run_source = run_data.provided.source
-    holdout = providers.Singleton(data.hold_out, run_source, settings.provided.data, settings.provided.run.seed, say)
     transforms = providers.Singleton(load_transforms, settings.provided.data)
-    rejections = providers.Singleton(RejectedRecords, settings.provided.data.on_error)
-    tokenizer = providers.Selector(
-        settings.provided.tokenizer.kind,
-        train=providers.Singleton(
-            lazy("holdfast.adapters.tokenizer.train:train_tokenizer"),
-            run_source,
-            vocabulary_size=settings.provided.tokenizer.vocabulary_size,
-            max_bytes=settings.provided.tokenizer.max_bytes,
-            usable=providers.Callable(data.usable_text, holdout, transforms),
-            usable_key=providers.Callable(data.usable_key, holdout, transforms),
-            cache_dir=settings.provided.run.cache_directory,
-            judge=rejections.provided.reject,
-            backend=settings.provided.tokenizer.backend,
-            report=say,
-        ),
-        huggingface=providers.Singleton(
-            lazy("holdfast.adapters.tokenizer.huggingface:HuggingfaceTokenizer.load"),
-            settings.provided.tokenizer.path,
-            revision=settings.provided.tokenizer.revision,
-            backend=settings.provided.tokenizer.backend,
-            report=say,
-            follows_model=settings.provided.tokenizer.follows_model,
-        ),
+    fields = providers.Singleton(fields_read, transforms, settings.provided.data)
+    data_source = data_sources(settings, places, fields)
+    late_data: providers.Singleton[LateValue[RunData | None]] = providers.Singleton(LateValue, None)
+    run_data = providers.Callable(late_or, late_data, providers.Singleton(RunData, data_source))
+    run_source = run_data.provided.source
+    holdout = providers.Singleton(data.hold_out, run_source, settings.provided.data, settings.provided.run.seed, report)
+    sample = providers.Factory(partial, sample_texts, run_source)
+    limit = providers.Singleton(build_rejection_limit, settings.provided.data)
+    pipeline_before_tokens = providers.Singleton(
+        RecordPipeline, transforms, providers.Singleton(build_validation, settings.provided.data, sample, None)
+    )
+    rejections = providers.Singleton(rejections_of, settings.provided.data)
+    tokenizer = tokenizers(
+        settings,
+        run_source,
+        usable=providers.Callable(data.usable_text, holdout, pipeline_before_tokens),
+        usable_key=providers.Callable(data.usable_key, holdout, pipeline_before_tokens),
+        judge=rejections.provided.reject,
+        report=report,
+        show=show,
     )
     late_tokenizer: providers.Singleton[LateValue[Tokenizer | None]] = providers.Singleton(LateValue, None)
-    run_tokenizer = providers.Callable(_or_configured, late_tokenizer, tokenizer.provider)
+    run_tokenizer = providers.Callable(late_or_made, late_tokenizer, tokenizer.provider)
     resource_probe = providers.Singleton(
         lazy("holdfast.adapters.resource_probe.host:HostResourceProbe"),
         directory,
         gpu=providers.Callable(gpu_of, hardware),
     )
     model_factory = model_factories(settings, hardware)
-    optimizer = optimizers(settings, hardware, say)
+    optimizer = optimizers(settings, hardware, report)
     inbox = providers.Singleton(Inbox)
+    ledger = providers.Singleton(open_ledger, settings.provided.ledger, directory, report)
     record = providers.List()
     _length = settings.provided.run.budget
     budget = providers.Singleton(Budget, steps=_length.steps, tokens=_length.tokens)
     schedule = providers.Singleton(
         training.schedule, settings.provided.optimizer.learning_rate, settings.provided.optimizer.schedule, budget
     )
+    archive_progress = providers.Singleton(ArchiveProgress, show)
     audit = providers.Singleton(audit_of, directory, settings.provided.state_store)
     guard = providers.Singleton(guard_of, settings.provided.state_store, audit)
     state_store = providers.Selector(
@@ -175,10 +153,11 @@ class Container(containers.DeclarativeContainer):
             settings.provided.state_store,
             settings.provided.run,
             inbox,
-            say,
+            report,
             process_group.provided.rank,
             guard=guard,
             phase_of=providers.Factory(partial, phase_at, schedule=schedule),
+            count=archive_progress.provided.count,
         ),
         memory=providers.Singleton(
             lazy("holdfast.adapters.state_store.memory:MemoryStateStore"),
@@ -193,16 +172,42 @@ class Container(containers.DeclarativeContainer):
     )
 
     mixture = providers.Singleton(data.mixture_of, settings.provided.data, settings.provided.run.seed)
-    readers = providers.Singleton(data.read_parts, run_source, mixture, run_tokenizer, rejections, transforms)
-    all_readers = providers.Singleton(
-        data.with_added, readers, run_data.provided.added, run_tokenizer, rejections, transforms
+    pipeline = providers.Singleton(
+        RecordPipeline, transforms, providers.Singleton(build_validation, settings.provided.data, sample, run_tokenizer)
     )
+    cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
+    mode = providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, keep_choice)
+    drift = providers.Singleton(build_drift_monitor, settings.provided.data, cache_folder, event_bus.provided.publish)
+    _read_parts = providers.Singleton(
+        data.read_parts,
+        run_source,
+        mixture,
+        run_tokenizer,
+        rejections,
+        pipeline,
+        limit,
+        providers.Selector(mode, cache=providers.Object(None), stream=drift),
+    )
+    shard_encryption = providers.Singleton(build_shard_encryption, settings.provided.data.cache.encryption)
+    all_readers = providers.Singleton(
+        leave_out_duplicates,
+        providers.Singleton(
+            data.with_added, _read_parts, run_data.provided.added, run_tokenizer, rejections, pipeline, limit
+        ),
+        settings.provided.data,
+        mode,
+        cache_folder,
+        shard_encryption,
+        progress=providers.Factory(partial, data.show_duplicates, show),
+    )
+    readers = providers.Callable(data.first_readers, all_readers, _read_parts)
     packing = providers.Singleton(data.choose_packing, settings.provided.data)
+    excluded = providers.Singleton(exclusion_of, settings.provided.data)
     share = providers.Singleton(
         RankShard, settings.provided.optimizer.batch_size, process_group.provided.rank, process_group.provided.size
     )
-    cache_folder = providers.Singleton(data.cache_folder, settings.provided.data, settings.provided.run)
     datasets = providers.Singleton(datasets_in, cache_folder, settings.provided.data.cache, show)
+    lineage = providers.Singleton(Lineage, settings, directory, cache_folder, report)
     token_cache = providers.Factory(
         lazy("holdfast.adapters.token_cache.disk:DiskTokenCache"),
         cache_folder,
@@ -211,17 +216,9 @@ class Container(containers.DeclarativeContainer):
             load_eviction, settings.provided.data.cache, providers.Callable(first_uses, all_readers, mixture, datasets)
         ),
         max_open=providers.Callable(disk.open_shards, settings.provided.data),
-        encryption=providers.Singleton(build_shard_encryption, settings.provided.data.cache.encryption),
+        encryption=shard_encryption,
     )
-    token_files = providers.Singleton(
-        lazy("holdfast.adapters.token_source.files:FilesTokenSource"),
-        providers.Callable(sources.placed, settings.provided.data.path, places),
-        folder=cache_folder,
-        end_of_text=run_tokenizer.provided.end_of_text,
-        vocabulary_size=run_tokenizer.provided.vocabulary_size,
-        dtype=settings.provided.data.dtype,
-        column=settings.provided.data.column,
-    )
+    token_files = token_sources(settings, places, cache_folder, run_tokenizer)
     form = providers.Callable(data.form_of, settings.provided.data)
     tokens = providers.Selector(
         form,
@@ -231,13 +228,13 @@ class Container(containers.DeclarativeContainer):
             token_cache.provider,
             rejections,
             datasets,
+            lineage,
             workers=settings.provided.data.workers,
-            say=say,
+            report=report,
             show=show,
         ),
         tokens=providers.List(token_files),
     )
-    mode = providers.Singleton(data.choose_mode, data_source, settings.provided.data, cache_folder, decide)
     batch_stream = providers.Selector(
         mode,
         cache=providers.Singleton(
@@ -249,49 +246,54 @@ class Container(containers.DeclarativeContainer):
             share,
             settings.provided.data.epochs,
             run_data.provided.growth,
+            excluded,
+            ranges=providers.Callable(score_ranges, settings.provided.data),
         ),
         stream=providers.Singleton(
-            data.streamed_batches, readers, mixture, packing, holdout, share, data=settings.provided.data
+            data.streamed_batches, readers, mixture, packing, holdout, share, excluded, data=settings.provided.data
         ),
     )
     late_data_changes = providers.Singleton(LateValue, 0)
     feed = providers.Singleton(
         Feed,
         batch_stream,
-        prefetch=settings.provided.data.prefetch,
+        prefetch=providers.Callable(
+            data.prefetch_depth, settings.provided.data, settings.provided.optimizer.batch_size
+        ),
         source=run_source,
         rejections=rejections,
     )
-    model = providers.Singleton(training.build_model, model_factory, run_tokenizer, settings, packing, say=say)
-    held_out = providers.Singleton(
-        HoldoutBatches,
-        providers.Selector(
-            form,
-            text=providers.Singleton(TextGroups, readers, holdout, settings.provided.run.seed),
-            tokens=providers.Singleton(ShardGroups, token_files),
-        ),
-        holdout,
-        providers.Callable(training.held_out_packing, model, settings.provided.data.sequence_length),
-        rows=settings.provided.evaluation.batch_size,
-        max_tokens=settings.provided.evaluation.max_tokens,
+    model = providers.Singleton(
+        training.build_model, model_factory, run_tokenizer, settings, packing, report=report, show=show
+    )
+    eval_packing = providers.Callable(training.held_out_packing, model, settings.provided.data.sequence_length)
+    held_out = held_out_documents(
+        settings, form, readers, token_files, holdout, eval_packing, excluded=excluded, sources=mixture.provided.names
+    )
+    eval_sets = providers.Singleton(
+        evaluation_sets, settings, fields, run_source, run_tokenizer, rejections, pipeline, eval_packing
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(
-        Evaluator, trainable, held_out, run_tokenizer.provided.token_bytes, process_group, show=show
+        Evaluator, trainable, held_out, run_tokenizer.provided.token_bytes, process_group, sets=eval_sets, show=show
     )
+    sampler = prompt_sampler(settings, trainable, run_tokenizer, process_group, report=report, show=show)
     late_micro_batch: providers.Singleton[LateValue[int | None]] = providers.Singleton(LateValue, None)
     micro_batch = providers.Singleton(
-        _or_largest,
+        late_or,
         late_micro_batch,
-        settings.provided.optimizer.num_rows,
-        settings.provided.optimizer.fixed_micro_batch,
-        process_group.provided.size,
+        providers.Callable(
+            max_micro_batch,
+            settings.provided.optimizer.num_rows,
+            settings.provided.optimizer.fixed_micro_batch,
+            process_group.provided.size,
+        ),
     )
     engine = providers.Singleton(StepEngine, trainable, micro_batch=micro_batch)
     memory_pressure = providers.Singleton(MemoryPressure)
     checkpoints = providers.Singleton(
         Checkpointer,
-        state_store,
+        providers.Singleton(ShownStateStore, state_store, show),
         trainable,
         event_bus,
         process_group,
@@ -310,12 +312,13 @@ class Container(containers.DeclarativeContainer):
         ),
     )
     grace = providers.Factory(GracePeriod, settings.provided.recovery.grace_seconds)
-    plan = providers.Singleton(TrainPlan, budget, schedule, grace)
+    plan = providers.Singleton(TrainPlan, budget, schedule, grace, settings.provided.recovery.early_stopping.rule)
     loop_parts = providers.Singleton(
         LoopParts,
         feed=feed,
         engine=engine,
         evaluator=evaluator,
+        sampler=sampler,
         checkpoints=checkpoints,
         bus=event_bus,
         inbox=inbox,
@@ -341,10 +344,9 @@ class Container(containers.DeclarativeContainer):
         settings=settings,
         found=found_data,
         mode=mode,
-        transforms=transforms,
         mixture=mixture,
         factory=model_factory,
-        say=say,
+        report=report,
         show=show,
     )
     model_parts = providers.Singleton(
@@ -362,10 +364,11 @@ class Container(containers.DeclarativeContainer):
     host_parts = providers.Singleton(
         HostParts,
         directory=directory,
-        show=show,
+        show=archive_progress.provided.show,
         memory_pressure=memory_pressure,
+        lineage=lineage,
         resource_probe=providers.Callable(
-            _probe_of,
+            probe_of,
             resource_probe.provider,
             process_group.provided.rank,
             is_wanted=settings.provided.resources.auto_tune,
@@ -385,7 +388,10 @@ class Container(containers.DeclarativeContainer):
 
 
 def open_evaluation(container: Container, as_begun: Callable[[RunData], RunData]) -> EvaluationParts:
-    """Return the parts that measure the model of ``container`` on documents held out of the data ``as_begun``."""
+    """Return the parts that measure the model of ``container`` on the documents that are held out.
+
+    ``as_begun`` returns the data that the run began with.
+    """
     container.late_data().set(as_begun(container.found_data()))
     parts: EvaluationParts = container.evaluation_parts()
     return parts

@@ -1,4 +1,4 @@
-"""Taking up files that were added to the data of a run after it began."""
+"""Adds files to the data of a run after it began."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _grows(settings: TrainSettings) -> bool:
 
 
 def may_grow(settings: TrainSettings, mode: str) -> bool:
-    """Return whether the settings let the run take up files; raises ``ConfigurationError`` where it cannot."""
+    """Return whether the settings let the run add files; raises ``ConfigurationError`` if ``mode`` prevents it."""
     if not _grows(settings):
         return False
     if mode != "cache":
         msg = (
-            "data.grow is true, but this run streams its data (data.mode), and only one whose tokens are cached can "
-            "take files up exactly: leave data.grow out"
+            "data.grow is true, but this run streams its data (data.mode), and only a run that caches its tokens can "
+            "add files exactly: leave data.grow out"
         )
         raise ConfigurationError(msg)
     return True
@@ -51,7 +51,7 @@ def may_grow(settings: TrainSettings, mode: str) -> bool:
 def divide_data(folder: SharedRunFolder, known: DataFiles | None, data: DataParts, store: StateStore) -> RunData:
     """Return the data that the run began with, ``known`` from its record, and the parts that were added since.
 
-    Raises ``StateError`` for new files unless the settings let the run take them up.
+    Raises ``StateError`` for new files unless the settings let the run add them.
     """
     grows, record, plan = may_grow(data.settings, data.mode), folder.record, {}
     if record is not None and known is not None:
@@ -63,8 +63,17 @@ def divide_data(folder: SharedRunFolder, known: DataFiles | None, data: DataPart
 
 
 def divide_ahead(record: Mapping[str, Any], known: DataFiles, found: RunData, *, grows: bool) -> RunData:
-    """Return the data as the run of this ``run.json`` will divide them; raises as ``divide_data``."""
+    """Return the data as the run of ``record`` (``run.json``) will divide them; raises as ``divide_data`` does."""
     return _divided(found, _plan(record, known, found.source, grows=grows))
+
+
+def as_recorded(record: Mapping[str, Any], known: DataFiles, found: RunData) -> RunData:
+    """Return the data that the run of ``record`` (``run.json``) has read so far, without files that are new since."""
+    num_added, divided = len(_known(record)), found
+    if num_added or record["settings"]["data"].get("grow"):
+        divided = divide_ahead(record, known, found, grows=True)
+    growth = Growth(divided.growth.epochs[:num_added], divided.growth.samples)
+    return replace(divided, added=divided.added[:num_added], growth=growth)
 
 
 def _divided(found: RunData, plan: Mapping[str, Any]) -> RunData:
@@ -77,9 +86,9 @@ def _divided(found: RunData, plan: Mapping[str, Any]) -> RunData:
 
 
 def leave_added_out(record: Mapping[str, Any], known: DataFiles, found: RunData, settings: TrainSettings) -> RunData:
-    """Return only the data that the run of this ``run.json`` began with, if it may take up other files.
+    """Return only the data that the run of ``record`` (``run.json``) began with, if it may add other files.
 
-    Held-out documents come from these alone, so that evaluations compare.
+    Held-out documents come from these data only, so that evaluations are comparable.
     """
     if record.get(_FACT) or _grows(settings):
         begun = found.source.only([file.name for file in known.files])
@@ -88,7 +97,7 @@ def leave_added_out(record: Mapping[str, Any], known: DataFiles, found: RunData,
 
 
 def changed_growth(record: Mapping[str, Any], added: Sequence[DataSource]) -> str | None:
-    """Return how files that the run has taken up differ from what they were then, as a clause."""
+    """Return, as a clause, how files that the run has added have changed since then; None if they have not."""
     for (_, known), part in zip(_known(record), added, strict=False):
         now = part.identify(known)
         if now is not None and (clause := difference(known, now)) is not None:
@@ -101,9 +110,9 @@ def keep_growth(
     added: Sequence[DataSource],
     stream: BatchStream,
     mixture: Mixture,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> None:
-    """Record which files the run has taken up, and from which epoch on."""
+    """Record the files that the run has added, and the epoch from which it reads them."""
     if not added:
         return
     assert isinstance(stream, CachedBatches)
@@ -119,7 +128,7 @@ def keep_growth(
         sample, names = order.start_of(part["epoch"]), [line.split(" ", 4)[4] for line in part["files"]]
         time = datetime.now(UTC).isoformat(timespec="seconds")
         record["history"].append({"time": time, "grown": names, "epoch": part["epoch"], "sample": sample})
-        say(
+        report(
             f"the data have grown by {counted(len(names), 'file')}, read from epoch {part['epoch'] + 1} on, which "
             f"begins after {counted(sample, 'row')}"
         )
@@ -132,7 +141,7 @@ def _plan(record: Mapping[str, Any], known: DataFiles, source: DataSource, *, gr
         return {}
     now = source.files()
     if now is None:
-        msg = "data.grow is true, but this run was given a data source that has no files: leave data.grow out"
+        msg = "data.grow is true, but the data source of this run has no files: leave data.grow out"
         raise ConfigurationError(msg)
     groups = [[file.name for file in part.files] for part in (known, *(part for _, part in growth))]
     there = [file.name for file in now.files]
@@ -143,7 +152,7 @@ def _plan(record: Mapping[str, Any], known: DataFiles, source: DataSource, *, gr
         if not grows:
             msg = (
                 f"the data are not those that the run has read so far: {new[0]} is new; move it away, or set "
-                "data.grow=true to take it up from the next epoch on"
+                "data.grow=true to add it from the next epoch on"
             )
             raise StateError(msg)
         groups.append(new)

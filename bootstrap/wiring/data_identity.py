@@ -1,10 +1,11 @@
-"""Holding a run to the data that it began with, wherever they lie."""
+"""Checks that a run continues with the data that it began with, wherever they are stored."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from holdfast.bootstrap.run_folder.folder import DATA_VERSIONS, versions_read
 from holdfast.bootstrap.wiring.compatibility import check_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_data, keep_growth, may_grow
 from holdfast.bootstrap.wiring.dataset_registry import hashing_phase
@@ -16,12 +17,15 @@ from holdfast.domain.data.data_files import DataFiles, difference, only_new
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from holdfast.application.data.feed import BatchStream
+    from holdfast.application.data.record_pipeline import RecordPipeline
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
+    from holdfast.bootstrap.wiring.record_versions import DatasetVersions
     from holdfast.bootstrap.wiring.run_parts import DataParts, Identified, RunData
+    from holdfast.configs.settings import TrainSettings
     from holdfast.ports.state_store import OpenFile, StateStore
     from holdfast.ports.tokenizer import Tokenizer
 
@@ -31,7 +35,7 @@ _REMEDY = "put it back, or start another run with --fresh or another run.name"
 
 
 def known_data(record: Mapping[str, Any]) -> DataFiles | None:
-    """Return the data that the run of this ``run.json`` began with, None if it does not list their files."""
+    """Return the data that the run of ``record`` (``run.json``) began with, None if it does not list their files."""
     try:
         return DataFiles.from_json(record[_FACT])
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -39,7 +43,7 @@ def known_data(record: Mapping[str, Any]) -> DataFiles | None:
 
 
 def changed_data(record: Mapping[str, Any], data: RunData) -> str | None:
-    """Return how the data differ from those that the run of this ``run.json`` began with, as a clause."""
+    """Return, as a clause, how the data differ from those that the run of ``record`` began with, else None."""
     fact = record["facts"].get(_FACT)
     if fact is None:
         return None
@@ -48,14 +52,15 @@ def changed_data(record: Mapping[str, Any], data: RunData) -> str | None:
     known = known_data(record)
     now = None if known is None else data.identified.identify(known)
     if known is None or now is None:
-        return "a file has another name, size or time than then, and the run has not kept what each contained"
+        return "a file has another name, size or time than before, and the run has no record of their contents"
     return difference(known, now) or changed_growth(record, data.added)
 
 
 def check_data(folder: SharedRunFolder, parts: DataParts, store: StateStore, *, accepts_changes: bool) -> RunData:
-    """Return the data of the run, the same on all ranks, checked to be those that it began with.
+    """Return the data of the run, the same on all ranks, after checking that the run began with them.
 
-    Others are recorded if that is on purpose, or else raise ``StateError``, which names the first file that differs.
+    With ``accepts_changes`` other data are recorded. Otherwise raises ``StateError`` for them, which names the first
+    file that differs.
     """
     data = divide_data(folder, None if folder.record is None else known_data(folder.record), parts, store)
     if (record := folder.record) is not None and (clause := changed_data(record, data)) is not None:
@@ -63,12 +68,12 @@ def check_data(folder: SharedRunFolder, parts: DataParts, store: StateStore, *, 
             or_grow = _or_grow(record, data.identified, parts)
             msg = (
                 f"the data are not those that the run in {folder.path} began with: {clause}; put them back, {or_grow}"
-                "give train the option --accept-changed-data to continue with them as they are, or start another run "
+                "continue with them as they are by train --accept-changed-data, or start another run "
                 "with --fresh or another run.name"
             )
             raise StateError(msg)
         folder.note_changed_data(clause)
-        parts.say(f"the data are not those that the run began with, and it continues with them: {clause}")
+        parts.report(f"the data are not those that the run began with, and it continues with them: {clause}")
     _check_ranks(folder, data)
     return data
 
@@ -78,30 +83,36 @@ def _or_grow(record: Mapping[str, Any], identified: Identified, parts: DataParts
     can_grow = isinstance(parts.settings.data, FilesDataSettings) and parts.mode == "cache"
     if not can_grow or may_grow(parts.settings, parts.mode) or known is None or now is None or not only_new(known, now):
         return ""
-    return "set data.grow=true to take the new files up from the next epoch on, "
+    return "set data.grow=true to add the new files from the next epoch on, "
 
 
 def former_tokenizer(folder: SharedRunFolder, parts: DataParts, store: StateStore) -> Tokenizer | None:
-    """Return the tokenizer that a run with changed data continues with: the new data would train another one.
+    """Return the former tokenizer for a run with changed data, as the new data would train another one.
 
-    None if the settings' own is right: no data changed, it is not trained on data, or there is no checkpoint, so that
-    nothing has been learned with the former tokenizer.
+    None if the tokenizer in the settings is right: no data changed, or it is not trained on data, or there is no
+    checkpoint, so that nothing has been learned with the former tokenizer.
     """
     settings = parts.settings
     if not folder.num_data_changes or not isinstance(settings.tokenizer, TrainTokenizerSettings):
         return None
+    tokenizer = kept_tokenizer(settings, store, parts.report)
+    if tokenizer is None and (record := folder.record) is not None:
+        record["facts"].pop("tokenizer", None)
+    return tokenizer
+
+
+def kept_tokenizer(settings: TrainSettings, store: StateStore, report: Callable[[str], object]) -> Tokenizer | None:
+    """Return the tokenizer in the newest checkpoint of ``store``, None if there is no checkpoint."""
     copies: list[VerifiedCopy] = []
 
     def take(checkpoint: Path, open_file: OpenFile) -> None:
         copies[:] = [VerifiedCopy(checkpoint, open_file, scratch_of(settings))]
 
     if store.restore(take).info is None:
-        if (record := folder.record) is not None:
-            record["facts"].pop("tokenizer", None)
         return None
     made = lazy("holdfast.adapters.tokenizer.huggingface:HuggingfaceTokenizer.load")
-    path, backend = copies[0].folder / "tokenizer.json", settings.tokenizer.backend
-    tokenizer: Tokenizer = made(str(path), backend=backend, report=parts.say)
+    path, backend = copies[0].folder / "tokenizer.json", dict(settings.tokenizer)["backend"]
+    tokenizer: Tokenizer = made(str(path), backend=backend, report=report)
     return tokenizer
 
 
@@ -112,37 +123,37 @@ def _check_ranks(folder: SharedRunFolder, data: RunData) -> None:
         return
     parts = [source.identify() for source in sources]  # they lie elsewhere or were copied, so contents must tell
     known = [[part.shape, [file.content for file in part.files]] for part in parts if part is not None]
-    told = json.dumps(known) if len(known) == len(parts) else fingerprints
-    everyones = folder.gather(told)
+    identity = json.dumps(known) if len(known) == len(parts) else fingerprints
+    everyones = folder.gather(identity)
     if strangers := [rank for rank, theirs in enumerate(everyones) if theirs != everyones[0]]:
         msg = f"the data of rank {strangers[0]} are not those of rank 0: give all processes the same"
         raise StateError(msg)
 
 
 def places_before(folder: SharedRunFolder) -> Mapping[str, Any]:
-    """Return where the files of several places lay when the run began: they are read in the order of these names."""
+    """Return the paths that the files had when the run began: files of several places are read in their order."""
     known = None if folder.record is None else known_data(folder.record)
     places: Mapping[str, Any] = json.loads(folder.gather(json.dumps(known.first_places if known else {}))[0])
     return places
 
 
-def hold_to_transforms(folder: SharedRunFolder, parts: DataParts) -> None:
-    """Raise ``StateError`` if the run began with other transforms."""
-    transforms = json.dumps([transform.fingerprint() for transform in parts.transforms])
+def hold_to_transforms(folder: SharedRunFolder, pipeline: RecordPipeline) -> None:
+    """Raise ``StateError`` if the run began with another validation or other transforms."""
+    transforms = json.dumps(pipeline.fingerprints)
     folder.hold_to("list of transforms", transforms, f"one has another version or another Python; {_REMEDY}")
 
 
 def hold_to_tokenizer(
     folder: SharedRunFolder, tokenizer: Tokenizer, parts: DataParts, *, replaces_tokenizer: bool
 ) -> None:
-    """Raise ``StateError`` if the run began with another tokenizer, ``ConfigurationError`` if it is not the model's."""
+    """Raise ``StateError`` if the run began with another tokenizer, ``ConfigurationError`` if the model has another."""
     is_new = not folder.knows("tokenizer")
     check_tokenizer(tokenizer, parts.factory, parts.settings, is_new=is_new, replaces_tokenizer=replaces_tokenizer)
     folder.hold_to("tokenizer", tokenizer.fingerprint(), _REMEDY)
 
 
 def record_data(folder: SharedRunFolder, data: RunData, parts: DataParts, stream: BatchStream) -> None:
-    """Record the identity of the data and their growth, as far as both are known now that ``stream`` is there."""
+    """Record the identity of the data and their growth, as far as they are known once ``stream`` exists."""
     if (record := folder.record) is None:
         return
     source, known = data.identified, known_data(record)
@@ -151,7 +162,7 @@ def record_data(folder: SharedRunFolder, data: RunData, parts: DataParts, stream
         if files.num_unknown_bytes:
             parts.show(hashing_phase(files.num_unknown_bytes))
         files = source.identify()
-    keep_growth(record, data.added, stream, parts.mixture, parts.say)
+    keep_growth(record, data.added, stream, parts.mixture, parts.report)
     record["facts"][_FACT] = source.fingerprint()
     if files is None:
         return
@@ -163,3 +174,11 @@ def record_data(folder: SharedRunFolder, data: RunData, parts: DataParts, stream
                 record[_FACT] = read.to_json()
 
         folder.refresh_at_saves(refresh)
+
+
+def record_versions(folder: SharedRunFolder, versions: DatasetVersions) -> None:
+    """Add the versions of data that this start reads to those that earlier starts have read, the newest last."""
+    now = [{"id": each.id, "name": each.name, "cache": str(versions.folder.absolute())} for each in versions.used]
+    if (record := folder.record) is not None and now:  # a stream has no tokens whose version could be named
+        before = [entry for entry in versions_read(record) if entry["id"] not in {each["id"] for each in now}]
+        record[DATA_VERSIONS] = [*before, *now]

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.sources import PythonLibrarySource
     from holdfast.ports.data_source import DataSource, Document, Rejected, Unit
 
-_NO_TEXT = "data.kind=tokens has no text to train a tokenizer on: name the one it was made with in tokenizer.path"
+_NO_TEXT = "data.kind=tokens has no text to train a tokenizer on: set tokenizer.path to the tokenizer of these tokens"
 
 
 @final
 class NoText(BasicDataSource):
-    """Stands where text would be when the data are tokens already; whatever asks for text is refused in words."""
+    """Takes the place of a text source when the data are tokens already; each method raises ``ConfigurationError``."""
 
     @override
     def units(self) -> Sequence[Unit]:
@@ -41,29 +41,36 @@ class NoText(BasicDataSource):
         raise ConfigurationError(_NO_TEXT)
 
 
-def mix(data: FeedSettings, places: Mapping[str, Sequence[str]]) -> DataSource:
-    """Return the sources of a mixture that have a weight as one; ``places`` as for ``open_files``, by their names."""
+def mix(data: FeedSettings, places: Mapping[str, Sequence[str]], fields: Sequence[str] = ()) -> DataSource:
+    """Return the weighted sources of a mixture as one source; ``places`` are as in ``open_files``, by source name."""
     assert isinstance(data, MixtureDataSettings)
-    sources = {name: _source_of(section, {"": places.get(name, ())}) for name, section in data.giving.items()}
+    sources = {name: _source_of(section, {"": places.get(name, ())}, fields) for name, section in data.giving.items()}
     mixed: DataSource = lazy("holdfast.adapters.data_source.mixture:MixtureDataSource")(sources)
     return mixed
 
 
 def _source_of(
-    section: PythonLibrarySource | FilesSource | HuggingFaceSource, places: Mapping[str, Sequence[str]]
+    section: PythonLibrarySource | FilesSource | HuggingFaceSource,
+    places: Mapping[str, Sequence[str]],
+    fields: Sequence[str],
 ) -> Any:
     match section:
         case FilesSource():
-            return open_files(section, places)
+            return open_files(section, places, fields)
         case HuggingFaceSource():
-            return open_dataset(section)
+            return open_dataset(section, fields)
         case _:
             return lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
 
 
-def open_files(section: FilesSource, places: Mapping[str, Sequence[str]] = MappingProxyType({})) -> DataSource:
-    """Return the files that the settings name, in the order that they had in ``places``, where a run of them began."""
-    source: DataSource = lazy("holdfast.adapters.data_source.files:FilesDataSource")(
+def open_files(
+    section: FilesSource, places: Mapping[str, Sequence[str]] = MappingProxyType({}), fields: Sequence[str] = ()
+) -> DataSource:
+    """Return the files in the settings, in the order of ``places``, the paths that they had when the run began.
+
+    Their documents carry ``fields``.
+    """
+    source = lazy("holdfast.adapters.data_source.files:FilesDataSource")(
         placed(section.path, places),
         format=section.format,
         compression=section.compression,
@@ -73,19 +80,20 @@ def open_files(section: FilesSource, places: Mapping[str, Sequence[str]] = Mappi
             RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
         ),
     )
-    return source
+    found: DataSource = source.with_fields(fields) if fields else source
+    return found
 
 
 def placed(paths: Sequence[str], places: Mapping[str, Sequence[str]]) -> Sequence[str] | Mapping[str, str]:
-    """Return ``paths``, each with the place where it lay when the order of the files was chosen, if that is known."""
+    """Return ``paths``, each with the path that it had when the order of the files was chosen, if that is known."""
     before = places.get("", ())
     is_known = len(before) == len(paths) == len(set(paths))
     return dict(zip(paths, before, strict=True)) if is_known else paths
 
 
-def open_dataset(section: HuggingFaceSource) -> DataSource:
-    """Return the Hugging Face dataset that the settings name."""
-    source: DataSource = lazy("holdfast.adapters.data_source.huggingface:HuggingfaceDataSource")(
+def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = ()) -> DataSource:
+    """Return the Hugging Face dataset that the settings name; its documents carry ``fields``."""
+    source = lazy("holdfast.adapters.data_source.huggingface:HuggingfaceDataSource")(
         section.path,
         name=section.name,
         split=section.split,
@@ -93,4 +101,5 @@ def open_dataset(section: HuggingFaceSource) -> DataSource:
         text_field=section.text_field,
         filter=section.filter,
     )
-    return source
+    found: DataSource = source.with_fields(fields) if fields else source
+    return found

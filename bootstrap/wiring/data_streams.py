@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
@@ -15,33 +16,42 @@ from holdfast.application.data.row_packer import JoinedRows, PackedRows
 from holdfast.application.data.streamed_batches import StreamedBatches
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.disk_space import cache_room
+from holdfast.bootstrap.wiring.score_ranges import documents_with, key_of, refuse_scores_of_streams
 from holdfast.configs.sections.data import MixtureDataSettings
 from holdfast.domain.counting import counted
 from holdfast.domain.data.data_growth import Growth
+from holdfast.domain.data.exclusion import NO_EXCLUSION
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
+from holdfast.domain.data.profile import ProfileBuilder
 from holdfast.domain.data.sample_order import choose_lanes
 from holdfast.domain.errors import ConfigurationError
-from holdfast.domain.phase import show_nothing
+from holdfast.domain.phase import Amount, show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from holdfast.application.data.feed import BatchStream
+    from holdfast.application.data.pretokenize import Prepared
+    from holdfast.application.data.read_statistics import Profiling
+    from holdfast.application.data.record_pipeline import RecordPipeline
     from holdfast.application.data.rejected_records import RejectedRecords
+    from holdfast.application.data.text_reader import Limit
     from holdfast.bootstrap.wiring.dataset_registry import Datasets
+    from holdfast.bootstrap.wiring.open_lineage import Lineage
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.run import RunSettings
+    from holdfast.configs.sections.sources import ScoreRange
+    from holdfast.domain.data.exclusion import Exclusion
     from holdfast.domain.data.packing import Packing
     from holdfast.domain.data.sample_order import RankShard
     from holdfast.domain.phase import ShowPhase
-    from holdfast.ports.data_source import DataSource
+    from holdfast.ports.data_source import DataSource, Document
     from holdfast.ports.token_cache import TokenCache
     from holdfast.ports.token_source import TokenSource
     from holdfast.ports.tokenizer import Tokenizer
-    from holdfast.ports.transform import Transform
 
 _TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
@@ -50,38 +60,37 @@ UNGROWN = Growth()
 
 
 def form_of(data: FeedSettings) -> str:
-    """Return whether documents come as ``text`` or as ``tokens``."""
+    """Return the form of the documents, ``text`` or ``tokens``."""
     return "tokens" if data.kind == "tokens" else "text"
 
 
-def hold_out(source: DataSource, data: FeedSettings, seed: int, say: Callable[[str], object]) -> Holdout:
+def hold_out(source: DataSource, data: FeedSettings, seed: int, report: Callable[[str], object]) -> Holdout:
     """Return the documents to hold out, by the settings."""
     if data.folds is not None:
         return Holdout.fold(data.fold, data.folds, seed)
     if form_of(data) == "tokens":
         return Holdout(data.holdout, seed)
-    return choose_holdout(source, Holdout(data.holdout, seed), say)
+    return choose_holdout(source, Holdout(data.holdout, seed), report)
 
 
-def usable_text(holdout: Holdout, transforms: Sequence[Transform]) -> Callable[[str], str | None]:
-    """Return what gives a document's text as a tokenizer may be trained on it, None for none."""
+def usable_text(holdout: Holdout, pipeline: RecordPipeline) -> Callable[[Document], str | None]:
+    """Return a function from a document to the text that a tokenizer may be trained on, None for no text."""
 
-    def usable(text: str) -> str | None:
-        if holdout.holds_text(text):
-            return None
-        for transform in transforms:
-            try:
-                text = transform(text) or ""
-            except Exception:  # noqa: BLE001  whoever reads the document for training decides what becomes of the run
-                return None
-        return text
+    def usable(document: Document) -> str | None:
+        # the reader that reads the document for training decides what a failed transform does to the run
+        return None if holdout.holds_text(document.text) else pipeline.text_of(document)
 
     return usable
 
 
-def usable_key(holdout: Holdout, transforms: Sequence[Transform]) -> str:
-    """Return what names ``usable_text``."""
-    return json.dumps([repr(holdout), *(transform.fingerprint() for transform in transforms)])
+def usable_key(holdout: Holdout, pipeline: RecordPipeline) -> str:
+    """Return the key that identifies the result of ``usable_text``."""
+    return json.dumps([repr(holdout), *pipeline.fingerprints])
+
+
+def prefetch_depth(data: FeedSettings, batch_size: int) -> int:
+    """Return the number of batches of ``batch_size`` rows that are prepared ahead, by the settings."""
+    return data.prefetch if data.prefetch_samples is None else -(-data.prefetch_samples // batch_size)
 
 
 def choose_packing(data: FeedSettings) -> Packing:
@@ -95,8 +104,10 @@ def choose_packing(data: FeedSettings) -> Packing:
             return SlidingPacking(data.row_length, data.packing.stride or data.row_length // 2)
 
 
-def choose_mode(source: DataSource, data: FeedSettings, folder: Path, decide: Callable[[str, str, str], str]) -> str:
-    """Return ``cache`` or ``stream``; what ``auto`` was once decided to be stays, as the order depends on it."""
+def choose_mode(
+    source: DataSource, data: FeedSettings, folder: Path, keep_choice: Callable[[str, str, str], str]
+) -> str:
+    """Return ``cache`` or ``stream``; the first choice for ``auto`` is kept, as the order of the data depends on it."""
     if form_of(data) == "tokens":
         return "cache"
     if data.mode != "auto":
@@ -105,22 +116,27 @@ def choose_mode(source: DataSource, data: FeedSettings, folder: Path, decide: Ca
     needed = int(sum(sizes) * _TOKENS_PER_BYTE * 4)
     room = cache_budget(data, folder)
     if not all(sizes):
-        return decide("data.mode", "stream", "the source does not tell its size")
+        return keep_choice("data.mode", "stream", "the size of the source is unknown")
     if needed > room:
-        return decide("data.mode", "stream", f"about {needed:,} bytes of tokens do not fit into {room:,}")
-    return decide("data.mode", "cache", f"about {needed:,} bytes of tokens fit into {room:,}")
+        return keep_choice("data.mode", "stream", f"about {needed:,} bytes of tokens do not fit into {room:,}")
+    return keep_choice("data.mode", "cache", f"about {needed:,} bytes of tokens fit into {room:,}")
 
 
 def cache_folder(data: FeedSettings, run: RunSettings) -> Path:
-    """Return where tokens are kept: encrypted ones and others never lie in one folder."""
+    """Return the folder of the token cache; encrypted and plain tokens have different folders."""
     if data.cache.dir is not None:
         return data.cache.dir.expanduser()
     return run.cache_directory / ("tokens" if data.cache.encryption is None else "encrypted-tokens")
 
 
 def cache_budget(data: FeedSettings, folder: Path) -> int:
-    """Return how many bytes the cache may take."""
+    """Return the largest size of the cache in bytes."""
     return data.cache.budget or cache_room(folder)
+
+
+def parts_of(source: DataSource) -> Sequence[DataSource]:
+    """Return the sources of a mixture, or the one source."""
+    return tuple(getattr(source, "parts", {"": source}).values())
 
 
 def read_parts(
@@ -128,14 +144,19 @@ def read_parts(
     mixture: Mixture,
     tokenizer: Tokenizer,
     rejections: RejectedRecords,
-    transforms: Sequence[Transform],
+    pipeline: RecordPipeline,
+    limit: Limit | None = None,
+    profile: Profiling | None = None,
 ) -> list[TextReader]:
-    """Return a reader of each part of a mixture, by name, or of the one source."""
-    parts = tuple(getattr(source, "parts", {"": source}).values())
+    """Return a reader of each part of a mixture, by name, or of the one source.
+
+    Raises ``ConfigurationError`` if the number of parts is not that of the sources with a weight.
+    """
+    parts = parts_of(source)
     if len(parts) != mixture.num_sources:  # a host may bring its own
         msg = f"there are {len(parts)} sources, but {mixture.num_sources} with a weight above 0: give each one"
         raise ConfigurationError(msg)
-    return [TextReader(part, tokenizer, rejections, transforms) for part in parts]
+    return [TextReader(part, tokenizer, rejections, pipeline, limit=limit, profile=profile) for part in parts]
 
 
 def with_added(
@@ -143,10 +164,11 @@ def with_added(
     added: Sequence[DataSource],
     tokenizer: Tokenizer,
     rejections: RejectedRecords,
-    transforms: Sequence[Transform],
+    pipeline: RecordPipeline,
+    limit: Limit | None = None,
 ) -> list[TextReader]:
-    """Return ``readers``, and after them one of each part of the data that was added after the run began."""
-    return [*readers, *(TextReader(part, tokenizer, rejections, transforms) for part in added)]
+    """Return ``readers``, followed by one reader for each part of the data that was added after the run began."""
+    return [*readers, *(TextReader(part, tokenizer, rejections, pipeline, limit=limit) for part in added)]
 
 
 def prepare(
@@ -154,36 +176,47 @@ def prepare(
     make_cache: Callable[[str], TokenCache],
     rejections: RejectedRecords,
     datasets: Datasets,
+    lineage: Lineage,
     *,
     workers: int | None,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     show: ShowPhase = show_nothing,
 ) -> list[TokenCache]:
-    """Return the tokens of each source, tokenizing what is missing."""
-    caches, preparations = [], []
-    for reader in readers:
-        cache = make_cache(datasets.name_of(reader))
-        preparation = PrepareTokens(
-            reader, cache, rejections, progress=partial(_show_tokenizing, show), workers=workers or usable_cpus()
-        )
-        prepared = preparation.run()
-        if prepared.new_tokens:
-            rate = prepared.new_tokens / max(prepared.seconds, 1e-3)
-            rejected = f"; {counted(prepared.rejected, 'record')} rejected" if prepared.rejected else ""
-            say(
-                f"prepared {counted(prepared.tokens, 'token')} of {counted(prepared.documents, 'document')} "
-                f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s" + rejected
+    """Return the tokens of each source, whose versions ``lineage`` records; missing tokens are made first."""
+    with lineage.preparing(readers):
+        caches, preparations = [], []
+        for reader in readers:
+            cache = make_cache(datasets.name_of(reader))
+            preparation = PrepareTokens(
+                reader,
+                cache,
+                rejections,
+                progress=partial(_show_tokenizing, show),
+                workers=workers or usable_cpus(),
+                new_profile=ProfileBuilder,
             )
-        caches.append(cache)
-        preparations.append(preparation)
-    for reader, preparation in zip(readers, preparations, strict=True):
-        preparation.check()  # what came later may have driven out what was there
-        datasets.keep(reader)
+            _report_prepared(preparation.run(), report)
+            caches.append(cache)
+            preparations.append(preparation)
+        for reader, preparation in zip(readers, preparations, strict=True):
+            preparation.check()  # what came later may have driven out what was there
+            datasets.keep(reader)
+        lineage.versions.keep(readers, caches, datasets)
     return caches
 
 
+def _report_prepared(prepared: Prepared, report: Callable[[str], object]) -> None:
+    if prepared.new_tokens:
+        rate = prepared.new_tokens / max(prepared.seconds, 1e-3)
+        rejected = f"; {counted(prepared.rejected, 'record')} rejected" if prepared.rejected else ""
+        report(
+            f"prepared {counted(prepared.tokens, 'token')} of {counted(prepared.documents, 'document')} "
+            f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s" + rejected
+        )
+
+
 def mixture_of(data: FeedSettings, seed: int) -> Mixture:
-    """Return which source each sample comes from, by the settings."""
+    """Return the mixture, which chooses the source of each sample, by the settings."""
     if not isinstance(data, MixtureDataSettings):
         return Mixture(seed, (Stage(0, (1,)),))
     stages = [Stage(0, tuple(source.weight for source in data.giving.values()))]
@@ -201,10 +234,26 @@ def cached_batches(
     share: RankShard,
     epochs: int | None,
     growth: Growth = UNGROWN,
+    excluded: Exclusion = NO_EXCLUSION,
+    *,
+    ranges: Sequence[ScoreRange | None] = (),
 ) -> BatchStream:
-    """Return batches of the documents of token sources that are not held out, those that were added last."""
+    """Return batches of the documents of token sources that are neither held out nor ``excluded``.
+
+    ``ranges`` are those of the scores of each source. Added documents come last.
+    """
     key = f"{packing_key(packing)} without {holdout.begin!r} {holdout.end!r} {holdout.seed}"
-    rows = [PackedRows(source, packing, lambda hashes: ~holdout.holds(hashes), key) for source in tokens]
+    rows = [
+        PackedRows(
+            source,
+            packing,
+            lambda hashes: ~holdout.holds(hashes),
+            key + key_of(score),
+            excluded=excluded,
+            chosen=documents_with(source, score),
+        )
+        for source, score in zip_longest(tokens, ranges)
+    ]
     if not growth.epochs:
         return CachedBatches(rows, mixture, share, length=packing.length, epochs=epochs)
     grown = growth.resolve([part.num_rows for part in rows], mixture)
@@ -217,23 +266,35 @@ def streamed_batches(
     packing: Packing,
     holdout: Holdout,
     share: RankShard,
+    excluded: Exclusion = NO_EXCLUSION,
     *,
     data: FeedSettings,
 ) -> BatchStream:
-    """Return batches of sources' documents that are not held out, read as they are needed."""
+    """Return batches of sources' documents that are neither held out nor ``excluded``, read as they are needed."""
+    refuse_scores_of_streams(data)
     lanes = choose_lanes(min(len(reader.source.units()) for reader in readers))
     shuffled = min(data.shuffle_tokens, data.stream_buffer_bytes // _BYTES_PER_TOKEN)  # however many lanes share them
     overlap = packing.length // packing.stride if isinstance(packing, SlidingPacking) else 1  # rows repeat tokens
     window = max(packing.length, shuffled // (lanes * len(readers) * max(1, overlap)))
-    plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs)
+    plan = LanePlan(lanes, packing, window, mixture.seed, data.epochs, excluded)
     wanted = (lambda hashes: ~holdout.holds(hashes)) if holdout.fraction else None
     is_remote = any("://" in unit.name for reader in readers for unit in reader.source.units()[:1])
-    # who waits for a network needs more threads than cores, but where that is read ahead they hinder each other
+    # reads from a network need more threads than cores, but where data are read ahead, threads hinder each other
     waits = is_remote and not (lanes <= MOST_EXPECTING and all(reader.source.fetches_ahead for reader in readers))
     return StreamedBatches(
         readers, mixture, plan, wanted, share, workers=data.workers or max(4 if waits else 1, usable_cpus())
     )
 
 
+def first_readers(readers: Sequence[TextReader], parts: Sequence[TextReader]) -> Sequence[TextReader]:
+    """Return as many of ``readers`` as there are ``parts``; the others read what was added after the run began."""
+    return readers[: len(parts)]
+
+
+def show_duplicates(show: ShowPhase, done: int, total: int) -> None:
+    """Show that the search for duplicates has read ``done`` of ``total`` bytes."""
+    show(f"finding duplicates in {total / 1e6:,.0f} MB", Amount(done, total))
+
+
 def _show_tokenizing(show: ShowPhase, done: int, total: int) -> None:
-    show(f"tokenizing {total / 1e6:,.0f} MB", done / max(total, 1))
+    show(f"tokenizing {total / 1e6:,.0f} MB", Amount(done, total))

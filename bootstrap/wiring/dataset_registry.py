@@ -29,11 +29,11 @@ _MOST = 32  # places that the same data are remembered at
 
 @final
 class Datasets:
-    """Remembers, beside the tokens in ``folder``, the contents of the files that they were made of.
+    """Records, beside the tokens in ``folder``, hashes of the files that the tokens were made from.
 
-    So the tokens of files that were moved, copied or touched since are found again, and files that are where they were
-    are not read to know what they contain. With ``is_secret`` nothing is remembered: hashes tell what an encrypted
-    cache is of. ``show`` is told while files are hashed.
+    With this record the tokens of files that were moved, copied or touched are found again, and unchanged files need
+    not be read. With ``is_secret`` nothing is recorded, as hashes would reveal the contents of an encrypted cache.
+    ``show`` gets the progress while files are hashed.
     """
 
     def __init__(self, folder: Path, *, is_secret: bool = False, show: ShowPhase = show_nothing) -> None:
@@ -43,14 +43,14 @@ class Datasets:
         self._found: dict[str, str] = {}
 
     def name_of(self, reader: TextReader) -> str:
-        """Return the name of the dataset that holds the tokens of ``reader``, or is to hold them."""
+        """Return the name of the dataset that holds, or will hold, the tokens of ``reader``."""
         key = cache_key(reader)
         if key not in self._found:
             self._found[key] = self._find(reader, key)
         return self._found[key]
 
     def keep(self, reader: TextReader) -> None:
-        """Remember what the files of ``reader`` contain, now that their tokens are there."""
+        """Record the hashes of the files of ``reader``, once their tokens are stored."""
         if self._is_secret or (files := self._identify(reader.source)) is None:
             return
         path, key = self._path_of(reader, files), cache_key(reader)
@@ -70,8 +70,11 @@ class Datasets:
         if files is None or not known:
             return key
         if key in known and len(known[key]["contents"]) == len(files.files):
-            told = [replace(file, content=told) for file, told in zip(files.files, known[key]["contents"], strict=True)]
-            reader.source.identify(replace(files, files=told))  # no file is read, as none was written to
+            known_files = [
+                replace(file, content=content)
+                for file, content in zip(files.files, known[key]["contents"], strict=True)
+            ]
+            reader.source.identify(replace(files, files=known_files))  # no file is read, as none was written to
             return str(known[key]["dataset"])
         identified = self._identify(reader.source)
         contents = None if identified is None else [file.content for file in identified.files]
@@ -88,29 +91,29 @@ class Datasets:
 
 
 def hashing_phase(num_bytes: int) -> str:
-    """Return what is shown while so many bytes are hashed."""
+    """Return the phase that is shown while ``num_bytes`` bytes are hashed."""
     return f"hashing {shown_size(num_bytes)} of data"
 
 
 def datasets_in(folder: Path, cache: CacheSettings, show: ShowPhase = show_nothing) -> Datasets:
-    """Return the datasets of the token cache in ``folder``, by its settings."""
+    """Return the datasets of the token cache in ``folder``, whose settings are ``cache``."""
     return Datasets(folder, is_secret=cache.encryption is not None, show=show)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         known = json.loads(path.read_text(encoding="ascii"))
-        return {key: entry for key, entry in known.items() if _is_told(entry)}
+        return {key: entry for key, entry in known.items() if _is_entry(entry)}
     except (OSError, ValueError, AttributeError):
         return {}
 
 
-def _is_told(entry: Any) -> bool:
+def _is_entry(entry: Any) -> bool:
     """Return whether ``entry`` has the form that ``Datasets.keep`` writes."""
     is_whole = isinstance(entry, dict) and {"dataset", "contents"} <= entry.keys()
     return is_whole and isinstance(entry["contents"], list) and all(isinstance(each, str) for each in entry["contents"])
 
 
 def cache_key(reader: TextReader) -> str:
-    """Return what names the tokens of a source: other text, another tokenizer or transform is another cache."""
+    """Return the key of the tokens of a source, which depends on its text, the tokenizer and the transforms."""
     return blake2b(json.dumps([_CACHING, *reader.fingerprints]).encode(), digest_size=16).hexdigest()

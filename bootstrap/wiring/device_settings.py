@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.wiring.broken_library import telling_broken_library
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import load_plugin
-from holdfast.configs.sections.memory import BUDGET
+from holdfast.configs.sections.layers import BUDGET
 from holdfast.configs.sections.optimizer import TorchOptimizerSettings
 from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import ATTENTION
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.resource_probe import ResourceProbe
 
 
-def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], str]) -> dict[str, str]:
+def choose_hardware(settings: TrainSettings, keep_choice: Callable[[str, str, str], str]) -> dict[str, str]:
     """Return device, precision and kinds of attention for torch.
 
-    ``decide(name, value, reason)`` keeps what an earlier start decided. The device is chosen at each start, as a run
-    may move; the precision once, as another would be another run.
+    ``keep_choice(name, value, reason)`` returns the choice of an earlier start, or ``value``. The device is chosen at
+    each start, because a run may move to another machine. The precision is chosen once, because it affects the results.
     """
     optimizer = settings.optimizer
     if not isinstance(optimizer, TorchOptimizerSettings):
@@ -42,7 +43,7 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
         if lazy("holdfast.adapters.optimizer.deepspeed_config:asks_for_bf16")(path):
             precision, reason = "bf16", f"{file} turns it on"
     if optimizer.precision == "auto":
-        precision = decide("optimizer.precision", precision, reason)
+        precision = keep_choice("optimizer.precision", precision, reason)
     with telling_broken_library():
         from holdfast.adapters.shared.modeling.attention import choose_attention, register_attention
 
@@ -54,7 +55,7 @@ def choose_hardware(settings: TrainSettings, decide: Callable[[str, str, str], s
 
 
 def checkpointing(settings: TrainSettings, precision: str) -> str | CheckpointBudget:
-    """Return which layers of the model are computed again: a policy, or the budget that decides it and for what."""
+    """Return the layers of the model to recompute: a policy, or the budget from which the choice follows."""
     policy: str = settings.model.gradient_checkpointing
     if not policy.startswith(BUDGET):
         return policy
@@ -71,7 +72,7 @@ def checkpointing(settings: TrainSettings, precision: str) -> str | CheckpointBu
 
 
 def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:
-    """Return a context that puts torch's process-wide state back at its end, if the run uses torch."""
+    """Return a context that restores torch's process-wide state at its end, if the run uses torch."""
     if not isinstance(settings.optimizer, TorchOptimizerSettings):
         return nullcontext()
     context: AbstractContextManager[Any] = lazy("holdfast.adapters.shared.device.determinism:torch_state_preserved")(
@@ -81,10 +82,15 @@ def torch_state(settings: TrainSettings) -> AbstractContextManager[Any]:
 
 
 def gpu_of(chosen: Mapping[str, str]) -> str | None:
-    """Return the number or UUID by which the driver knows the first GPU that this process sees, None without one."""
+    """Return the driver's number or UUID of the first GPU that this process sees, None without a GPU."""
     if not chosen.get("optimizer.device", "cpu").startswith("cuda"):
         return None
     rank = int(os.environ.get("LOCAL_RANK", "0"))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     names = [name.strip() for name in visible.split(",")] if visible else []
     return names[rank] if rank < len(names) else str(rank)
+
+
+def probe_of(probe: Callable[[], ResourceProbe], rank: int, *, is_wanted: bool) -> ResourceProbe | None:
+    """Return the probe of the machine's resources on the first rank if ``is_wanted``, else None."""
+    return probe() if is_wanted and rank == 0 else None

@@ -21,7 +21,7 @@ _KEPT_DESCRIPTORS = 192  # for the shards of the rows that are read at a time, a
 
 
 def cache_room(folder: Path) -> int:
-    """Return how many bytes a cache at ``folder`` may take: nine tenths of what is free on its disk or its own."""
+    """Return the largest size in bytes of a cache at ``folder``: nine tenths of the free space and its own size."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return (shutil.disk_usage(existing).free + _bytes_of_cache(folder)) * 9 // 10
 
@@ -38,7 +38,7 @@ def _bytes_of_cache(folder: Path) -> int:
 
 
 def open_shards(data: FeedSettings) -> int:
-    """Return how many shards of one source may stay open: each takes one of the process's file descriptors."""
+    """Return the number of shards of one source that may stay open; each takes a file descriptor of the process."""
     sources = len(data.giving) if isinstance(data, MixtureDataSettings) else 1
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(8, min(1024, (limit - _KEPT_DESCRIPTORS) // 2 // sources))

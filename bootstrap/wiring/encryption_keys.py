@@ -21,7 +21,7 @@ KEY_KINDS = ("env", "file")
 
 
 def build_checkpoint_encryption(settings: EncryptionSettings | None) -> CheckpointEncryption | None:
-    """Return what encrypts a run's checkpoints, None if nothing does; raises ``ConfigurationError`` without its key."""
+    """Return the encryption of a run's checkpoints, or None; raises ``ConfigurationError`` if its key is missing."""
     if settings is None:
         return None
     provider = key_provider(settings, "state_store.encryption")
@@ -32,7 +32,7 @@ def build_checkpoint_encryption(settings: EncryptionSettings | None) -> Checkpoi
 
 
 def build_shard_encryption(settings: KeySettings | None) -> ShardEncryption | None:
-    """Return what encrypts a run's tokens, None if nothing does; raises ``ConfigurationError`` without its key."""
+    """Return the encryption of a run's tokens, or None; raises ``ConfigurationError`` if its key is missing."""
     if settings is None:
         return None
     provider = key_provider(settings, "data.cache.encryption")
@@ -43,9 +43,9 @@ def build_shard_encryption(settings: KeySettings | None) -> ShardEncryption | No
 
 
 def key_provider(settings: KeySettings, section: str) -> KeyProvider:
-    """Return the provider of the keys that ``settings``, those of ``section``, name.
+    """Return the provider of the keys in ``settings``, which are the settings of ``section``.
 
-    Raises ``ConfigurationError`` if they cannot be had.
+    Raises ``ConfigurationError`` if the keys are not available.
     """
     places_of_keys = [settings.key_from, *settings.old_keys_from]
     kinds, places = zip(*(_split(place, section) for place in places_of_keys), strict=True)
@@ -75,6 +75,6 @@ def key_provider(settings: KeySettings, section: str) -> KeyProvider:
 def _split(place: str, section: str) -> tuple[str, str]:
     kind, colon, rest = place.partition(":")
     if not colon or not kind or not rest:
-        msg = f"{section} names a key by neither env:NAME nor file:PATH (it is not shown: it may be a key)"
+        msg = f"{section} must name a key by env:NAME or file:PATH (its value is not shown, as it may be a key itself)"
         raise ConfigurationError(msg)
     return kind, rest

@@ -20,9 +20,9 @@ EVICTIONS = ("next_use", "lru")
 
 
 def first_uses(readers: Sequence[TextReader], mixture: Mixture, datasets: Datasets) -> dict[str, int]:
-    """Return by fingerprint the datasets that a run of ``readers`` needs, and from which of its samples on.
+    """Return, by the fingerprint of each dataset that ``readers`` need, the first sample of the run that needs it.
 
-    What was added to an only source, with readers after those of ``mixture``, counts as needed from the beginning.
+    Data that were added to a single source, whose readers follow those of ``mixture``, count from the first sample.
     """
     uses: dict[str, int] = {}
     for number, reader in enumerate(readers):
@@ -34,9 +34,9 @@ def first_uses(readers: Sequence[TextReader], mixture: Mixture, datasets: Datase
 
 
 def load_eviction(cache: CacheSettings, uses: Mapping[str, int]) -> EvictionPolicy:
-    """Return the policy that the settings name; the datasets in ``uses`` go last, whatever it says.
+    """Return the policy in the settings; the datasets in ``uses`` are evicted last under any policy.
 
-    Raises ``ConfigurationError`` if it cannot be had.
+    Raises ``ConfigurationError`` if the policy cannot be loaded.
     """
 
     def next_use(shard: CachedShard) -> int | None:

@@ -36,19 +36,19 @@ def begin_micro_batch(
     inbox: Inbox,
     *,
     is_compiled: bool,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     show: ShowPhase,
 ) -> tuple[int, AdaptMicroBatch]:
     """Return the rows of a micro-batch, the same on all ranks, and the handler that changes it from then on.
 
-    A run that once ran out of memory keeps the size that fitted. A new one whose ``optimizer.micro_batch`` is no number
-    takes that of earlier runs of the same model, length, precision and device; without one, ``auto`` searches for it.
+    A run that once ran out of memory keeps the size that fitted. A new run whose ``optimizer.micro_batch`` is not a
+    number uses the size of earlier runs of the same model, length, precision and device, or else searches for it.
     """
     settings, group = parts.settings, parts.process_group
     key = _key(parts)
-    of_run = MicroBatchRecord(RunLayout(folder.path).micro_batch, key, say)
+    of_run = MicroBatchRecord(RunLayout(folder.path).micro_batch, key, report)
     name = hashlib.sha256(key.encode()).hexdigest()[:16]
-    of_machine = MicroBatchRecord(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, say)
+    of_machine = MicroBatchRecord(settings.run.cache_directory / "micro-batch" / f"{name}.json", key, report)
     most = max_micro_batch(settings.optimizer.num_rows, settings.optimizer.fixed_micro_batch, group.size)
     known = _agreed(of_run, group)
     policy = MicroBatchPolicy(
@@ -62,7 +62,7 @@ def begin_micro_batch(
         known, reason = _decided(folder, find)
     rows = most if known is None else min(known.rows, most)
     if rows < most:
-        say(f"micro-batches of {rows}, not {most}: {reason}")
+        report(f"micro-batches of {rows}, not {most}: {reason}")
 
     def keep(known: MicroBatchState) -> None:
         of_run.write(known)
@@ -73,7 +73,7 @@ def begin_micro_batch(
 
 
 def _decided(folder: SharedRunFolder, find: Callable[[], tuple[MicroBatchState, str]]) -> tuple[MicroBatchState, str]:
-    """Return what the run began with, or have it found and keep that with its reason."""
+    """Return the size that the run began with and the reason; if there is none, find it and record both."""
     if (earlier := folder.decided(_SETTING)) is not None:
         return MicroBatchState(int(earlier)), "as the run began"
     known, reason = find()
@@ -95,7 +95,7 @@ def _found(
 
 
 def _agreed(file: MicroBatchRecord, group: ProcessGroup) -> MicroBatchState | None:
-    """Return what the first rank finds in ``file``."""
+    """Return the state that the first rank finds in ``file``."""
     known = file.read() if group.rank == 0 else None
     text = group.gather("" if known is None else json.dumps([known.rows, [*known.shortages.items()]]))[0]
     if not text:
@@ -105,7 +105,7 @@ def _agreed(file: MicroBatchRecord, group: ProcessGroup) -> MicroBatchState | No
 
 
 def _key(parts: ModelParts) -> str:
-    """Return what a size is of, as far as memory depends on it."""
+    """Return the key of a size: all facts that the memory of a micro-batch depends on."""
     settings, ranks = parts.settings, parts.process_group.size
     plain, hardware = dump_settings(settings), parts.trainable.hardware
     model = hashlib.sha256(json.dumps(plain["model"], sort_keys=True).encode()).hexdigest()[:8]

@@ -29,14 +29,15 @@ class SizeChoice:
 
 
 def choose_size(parts: ModelParts, sizes: Sequence[int], *, is_compiled: bool) -> SizeChoice:
-    """Return the largest of ``sizes`` (rising) that this process has memory for.
+    """Return the largest of ``sizes`` (ascending) that this process has memory for.
 
-    All rows where the formula takes a tenth of what is free for them; else by trial, or by the formula alone where a
-    trial would leave traces (DeepSpeed), compile for sizes that are not kept, or make other ranks wait.
+    If the formula says that all rows take at most a tenth of the free memory, the largest size is chosen. Otherwise
+    sizes are tried. The formula alone decides where a trial would leave traces (DeepSpeed), compile for sizes that are
+    not kept, or make other ranks wait.
     """
     settings, device = parts.settings, parts.hardware.get("optimizer.device")
     if device != "cuda" and parts.trainable.hardware.device != "cpu":
-        return SizeChoice(sizes[-1], "all rows: nothing tells what they take here")
+        return SizeChoice(sizes[-1], "all rows: the memory that they take is not known here")
     gauge: GpuGauge | HostGauge = lazy("holdfast.adapters.shared.device.memory_gauge:gauge_of")(
         device, settings.resources.gpu_memory_fraction
     )
@@ -61,7 +62,7 @@ def _by_formula(sizes: Sequence[int], needs: Callable[[int], float] | None, room
 
 
 def _formula(parts: ModelParts) -> Callable[[int], float] | None:
-    """Return the bytes that a number of rows takes beside weights and optimizer; None for an unknown model."""
+    """Return a function from a number of rows to their bytes, without weights and optimizer; None if unknown."""
     settings, ranks, model = parts.settings, parts.process_group.size, parts.model
     packing = settings.data.packing
     try:

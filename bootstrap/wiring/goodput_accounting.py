@@ -1,4 +1,4 @@
-"""The time of a run, kept in its folder."""
+"""The accounting of a run's time, kept in its folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.adapters.shared.files.json_lines import JsonLines
 from holdfast.application.handlers.track_goodput import TrackGoodput
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.domain.fault_tolerance.goodput import Ledger, TimeCategory, TimeSample
+from holdfast.domain.fault_tolerance.goodput import TimeAccount, TimeCategory, TimeSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ _WORDS = {
 
 
 def account_time(
-    folder: Path, ledger: Ledger, stack: ExitStack, *, began: float, compilations: Compilations | None
+    folder: Path, ledger: TimeAccount, stack: ExitStack, *, began: float, compilations: Compilations | None
 ) -> TrackGoodput:
     """Return the accounting of this start until ``stack`` ends, after the earlier starts recorded in ``folder``."""
     lines = stack.enter_context(closing(JsonLines(RunLayout(folder).goodput)))
@@ -46,7 +46,7 @@ def account_time(
 
 def goodput_of(folder: Path) -> Goodput:
     """Return the goodput that the starts of the run in ``folder`` have recorded so far."""
-    ledger = Ledger()
+    ledger = TimeAccount()
     with closing(JsonLines(RunLayout(folder).goodput)) as lines:
         for mark in _marks(lines):
             ledger.add(mark)
@@ -54,7 +54,7 @@ def goodput_of(folder: Path) -> Goodput:
 
 
 def sentence_of(goodput: Goodput) -> str:
-    """Return the goodput for a person, with all that took a thousandth of the time."""
+    """Return the goodput for a person, with each category that took at least a thousandth of the time."""
     wall = goodput.wall_seconds
     rest = [
         f"{word} {goodput.seconds[kind] / wall:.1%}"

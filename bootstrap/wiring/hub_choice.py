@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def one_hub(settings: TrainSettings, group: ProcessGroup, replaced: Collection[str] = ()) -> Iterator[None]:
-    """Have all ranks take the files of the hub that the first one finds: whether it answers, and at which commit.
+    """Have all ranks use the hub as the first rank finds it: its files at one commit, or none if it does not answer.
 
     ``replaced`` are the ports whose adapter the host program brings. Raises ``ConfigurationError`` on each rank if the
-    first one cannot reach them.
+    first rank cannot reach the files.
     """
     sources = sorted(_sources(settings, replaced), key=str)
     if group.size == 1 or not sources:
@@ -45,7 +45,7 @@ def _find(sources: list[tuple[str, str | None]]) -> dict[str, Any]:
 
 
 def _sources(settings: TrainSettings, replaced: Collection[str]) -> set[tuple[str, str | None]]:
-    """Return path and revision of the model and of the tokenizer that may be on the hub: the same on each rank."""
+    """Return path and revision of the model and the tokenizer if they may be on the hub; the same on each rank."""
     sections = {"model_factory": settings.model, "tokenizer": settings.tokenizer}
     chosen = [section for port, section in sections.items() if port not in replaced]
     named = [each for each in chosen if isinstance(each, HuggingFaceModelSettings | HuggingFaceTokenizerSettings)]

@@ -1,4 +1,4 @@
-"""Naming a class without importing it."""
+"""References to classes by name, which import nothing until they are called."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def lazy(target: str) -> Callable[..., Any]:
     """Return a callable for ``module:attribute`` that imports the module when it is called.
 
-    The container's own string providers import at declaration, and torch with it.
+    The container's own string providers import at declaration, which would import torch too.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -25,7 +25,7 @@ def lazy(target: str) -> Callable[..., Any]:
 
 
 def lazy_attribute(target: str) -> Any:
-    """Return the attribute that ``module:attribute`` (dots allowed behind the colon) names."""
+    """Return the attribute that ``module:attribute`` names; dots are allowed after the colon."""
     module, _, path = target.partition(":")
     with telling_broken_library():
         found = import_module(module)

@@ -1,4 +1,4 @@
-"""Refusing a model that cannot be trained in the memory that is there, before anything large is made."""
+"""Refuses a model that does not fit into the available memory, before anything large is created."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SHORTEST = 8  # that a row may be, while data.sequence_length=auto is not decid
 
 
 def refuse_from_settings(settings: TrainSettings, num_ranks: int, *, is_from_outside: bool = False) -> str | None:
-    """Raise ``ConfigurationError`` if the settings alone show that the model does not fit, importing nothing.
+    """Raise ``ConfigurationError`` if the settings alone show that the model does not fit; imports nothing.
 
-    Return a clause that says so if what it takes leaves little. Building it takes host memory on any device. What
-    training takes besides is counted only if it will be on the CPU. With ``is_from_outside`` the host program brings
-    the model or its optimizer, whose memory cannot be counted here.
+    Returns a clause about a shortage if the model leaves little memory, else None. Building a model takes host memory
+    for any device. The memory of training is added only if the run trains on the CPU. With ``is_from_outside`` the host
+    program provides the model or its optimizer, whose memory cannot be counted here.
     """
     _refuse_batch(settings, num_ranks)
     model = _described(settings)
@@ -60,7 +60,7 @@ def refuse_counted(
     device: str | None,
     is_from_outside: bool = False,
 ) -> str | None:
-    """Do as ``refuse_from_settings`` for a model whose size the settings do not give, before it is built."""
+    """Check as ``refuse_from_settings`` does, for a model whose size is not in the settings, before it is built."""
     is_known_already = _described(settings) is not None or not isinstance(settings.optimizer, TorchOptimizerSettings)
     if is_known_already or is_from_outside:
         return None
@@ -71,9 +71,9 @@ def refuse_counted(
 
 
 def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: str | None) -> str | None:
-    """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device``, None while it is not known.
+    """Raise ``ConfigurationError`` if ``model`` cannot be trained on ``device`` (None if not known yet).
 
-    Return a clause that says so if what it takes leaves little memory for all else.
+    Returns a clause about a shortage if the model leaves little memory for everything else, else None.
     """
     if not isinstance(settings.optimizer, TorchOptimizerSettings):
         return None
@@ -100,7 +100,7 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
 
 
 def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
-    """Raise ``ConfigurationError`` if the ids of a step alone are more than the memory of a rank."""
+    """Raise ``ConfigurationError`` if the token ids of one step alone exceed the memory of a rank."""
     rows = settings.optimizer.batch_size
     if not isinstance(rows, int):  # still to be decided, by the memory that there is
         return
@@ -138,7 +138,7 @@ def _is_offloaded(settings: TrainSettings) -> bool:
 
 
 def _described(settings: TrainSettings) -> SizedModel | None:
-    """Return the size of the model by the settings or the local model folder, None if they do not give it."""
+    """Return the size of the model by the settings or the local model folder, None if it is in neither."""
     chosen = settings.model
     if not isinstance(chosen, (HuggingFaceModelSettings, DecoderModelSettings)):
         return None

@@ -2,62 +2,120 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
+from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all
+from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.metrics_record import MetricsRecord
+from holdfast.bootstrap.run_folder.run_environment import environment
 from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.metrics_databases import postgres_tracker, sqlite_tracker
+from holdfast.bootstrap.wiring.open_prometheus import open_prometheus
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.secret_masking import mask
+from holdfast.ports.monitor import RunDescription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
     from holdfast.bootstrap.wiring.screen import Screen
+    from holdfast.configs.sections.monitors import PageMonitorSettings
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.monitor import Monitor
+
+_SECONDS_TO_CLOSE = 5.0
 
 
 def open_monitors(
     overrides: Mapping[str, Any], settings: TrainSettings, screen: Screen, stack: ExitStack
-) -> list[Monitor]:
+) -> list[MonitorThread]:
     """Return the monitors of a run, which are closed when ``stack`` ends; the console is that of ``screen``."""
-    monitors = build_monitors(overrides, settings.monitors, settings.run.directory, screen.console)
-    for monitor in monitors:
-        stack.callback(close_monitor, monitor, screen.say)
-    return monitors
+    named = build_monitors(overrides, settings.monitors, settings.run.directory, screen)
+    record = MetricsRecord(settings.run.directory) if any(name == "jsonl" for name, _ in named) else None
+    threads = [MonitorThread(name, monitor, record) for name, monitor in named]
+    stack.callback(lambda: screen.say(*close_all(threads, _SECONDS_TO_CLOSE)))
+    return threads
 
 
 def build_monitors(
-    overrides: Mapping[str, Any], sections: Iterable[Any], folder: Path, console: Monitor | None
-) -> list[Monitor]:
-    """Return one monitor a section, in order, or those that ``overrides`` names; ``console`` is there already."""
+    overrides: Mapping[str, Any], sections: Iterable[Any], folder: Path, screen: Screen
+) -> list[tuple[str, Monitor]]:
+    """Return one monitor for each section, in order, or those in ``overrides``, each with a name of its own.
+
+    The console is that of ``screen``.
+    """
     if "monitors" in overrides:
-        return list(overrides["monitors"])
+        return _with_names((type(monitor).__name__, monitor) for monitor in overrides["monitors"])
     layout = RunLayout(folder)
-    built_in: dict[str, Callable[[], Any]] = {
-        "console": lambda: console,
-        "jsonl": lambda: lazy("holdfast.adapters.monitor.jsonl:JsonlMonitor")(layout.metrics),
-        "tensorboard": lambda: lazy("holdfast.adapters.monitor.tensorboard:TensorboardMonitor")(
-            RunLayout(folder).tensorboard
+    built_in: dict[str, Callable[[Any], Any]] = {
+        "console": lambda _: screen.console,
+        "jsonl": lambda _: lazy("holdfast.adapters.monitor.jsonl:JsonlMonitor")(layout.metrics),
+        "tensorboard": lambda _: lazy("holdfast.adapters.monitor.tensorboard:TensorboardTracker")(layout.tensorboard),
+        "mlflow": lambda section: lazy("holdfast.adapters.monitor.mlflow:MlflowTracker")(
+            section.tracking_uri, section.experiment
         ),
-        "structlog": lazy("holdfast.adapters.monitor.structlog:StructlogMonitor"),
+        "structlog": lambda _: lazy("holdfast.adapters.monitor.structlog:StructlogMonitor")(),
+        "wandb": lambda section: lazy("holdfast.adapters.monitor.wandb:WandbTracker")(
+            **section.model_dump(exclude={"kind"})
+        ),
+        "trackio": lambda section: lazy("holdfast.adapters.monitor.trackio:TrackioTracker")(
+            section.project, section.dir, section.space_id
+        ),
+        "page": lambda section: lazy("holdfast.adapters.monitor.page:PageMonitor")(
+            _page_command(section, folder), screen.say
+        ),
+        "prometheus": lambda section: open_prometheus(section, layout, screen.say),
+        "sqlite": lambda section: sqlite_tracker(section, layout),
+        "postgres": postgres_tracker,
     }
-    monitors: list[Monitor] = []
-    for section in sections:
-        if section.kind in built_in:
-            monitor = built_in[section.kind]()
-        else:
-            plugin = load_plugin("monitor", section.kind, built_in=built_in)
-            check_options("monitor", section.kind, plugin, **section.options)
-            monitor = build_plugin("monitor", section.kind, plugin, **section.options)
-        monitors.append(monitor)
-    return monitors
+    return _with_names((section.kind, _build(section, built_in)) for section in sections)
 
 
-def close_monitor(monitor: Monitor, say: Callable[[str], object]) -> None:
-    """Close ``monitor``; what goes wrong is said, as the run has ended."""
-    try:
-        monitor.close()
-    except Exception as error:  # noqa: BLE001  the run has ended, and how it ended is what its caller is to hear
-        say(f"{type(monitor).__qualname__} failed to close: {type(error).__name__}: {error}")
+def _build(section: Any, built_in: Mapping[str, Callable[[Any], Any]]) -> Monitor:
+    if section.kind in built_in:
+        monitor: Monitor = built_in[section.kind](section)
+    else:
+        plugin = load_plugin("monitor", section.kind, built_in=built_in)
+        check_options("monitor", section.kind, plugin, **section.options)
+        monitor = build_plugin("monitor", section.kind, plugin, **section.options)
+    return monitor
+
+
+def _page_command(section: PageMonitorSettings, folder: Path) -> list[str]:
+    """Return the command that serves the page of the run in ``folder`` until its standard input ends."""
+    token = [] if section.token_from is None else ["--token-from", section.token_from]
+    port = [] if section.port is None else ["--port", str(section.port)]
+    command = [sys.executable, "-m", "holdfast", "watch", str(folder), "--host", section.host, *port, *token]
+    return [*command, "--with-input"]
+
+
+def _with_names(monitors: Iterable[tuple[str, Monitor]]) -> list[tuple[str, Monitor]]:
+    """Return the monitors with different names, as the run records by name what it has sent to each."""
+    counts: dict[str, int] = {}
+    named = []
+    for kind, monitor in monitors:
+        counts[kind] = counts.get(kind, 0) + 1
+        named.append((kind if counts[kind] == 1 else f"{kind}-{counts[kind]}", monitor))
+    return named
+
+
+def begin_monitors(
+    threads: Sequence[MonitorThread], settings: TrainSettings, run_id: str, record: Mapping[str, Any], num_ranks: int
+) -> None:
+    """Tell the trackers which run begins; ``record`` is the content of ``run.json``."""
+    run = RunDescription(
+        run_id=run_id,
+        name=settings.run.name,
+        folder=settings.run.directory,
+        settings=dump_settings(settings),
+        data={version["name"]: version["id"] for version in versions_read(record)},
+        environment=mask(environment()),
+        num_ranks=num_ranks,
+    )
+    for thread in threads:
+        thread.begin(run)

@@ -30,10 +30,10 @@ def check_options(port: str, kind: str, plugin: Any, *arguments: Any, **options:
 def make_plugin(
     port: str, kind: str, plugin: Any, options: Mapping[str, Any], *, is_one: Callable[[Any], bool], otherwise: str
 ) -> Any:
-    """Return what ``plugin``, built in or from an entry point, makes of ``options``.
+    """Return the object that ``plugin``, built in or from an entry point, makes of ``options``.
 
-    Raises ``ConfigurationError`` if they do not fit, or if it is not what ``is_one`` says: ``otherwise`` completes the
-    sentence on what the entry point gives.
+    Raises ``ConfigurationError`` if the options do not fit, or if ``is_one`` rejects the object. ``otherwise``
+    completes the sentence of the error after the type of the object.
     """
     check_options(port, kind, plugin, **options)
     try:
@@ -56,9 +56,9 @@ def has_methods(made: object, *names: str) -> bool:
 
 
 def build_plugin(port: str, kind: str, plugin: Any, /, *arguments: Any, **options: Any) -> Any:
-    """Return what ``plugin`` makes of ``arguments`` and ``options``.
+    """Return the object that ``plugin`` makes of ``arguments`` and ``options``.
 
-    Raises ``PluginFailed`` for whatever one from an entry point raises, but errors that are Holdfast's own.
+    Raises ``PluginFailed`` if a plugin from an entry point raises an error that is not one of Holdfast's own.
     """
     try:
         return plugin(*arguments, **options)
@@ -67,24 +67,24 @@ def build_plugin(port: str, kind: str, plugin: Any, /, *arguments: Any, **option
     except (Exception, SystemExit) as error:
         if (point := _points(port).get(kind)) is None:
             raise
-        raise PluginFailed(_told(point, error, "when it was made")) from error
+        raise PluginFailed(_failure(point, error, "when it was made")) from error
 
 
 def blame(error: BaseException) -> str | None:
-    """Return a sentence on the entry point whose code raised ``error`` when it was used, None if it was none's."""
+    """Return a sentence on the entry point whose code raised ``error`` in use, None if other code raised it."""
     installed = entry_points()
     ours = (point for group in installed.groups if group.startswith(_GROUP) for point in installed.select(group=group))
     points = {point.module.partition(".")[0]: point for point in ours}
     roots = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
     found = next((points[root] for root in reversed(roots) if root in points), None)
-    return None if found is None else _told(found, error, "in use")
+    return None if found is None else _failure(found, error, "in use")
 
 
 def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
-    """Return what the entry point ``kind`` of the group ``holdfast.<port>`` names; only this one is imported.
+    """Return the object of the entry point ``kind`` in the group ``holdfast.<port>``; no other one is imported.
 
-    Raises ``ConfigurationError`` if there is none, if it bears the name of a built-in one, or if it lacks methods of
-    its port, and ``PluginFailed`` for whatever its import raises.
+    Raises ``ConfigurationError`` if there is none, if it has the name of a built-in adapter, or if it lacks methods of
+    its port, and ``PluginFailed`` if its import raises any error.
     """
     found = _points(port)
     if shadowed := sorted(found.keys() & set(built_in)):
@@ -94,12 +94,12 @@ def load_plugin(port: str, kind: str, *, built_in: Collection[str] = ()) -> Any:
         try:
             plugin = found[kind].load()
         except (Exception, SystemExit) as error:
-            raise PluginFailed(_told(found[kind], error, "when it was imported")) from error
+            raise PluginFailed(_failure(found[kind], error, "when it was imported")) from error
         if isabstract(plugin):
             msg = (
                 f"{_called(found[kind])}, lacks {', '.join(sorted(plugin.__abstractmethods__))}: write them, or derive "
                 f"{plugin.__name__} from the base of its port in holdfast.ports.basic, which implements the optional "
-                "ones"
+                "methods"
             )
             raise ConfigurationError(msg)
         return plugin
@@ -114,7 +114,7 @@ def _points(port: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"{_GROUP}{port}")}
 
 
-def _told(point: EntryPoint, error: BaseException, when: str) -> str:
+def _failure(point: EntryPoint, error: BaseException, when: str) -> str:
     text = one_line(str(error))
     raised = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"{_called(point)}, raised {raised} {when}"

@@ -1,4 +1,4 @@
-"""The process group: the processes that a launcher started, or this one alone."""
+"""The process group: the processes that a launcher started, or this process alone."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def is_launched(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def is_first_rank(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process speaks for all that a launcher started."""
+    """Return whether this process reports for all processes that a launcher started."""
     return not is_launched(environment) or int(environment.get("RANK") or 0) == 0
 
 
 def is_restart(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a launcher gave this command before and gives it again."""
+    """Return whether a launcher has restarted this command."""
     return any(environment.get(name, "0") != "0" for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
 
 
 def open_group(timeout_seconds: float) -> ProcessGroup:
-    """Return the group of the processes that a launcher started, or of this one alone."""
+    """Return the group of the processes that a launcher started, or of this process alone."""
     if is_launched():
         group: ProcessGroup = lazy("holdfast.adapters.process_group.torch:TorchProcessGroup")(timeout_seconds)
     else:

@@ -1,4 +1,4 @@
-"""The files of a run folder that a run writes as it goes: events, the audit, and records that were rejected."""
+"""The files that a run writes continuously in its folder: events, the audit, and rejected records."""
 
 from __future__ import annotations
 
@@ -13,34 +13,52 @@ from holdfast.domain.checkpoints.roles import Role
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from holdfast.bootstrap.wiring.run_parts import OpeningParts
+    from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.settings import TrainSettings
 
 
 def open_rejections(
-    settings: TrainSettings, rank: int, stack: ExitStack, *, say: Callable[[str], object]
+    settings: TrainSettings, rank: int, stack: ExitStack, *, report: Callable[[str], object]
 ) -> RejectedRecords:
-    """Return the recorder of rejected records in the file of this ``rank``, which is closed when ``stack`` ends."""
+    """Return the recorder that writes rejected records to the file of this ``rank``, until ``stack`` closes it."""
     rejected = stack.enter_context(closing(JsonLines(RunLayout(settings.run.directory).rejected(rank))))
 
     def write(record: Mapping[str, object]) -> None:
         try:
             rejected.append(mask(record))
         except StateError as error:  # the record is buffered, and reading can continue
-            say(str(error))
+            report(str(error))
 
-    return RejectedRecords(settings.data.on_error, write, known=rejected.read())
+    return rejections_of(settings.data, write, known=rejected.read())
+
+
+def rejections_of(
+    data: FeedSettings,
+    write: Callable[[Mapping[str, object]], object] = lambda _: None,
+    known: Iterable[Mapping[str, object]] = (),
+) -> RejectedRecords:
+    """Return the recorder of rejected records by the settings; its arguments are those of ``RejectedRecords``."""
+    return RejectedRecords(data.on_error, write, known, hides_details=data.is_encrypted)
 
 
 def open_records(
-    opened: OpeningParts, directory: Path, stack: ExitStack, *, say: Callable[[str], object]
+    opened: OpeningParts,
+    directory: Path,
+    stack: ExitStack,
+    start: Mapping[str, object],
+    *,
+    report: Callable[[str], object],
 ) -> Callable[[Mapping[str, Any]], object]:
-    """Hold the audit open until ``stack`` ends; return the function that appends an event to ``events.jsonl``."""
+    """Hold the audit open until ``stack`` ends; return the function that appends an event to ``events.jsonl``.
+
+    ``start`` describes this start of the run and is recorded with ``RunStarted``.
+    """
     events = stack.enter_context(closing(JsonLines(RunLayout(directory).events)))
     stack.enter_context(opened.audit.held())
     if not opened.guard.allows(Role.DELETE):
-        say("this run may not delete: checkpoints beyond state_store.keep stay until someone else deletes them")
-    return lambda event: events.append(mask(event))
+        report("this run may not delete: checkpoints beyond state_store.keep stay until someone else deletes them")
+    return lambda event: events.append(mask({**event, **start} if event["event"] == "RunStarted" else event))

@@ -16,13 +16,13 @@ _LEAST_SHARE = 0.1
 
 
 def has_room_beside(is_wanted: bool) -> bool:  # noqa: FBT001  a setting, bound ahead
-    """Return whether work beside training ``is_wanted`` and a tenth of the host's memory is free for it."""
+    """Return whether work during training ``is_wanted`` and a tenth of the host's memory is free for it."""
     return is_wanted and free_share() > _LEAST_SHARE
 
 
 @final
 class MemoryPressure:
-    """Tells whether the host's memory is nearly full: from the upper end of ``band`` on, until below its lower end."""
+    """Reports whether the host's memory is nearly full: from the upper end of ``band`` until below its lower end."""
 
     def __init__(self, free: Callable[[], float] | None = None, band: Hysteresis | None = None) -> None:
         self._free = free or free_share
@@ -30,11 +30,11 @@ class MemoryPressure:
         self._is_on = False
 
     def __call__(self) -> bool:
-        """Look, and return it."""
+        """Measure the free memory; return whether memory is nearly full."""
         self._is_on = self._band.holds(1.0 - self._free(), held=self._is_on)
         return self._is_on
 
 
 def total_bytes() -> int:
-    """Return how much memory this machine has."""
+    """Return the memory of this machine in bytes."""
     return int(psutil.virtual_memory().total)

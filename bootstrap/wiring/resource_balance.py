@@ -26,7 +26,7 @@ _LONGEST = 4  # times the steps between two checkpoints that the settings ask fo
 
 
 def build_balance(parts: RunParts) -> tuple[ResourceSampler, BalanceResources] | None:
-    """Return the sampler of the machine and the handler that turns the knobs; None if the settings want neither."""
+    """Return the sampler of the machine and the handler that turns the knobs; None if the settings disable both."""
     if parts.host.resource_probe is None:
         return None
     sampler = ResourceSampler(parts.host.resource_probe, seconds=_SECONDS_BETWEEN_SAMPLES)
@@ -41,7 +41,7 @@ def free_unused_memory(event: ResourcesAdjusted) -> None:
 
 
 def load_policy(settings: ResourceSettings) -> BalancePolicy:
-    """Return the policy that the settings name; raises ``ConfigurationError`` if it cannot be had."""
+    """Return the policy in the settings; raises ``ConfigurationError`` if it cannot be loaded."""
     built_in = {"balance": lambda: Balance(Hysteresis(settings.max_memory, settings.max_memory - _LEAVE))}
     kind = settings.policy
     policy: BalancePolicy = make_plugin(
@@ -56,7 +56,7 @@ def load_policy(settings: ResourceSettings) -> BalancePolicy:
 
 
 def knobs_of(parts: RunParts) -> Knobs:
-    """Return the knobs that there are, where they stand, and how far they may be turned."""
+    """Return the knobs of the run, with their current values and their limits."""
     settings, feed = parts.settings, parts.data.feed
     knobs: dict[Knob, KnobSetting] = _saving(settings.state_store)
     if feed.prefetch:
@@ -73,7 +73,7 @@ def knobs_of(parts: RunParts) -> Knobs:
 
 
 def _saving(store: RetentionSettings) -> dict[Knob, KnobSetting]:
-    """Return the rhythm of checkpoints as a knob, unless some that are to be kept would be left out."""
+    """Return the interval of checkpoints as a knob, unless a change would skip checkpoints that must be kept."""
     if not store.every or store.keep_every or store.keep_best:
         return {}
     return {Knob.SAVE_EVERY: KnobSetting(store.every, store.every, store.every, store.every * _LONGEST)}

@@ -1,4 +1,4 @@
-"""The conditions beside a run's settings that the bits of a step depend on."""
+"""The conditions, in addition to a run's settings, that the exact bits of a step depend on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 def conditions(
     settings: TrainSettings, chosen: Mapping[str, str], ranks: int, micro_batch: int, data_changes: int = 0
 ) -> dict[str, str]:
-    """Return them by name, for people to read and for a resume to compare; ``chosen`` are device and precision.
+    """Return the conditions by name, for people to read and for a resume to compare.
 
-    ``data_changes`` is how often the run has continued with other data on purpose.
+    ``chosen`` has device and precision. ``data_changes`` is the number of times that the run has continued with other
+    data on purpose.
     """
     optimizer = settings.optimizer
     found = {"ranks": str(ranks), "deterministic": str(settings.run.deterministic)}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from holdfast.application.inbox import Inbox
     from holdfast.application.training.evaluator import Evaluator
     from holdfast.bootstrap.run_folder.run_audit import Audit
+    from holdfast.bootstrap.wiring.open_lineage import Lineage
     from holdfast.bootstrap.wiring.reserve_host_memory import MemoryPressure
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.data_files import DataFiles
@@ -35,22 +36,24 @@ if TYPE_CHECKING:
     from holdfast.ports.resource_probe import ResourceProbe
     from holdfast.ports.state_store import StateStore
     from holdfast.ports.tokenizer import Tokenizer
-    from holdfast.ports.transform import Transform
 
 
 class Identified(Protocol):
     """Data whose files and contents can be compared with those of an earlier start."""
 
     def fingerprint(self) -> str:
-        """Return a text that another name, size or time of a file changes."""
+        """Return a text that changes with the name, size or time of any file."""
         ...
 
     def files(self) -> DataFiles | None:
-        """Return the files, with the contents that are known; None for data without files."""
+        """Return the files, with hashes of their contents where these are known; None for data without files."""
         ...
 
     def identify(self, known: DataFiles | None = None) -> DataFiles | None:
-        """Return the files with their contents, hashed unless ``known`` still holds; None for data without files."""
+        """Return the files with hashes of their contents, None for data without files.
+
+        A file is not hashed again if its entry in ``known`` is still valid.
+        """
         ...
 
 
@@ -85,7 +88,7 @@ class OpeningParts:
 class RunData:
     """The data that a run reads: ``source`` as the run began, and ``added`` parts, read from epochs of ``growth`` on.
 
-    ``token_files`` are in place of ``source`` where the data are tokens already.
+    ``token_files`` replace ``source`` if the data are tokens already.
     """
 
     source: DataSource
@@ -102,7 +105,7 @@ class RunData:
 @final
 @dataclass(frozen=True, slots=True)
 class DataParts:
-    """The parts by which a run is held to its data: ``found`` are the data with all files that are there now.
+    """The parts that check the data of a run: ``found`` are the data with all files that exist now.
 
     ``mode`` is ``cache`` or ``stream``.
     """
@@ -110,10 +113,9 @@ class DataParts:
     settings: TrainSettings
     found: RunData
     mode: str
-    transforms: Sequence[Transform]
     mixture: Mixture
     factory: ModelFactory[Any]
-    say: Callable[[str], object]
+    report: Callable[[str], object]
     show: ShowPhase
 
 
@@ -154,12 +156,13 @@ class BatchParts:
 class HostParts:
     """The parts that show or watch the run on its machine; ``directory`` is the run folder.
 
-    ``resource_probe`` is None where the settings do not tune the use of the machine, and on all ranks but the first.
+    ``resource_probe`` is None if the settings do not tune the use of the machine, and on all ranks but the first.
     """
 
     directory: Path
     show: ShowPhase
     memory_pressure: MemoryPressure
+    lineage: Lineage
     resource_probe: ResourceProbe | None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.secret_masking import mask_text
+from holdfast.domain.phase import Amount, show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -17,42 +18,45 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.phase import ShowPhase
 
-_SECONDS_BETWEEN_LINES = 10.0
+_SECONDS_BETWEEN_LINES = 60.0
+_SECONDS_BEFORE_FIRST_LINE = 10.0
 
 
 @final
 class Screen:
-    """Shows lines by ``say`` (without it above the console's live line, or in a log), and phases in the console.
+    """Shows lines and the current phase.
 
-    Without a console a phase whose share is known is a line every ten seconds.
+    Lines go to ``report``, or without it above the console's live line, or without a console to a log. Phases are shown
+    in the console. Without a console, a phase whose share is known is logged once a minute.
     """
 
     def __init__(
         self,
         console: Any = None,
-        say: Callable[[str], object] | None = None,
+        report: Callable[[str], object] | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.console = console
-        self._say = say or (log if console is None else console.say)
+        self._report = report or (log if console is None else console.say)
         self._clock = clock
         self._next_line = math.inf
 
     def say(self, *lines: str) -> None:
         """Show ``lines``, without their secrets."""
         for line in lines:
-            self._say(mask_text(line))
+            self._report(mask_text(line))
 
     def close(self) -> None:
         """Close the console, if there is one."""
         if self.console is not None:
             self.console.close()
 
-    def show(self, phase: str, share: float | None = None, /) -> None:
-        """Show the current phase, as a ``ShowPhase``."""
+    def show(self, phase: str, part: float | Amount | None = None, /) -> None:
+        """Show the current phase; this method is a ``ShowPhase``."""
+        share = part.share if isinstance(part, Amount) else part
         if self.console is not None:
-            self.console.show(phase, share)
+            self.console.show(phase, part)
         elif not share:
             self._next_line = self._clock() + _SECONDS_BETWEEN_LINES
         elif self._clock() >= self._next_line:
@@ -60,23 +64,40 @@ class Screen:
             self.say(f"{phase}: {share:.0%}")
 
 
-def open_screen(overrides: Mapping[str, Any], settings: TrainSettings, say: Callable[[str], object] | None) -> Screen:
-    """Return the screen of a run: its console is the monitor ``console``, if the run has that one."""
+def open_screen(
+    overrides: Mapping[str, Any],
+    settings: TrainSettings,
+    report: Callable[[str], object] | None,
+    *,
+    is_quiet: bool = False,
+) -> Screen:
+    """Return the screen of a run; its console is the monitor ``console``, if the run has that monitor.
+
+    If ``is_quiet``, the console shows problems only.
+    """
     budget = settings.run.budget
     has_console = "monitors" not in overrides and any(section.kind == "console" for section in settings.monitors)
     console = (
-        lazy("holdfast.adapters.monitor.console:ConsoleMonitor")(budget.steps, budget.tokens) if has_console else None
+        lazy("holdfast.adapters.monitor.console:ConsoleMonitor")(budget.steps, budget.tokens, is_quiet=is_quiet)
+        if has_console
+        else None
     )
-    screen = Screen(console, say)
+    screen = Screen(console, report)
     screen.show("loading libraries")
     return screen
 
 
 @contextmanager
-def phases_shown() -> Iterator[ShowPhase]:
-    """Give what shows phases on standard error within the block, for commands that train nothing."""
+def phases_shown(*, is_quiet: bool = False) -> Iterator[ShowPhase]:
+    """Give a function that shows phases on standard error within the block, for commands that do not train.
+
+    If ``is_quiet``, it shows nothing.
+    """
+    if is_quiet:
+        yield show_nothing
+        return
     console: Any = lazy("holdfast.adapters.monitor.console:ConsoleMonitor")(
-        None, None, shortest_phase=_SECONDS_BETWEEN_LINES
+        None, None, shortest_phase=_SECONDS_BEFORE_FIRST_LINE
     )
     try:
         yield console.show
@@ -85,7 +106,7 @@ def phases_shown() -> Iterator[ShowPhase]:
 
 
 def log(line: str) -> None:
-    """Log ``line`` where this process logs: by structlog if somebody has set that up, else by Python's own logging."""
+    """Log ``line`` by structlog if it is configured in this process, else by Python's logging."""
     has_structlog: Any = lazy("structlog:is_configured")()
     logger: Any = lazy("structlog:get_logger")("holdfast") if has_structlog else logging.getLogger("holdfast")
     logger.info(line)

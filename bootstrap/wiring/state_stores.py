@@ -40,12 +40,14 @@ def build_disk_store(
     chosen: DiskStateStoreSettings,
     run: RunSettings,
     inbox: Inbox,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     rank: int = 0,
+    *,
     phase_of: Callable[[Progress], Phase] = lambda _: Phase.STEADY,
     guard: AccessGuard | None = None,
+    count: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> DiskStateStore | TieredStateStore:
-    """Return the store of ``run`` in its folder ``directory``, for the first rank with the archive that is named."""
+    """Return the store of ``run`` in ``directory``, on the first rank with its archive; ``count`` gets its uploads."""
     guard = guard or AccessGuard()
     disk = DiskStateStore(
         directory,
@@ -59,8 +61,8 @@ def build_disk_store(
     from holdfast.adapters.state_store.archive.lease import ArchiveLease
 
     objects = _objects(chosen.archive, run.name)
-    lease = ArchiveLease(objects, say=say)
-    archive, kept = CheckpointArchive(objects, lease=lease), chosen.archive
+    lease = ArchiveLease(objects, say=report)
+    archive, kept = CheckpointArchive(objects, lease=lease, count=count), chosen.archive
     budget = None if chosen.disk_budget is None else DiskBudget(size_in_bytes(chosen.disk_budget))
     return TieredStateStore(
         disk,
@@ -76,10 +78,10 @@ def build_disk_store(
 
 @contextmanager
 def archive_in_use(store: StateStore, directory: Path, inbox: Inbox) -> Iterator[None]:
-    """Let ``store`` use its archive, if it has one, as the run's one writer.
+    """Let ``store`` use its archive, if it has one, as the only writer of the run.
 
-    A run folder without a record, as after the loss of its disk, gets that of the newest copy, which goes on there.
-    Raises ``StateError`` if the copies are of another run.
+    A run folder without a record, for example after the loss of its disk, gets the record of the newest copy, and the
+    run continues from that copy. Raises ``StateError`` if the copies are of another run.
     """
     if not isinstance(store, TieredStateStore):
         yield
@@ -93,13 +95,13 @@ def archive_in_use(store: StateStore, directory: Path, inbox: Inbox) -> Iterator
 
 
 def claim_archive(store: StateStore, run: str) -> None:
-    """Have the archive of ``store``, if it has one in use, hold copies of the run of this id alone."""
+    """Reserve the archive that ``store`` uses, if any, for copies of the run with the id ``run``."""
     if isinstance(store, TieredStateStore):
         store.claim(run)
 
 
 def refuse_old_copies(settings: TrainSettings) -> None:
-    """Raise ``ConfigurationError`` if the archive that a run is to begin with holds copies of an older run."""
+    """Raise ``ConfigurationError`` if the archive of a new run holds copies of an older run."""
     archive = settings.state_store.archive
     if archive is None:
         return
@@ -112,7 +114,7 @@ def refuse_old_copies(settings: TrainSettings) -> None:
 
 
 def archived_steps(directory: Path) -> Collection[int]:
-    """Return the steps of which the archive of the run folder holds copies that count; nothing is written there.
+    """Return the steps of the complete copies in the archive of the run folder; writes nothing there.
 
     Raises ``StateError`` for a folder without a run, or a run without an archive.
     """
@@ -126,7 +128,7 @@ def archived_steps(directory: Path) -> Collection[int]:
 
 @contextmanager
 def archive_of(settings: TrainSettings, *, is_writing: bool) -> Iterator[CheckpointArchive | None]:
-    """Give the archive of a run, None if it has none; for writing, once nobody else writes there."""
+    """Give the archive of a run, None if it has none; for writing, wait until no other process writes there."""
     archive = settings.state_store.archive
     if archive is None:
         yield None

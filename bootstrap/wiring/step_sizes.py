@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.data_source import DataSource
 
-    Decide = Callable[[str, str, str], str]
+    KeepChoice = Callable[[str, str, str], str]
 
 LENGTH, ROWS = "data.sequence_length", "optimizer.batch_size"
 _SAMPLE, _UNITS = 256, 32
@@ -28,22 +28,22 @@ _SHORT = 8  # any length, while the one of the run is looked for
 def with_sizes(
     settings: TrainSettings,
     overrides: Mapping[str, Any],
-    decide: Decide,
+    keep_choice: KeepChoice,
     known: Callable[[str], str | None] = lambda _: None,
     ranks: int = 1,
 ) -> TrainSettings:
-    """Return ``settings`` with numbers for the length of a row and the rows of a step, ``decide``d once.
+    """Return ``settings`` with numbers for the length of a row and the rows of a step, kept by ``keep_choice``.
 
-    ``known`` tells what was decided for a setting before. Raises ``ConfigurationError`` for a batch without a row.
+    ``known`` returns the earlier choice for a setting. Raises ``ConfigurationError`` if a batch is less than a row.
     """
     length = settings.data.sequence_length
     if length == "auto":
-        length = int(known(LENGTH) or decide(LENGTH, *_length(_sized(settings, _SHORT, 1), overrides)))
+        length = int(known(LENGTH) or keep_choice(LENGTH, *_length(_sized(settings, _SHORT, 1), overrides)))
     optimizer = settings.optimizer
     rows = optimizer.batch_size
     if rows == "auto":
         budget = Budget(settings.run.budget.steps, settings.run.budget.tokens)
-        rows = int(known(ROWS) or decide(ROWS, *_as_text(choose_rows(budget, length, ranks))))
+        rows = int(known(ROWS) or keep_choice(ROWS, *_as_text(choose_rows(budget, length, ranks))))
     elif rows is None:
         assert optimizer.batch_tokens is not None
         if (rows := optimizer.batch_tokens // length) < 1:
@@ -60,7 +60,11 @@ def _sized(settings: TrainSettings, length: int, rows: int) -> TrainSettings:
 
 def _length(settings: TrainSettings, overrides: Mapping[str, Any]) -> tuple[str, str]:
     apart = assemble(
-        settings, settings.run.directory, overrides, say=lambda _: None, decide=lambda _name, value, _reason: value
+        settings,
+        settings.run.directory,
+        overrides,
+        report=lambda _: None,
+        keep_choice=lambda _name, value, _reason: value,
     )
     is_text = form_of(settings.data) == "text"
     documents = _sizes_of_documents(apart.data_source()) if is_text else []
@@ -68,7 +72,7 @@ def _length(settings: TrainSettings, overrides: Mapping[str, Any]) -> tuple[str,
 
 
 def _sizes_of_documents(source: DataSource) -> list[int]:
-    """Return the bytes of some documents of units that lie evenly over the whole."""
+    """Return the sizes in bytes of some documents, from units at even distances over the source."""
     units = source.units()
     chosen = units[:: max(1, len(units) // _UNITS)]
     a_unit = -(-_SAMPLE // max(1, len(chosen)))

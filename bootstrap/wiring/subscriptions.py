@@ -19,13 +19,16 @@ from holdfast.application.handlers.roll_back import (
     RollBackOnSpike,
     RollBackPlanner,
 )
+from holdfast.application.handlers.run_suites import wait_for_suites
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
 from holdfast.application.handlers.scrub_checkpoints import ScrubCheckpoints
 from holdfast.application.handlers.show_saves import ShowSaves
+from holdfast.application.handlers.stop_early import StopWithoutImprovement
 from holdfast.application.handlers.watch_compilation import WatchCompilation
 from holdfast.application.handlers.write_post_mortem import WritePostMortem
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP, PostMortem, resources
+from holdfast.bootstrap.wiring.archive_progress import WAITING
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 from holdfast.bootstrap.wiring.resource_balance import build_balance, free_unused_memory
@@ -45,21 +48,26 @@ from holdfast.domain.events import (
     RunStarted,
     StepCompleted,
     StopRequested,
+    SuiteEvaluated,
+    TextGenerated,
 )
 from holdfast.domain.fault_tolerance.loss_spike import SpikePolicy
 from holdfast.domain.training.cadence import Cadence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
     from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
     from holdfast.application.handlers.record_metrics import RecordMetrics
+    from holdfast.application.handlers.record_samples import RecordSamples
+    from holdfast.application.handlers.run_suites import RunSuites
     from holdfast.application.handlers.track_goodput import TrackGoodput
     from holdfast.application.handlers.watch_compilation import Compilations
     from holdfast.application.handlers.watchdog import Watchdog
     from holdfast.bootstrap.wiring.run_parts import RunParts
+    from holdfast.bootstrap.wiring.run_records import RunRecords
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.event_bus import EventBus
     from holdfast.ports.process_group import ProcessGroup
@@ -72,7 +80,7 @@ Subscription = tuple[type[Event], "Callable[[Any], object]"]
 class OpenHandlers:
     """The handlers of a run that hold files or threads, which are closed with the run.
 
-    ``write_event`` appends a record to ``events.jsonl``, and ``say`` shows a line to a person.
+    ``records`` are None on all ranks but the first. ``report`` shows a line to a person.
     """
 
     post_mortem: WritePostMortem | None
@@ -81,17 +89,19 @@ class OpenHandlers:
     metrics: RecordMetrics
     micro_batch: AdaptMicroBatch
     compilations: Compilations | None
-    write_event: Callable[[Mapping[str, Any]], object]
-    say: Callable[[str], object]
+    records: RunRecords | None
+    report: Callable[[str], object]
 
 
 def subscribe_all(parts: RunParts, opened: OpenHandlers, own: Sequence[Subscription], stack: ExitStack) -> None:
-    """Subscribe all handlers of a run until ``stack`` ends, in this order: an event reaches the first of them first.
+    """Subscribe all handlers of a run until ``stack`` ends; their order is the order in which an event reaches them.
 
-    Handlers from other packages come after those of Holdfast, then the host program's ``own``.
+    The handlers of Holdfast come first, then those from other packages, then ``own``, those of the host program.
     """
+    stack.callback(parts.host.lineage.close)
     is_first = parts.opened.process_group.rank == 0  # commands come from there alone, and most events concern all ranks
-    _connect(parts.event_bus, subscriptions(parts, opened) if is_first else subscriptions_of_rank(opened), stack)
+    chosen = subscriptions(parts, opened) if is_first else [*subscriptions_of_rank(opened), *_wait_for_suites(parts)]
+    _connect(parts.event_bus, chosen, stack)
     if is_first:
         subscribe_plugins(parts)
     last = [] if opened.post_mortem is None else [(RunFailed, opened.post_mortem.on_failure)]
@@ -104,7 +114,7 @@ def _connect(bus: EventBus, chosen: Sequence[Subscription], stack: ExitStack) ->
 
 
 def subscriptions_of_rank(opened: OpenHandlers) -> list[Subscription]:
-    """Return the subscriptions of any rank, for what happens to it alone, in their order."""
+    """Return the subscriptions of every rank, for events of the rank itself, in their order."""
     return _post_mortem(opened) + _of_rank(opened)
 
 
@@ -118,22 +128,31 @@ def _of_rank(opened: OpenHandlers) -> list[Subscription]:
 
 
 def subscriptions(parts: RunParts, opened: OpenHandlers) -> list[Subscription]:
-    """Return the subscriptions of the first rank, in their order: an evaluation comes before a save."""
+    """Return the subscriptions of the first rank in their order; an evaluation comes before a save."""
     metrics, adapt = opened.metrics, opened.micro_batch
     compilations = opened.compilations
-    watch = [] if compilations is None else [(StepCompleted, WatchCompilation(compilations, opened.say))]
+    records = opened.records
+    assert records is not None, "the first rank records"
+    suites = records.suites
+    watch = [] if compilations is None else [(StepCompleted, WatchCompilation(compilations, opened.report))]
     return [
         *_post_mortem(opened),
         (Event, RecordAudit(parts.opened.audit.record)),
         *_of_rank(opened),
+        *([] if suites is None else [(RunFinished, suites.on_end)]),  # so that its own events come before the end
         (Event, opened.account),
-        (Event, RecordEvents(opened.write_event)),
-        (Event, LogEvents(opened.say)),
+        (Event, RecordEvents(records.write_event)),
+        (Event, LogEvents(opened.report)),
         *((kind, metrics.on_start) for kind in (RunStarted, RolledBack)),
         (StepCompleted, metrics.on_step),
         (EvaluationCompleted, metrics.on_evaluation),
-        *((kind, metrics.settle) for kind in (CheckpointStarted, RunFailed, RunFinished)),
-        *_evaluate(parts),
+        (SuiteEvaluated, metrics.on_suite),
+        (CheckpointStarted, metrics.on_checkpoint),
+        *((kind, metrics.on_end) for kind in (RunFailed, RunFinished)),
+        (Event, metrics.on_event),
+        *_samples(records.samples),
+        *_suites(suites),
+        *_evaluate(parts, opened.report),
         *_save(parts),
         (BatchSplit, adapt.on_split),
         (StepCompleted, adapt.on_step),
@@ -143,20 +162,47 @@ def subscriptions(parts: RunParts, opened: OpenHandlers) -> list[Subscription]:
         *_balance(parts),
         *watch,
         *_save_on_failure(parts),
-        *_profile(parts, opened.say),
+        *_profile(parts, opened.report),
+        *_lineage(parts),
     ]
 
 
-def _evaluate(parts: RunParts) -> list[Subscription]:
-    if not parts.data.holdout.fraction:
-        return []
+def _evaluate(parts: RunParts, report: Callable[[str], object]) -> list[Subscription]:
     chosen, budget, inbox = parts.settings.evaluation, parts.opened.budget, parts.opened.inbox
-    measure = EvaluateOnCadence(Cadence(chosen.every), budget, inbox, at_start=chosen.at_start)
+    if not (parts.data.holdout.fraction or chosen.sets or chosen.prompts or chosen.prompts_file):
+        return []
+    rule = parts.settings.recovery.early_stopping.rule
+    measure = EvaluateOnCadence(Cadence(chosen.every), budget, inbox, at_start=chosen.at_start, early_stopping=rule)
+    stop = StopWithoutImprovement(rule, budget, inbox, report)
     return [
         (RunStarted, measure.on_start),
+        (RunStarted, stop.on_start),
+        (EvaluationCompleted, stop.on_evaluation),
         (StepCompleted, measure.on_step),
         (DataEnded, measure.on_data_end),
     ]
+
+
+def _samples(record: RecordSamples) -> list[Subscription]:
+    return [*((kind, record.on_start) for kind in (RunStarted, RolledBack)), (TextGenerated, record.on_text)]
+
+
+def _suites(suites: RunSuites | None) -> list[Subscription]:
+    if suites is None:
+        return []
+    return [
+        *((kind, suites.on_start) for kind in (RunStarted, RolledBack)),
+        (CheckpointSaved, suites.on_saved),
+        (StepCompleted, suites.on_step),
+        (DataEnded, suites.on_data_end),
+        (StopRequested, suites.on_stop),
+        (RunFailed, suites.on_failure),
+    ]
+
+
+def _wait_for_suites(parts: RunParts) -> list[Subscription]:
+    group = parts.opened.process_group
+    return [(RunFinished, lambda _: wait_for_suites(group))] if parts.settings.evaluation.suites else []
 
 
 def _save_on_failure(parts: RunParts) -> list[Subscription]:
@@ -202,7 +248,7 @@ def _save(parts: RunParts) -> list[Subscription]:
 
 def _show_saves(parts: RunParts) -> ShowSaves:
     has_archive = parts.settings.state_store.archive is not None
-    return ShowSaves(parts.host.show, "waiting for the archive" if has_archive else "")
+    return ShowSaves(parts.host.show, WAITING if has_archive else "")
 
 
 def _drop_memory_copy(parts: RunParts) -> list[Subscription]:
@@ -235,21 +281,26 @@ def _scrub(parts: RunParts) -> list[Subscription]:
     return [(CheckpointSaved, scrub), *((kind, scrub.on_end) for kind in (RunFinished, RunFailed))]
 
 
-def _profile(parts: RunParts, say: Callable[[str], object]) -> list[Subscription]:
+def _profile(parts: RunParts, report: Callable[[str], object]) -> list[Subscription]:
     settings = parts.settings.profile
     if settings.bounds is None:
         return []
     folder = RunLayout(parts.host.directory).profile if settings.dir is None else settings.dir.expanduser()
     profiler = lazy("holdfast.adapters.shared.device.torch_profiler:TorchProfiler")(folder)
-    profile = ProfileSteps(profiler, *settings.bounds, say)
+    profile = ProfileSteps(profiler, *settings.bounds, report)
     ends = [(kind, profile.on_end) for kind in (RunFinished, RunFailed)]
     return [(RunStarted, profile.on_start), (StepCompleted, profile.on_step), *ends]
 
 
-def subscribe_plugins(parts: RunParts) -> None:
-    """Let each handler that ``handlers`` names, an entry point of ``holdfast.handler``, subscribe itself.
+def _lineage(parts: RunParts) -> list[Subscription]:
+    handler = parts.host.lineage.handler()
+    return [] if handler is None else [(Event, handler)]
 
-    It is called once with the bus and the inbox, and its options by name.
+
+def subscribe_plugins(parts: RunParts) -> None:
+    """Let each handler in the setting ``handlers``, an entry point of ``holdfast.handler``, subscribe itself.
+
+    Each is called once with the bus and the inbox, and its options by name.
     """
     for section in parts.settings.handlers:
         plugin = load_plugin("handler", section.kind)
@@ -258,7 +309,7 @@ def subscribe_plugins(parts: RunParts) -> None:
 
 
 def build_post_mortem(settings: TrainSettings, run: Path, group: ProcessGroup) -> WritePostMortem | None:
-    """Return the handler that writes a post-mortem of a failed run, None if the settings want none; collective."""
+    """Return the handler that writes a post-mortem of a failed run, None if the settings disable it; collective."""
     attempt, *_ = group.gather(datetime.now(UTC).strftime(STAMP))
     keep = settings.recovery.post_mortems
     if not keep:

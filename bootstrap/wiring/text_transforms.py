@@ -7,35 +7,54 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.wiring.data_streams import form_of
 from holdfast.bootstrap.wiring.lazy import lazy_attribute
 from holdfast.bootstrap.wiring.plugins import load_plugin, make_plugin
+from holdfast.bootstrap.wiring.score_functions import with_score_function
+from holdfast.configs.sections.validation import TEXT
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.transform import Transform
+from holdfast.ports.transform import RecordTransform, Transform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from holdfast.application.data.record_pipeline import AnyTransform
     from holdfast.configs.sections.data import FeedSettings
 
-TRANSFORMS = ("length", "normalize", "replace")
+TRANSFORMS = (
+    *("length", "normalize", "replace", "augment"),
+    *("gopher_quality", "gopher_repetition", "c4", "fineweb", "language"),
+    *("pii", "secrets", "decontaminate", "score"),
+)
 
 
-def load_transforms(data: FeedSettings) -> Sequence[Transform]:
-    """Return the transforms that the settings name, in order; raises ``ConfigurationError`` if they cannot be had."""
+def load_transforms(data: FeedSettings) -> Sequence[AnyTransform]:
+    """Return the transforms in the settings, in order; raises ``ConfigurationError`` if one cannot be loaded."""
     if data.transforms and form_of(data) == "tokens":
-        msg = "data.transforms change text, of which data.kind=tokens has none: leave them out"
+        msg = "data.transforms change text, and data.kind=tokens has no text: leave them out"
         raise ConfigurationError(msg)
     return [_transform(section.kind, section.options) for section in data.transforms]
 
 
-def _transform(kind: str, options: Mapping[str, Any]) -> Transform:
-    built_in = {name: f"holdfast.adapters.transform.{name}:{name.title()}Transform" for name in TRANSFORMS}
+def fields_read(transforms: Sequence[AnyTransform], data: FeedSettings) -> Sequence[str]:
+    """Return the names of the fields beside the text that transforms and validation read, each once, sorted."""
+    read = [name for transform in transforms if isinstance(transform, RecordTransform) for name in transform.fields]
+    validated = [] if data.validation is None else [name for name in data.validation.fields if name != TEXT]
+    return sorted({*read, *validated})
+
+
+def _transform(kind: str, options: Mapping[str, Any]) -> AnyTransform:
+    built_in = {name: f"holdfast.adapters.transform.{name}:{_class_of(name)}" for name in TRANSFORMS}
     is_built_in = kind in built_in
+    options = with_score_function(options) if kind == "score" else options
     new = lazy_attribute(built_in[kind]) if is_built_in else load_plugin("transform", kind, built_in=built_in)
-    transform: Transform = make_plugin(
+    transform: AnyTransform = make_plugin(
         "transform",
         kind,
         new,
         options,
-        is_one=lambda made: isinstance(made, Transform),
-        otherwise=", which is no Transform",
+        is_one=lambda made: isinstance(made, Transform | RecordTransform),
+        otherwise=", which is neither a Transform nor a RecordTransform",
     )
     return transform
+
+
+def _class_of(kind: str) -> str:
+    return f"{kind.replace('_', ' ').title().replace(' ', '')}Transform"

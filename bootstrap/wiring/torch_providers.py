@@ -1,4 +1,4 @@
-"""The torch adapters of a run: who builds the model, and who trains it."""
+"""The torch adapters of a run, which build the model and train it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def model_factories(settings: providers.Dependency[Any], chosen: providers.Provi
 
 
 def optimizers(
-    settings: providers.Dependency[Any], chosen: providers.Provider[Any], say: providers.Dependency[Any]
+    settings: providers.Dependency[Any], chosen: providers.Provider[Any], report: providers.Dependency[Any]
 ) -> providers.Selector[Any]:
     """Return the choice of optimizers."""
     algorithm = providers.Singleton(
@@ -75,7 +75,7 @@ def optimizers(
             device=chosen.provided["optimizer.device"],
             precision=chosen.provided["optimizer.precision"],
             own=providers.Callable(training.deepspeed_values, settings.provided.optimizer),
-            config=providers.Callable(training.deepspeed_file, settings.provided.optimizer, say),
+            config=providers.Callable(training.deepspeed_file, settings.provided.optimizer, report),
             algorithm=algorithm,
             seed=settings.provided.run.seed,
             sequence_length=settings.provided.data.sequence_length,

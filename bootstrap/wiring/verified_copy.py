@@ -21,10 +21,11 @@ _TENSORS = ".safetensors"
 
 @final
 class VerifiedCopy:
-    """The files of a checkpoint but its tensors, such as descriptions and tokenizer; gone with this object.
+    """A temporary copy of a checkpoint's files except the tensors, such as descriptions and tokenizer.
 
-    A library that opens a file by its name does not hash what it reads: here it finds bytes that were verified as they
-    came from the checkpoint. ``scratch``, if given, is a file system in memory.
+    A library that opens a file by its name does not hash the bytes that it reads. The bytes in this copy were verified
+    when they were read from the checkpoint. ``scratch``, if given, is a file system in memory. The copy is deleted with
+    this object. Raises ``StateError`` if it cannot be written.
     """
 
     def __init__(self, checkpoint: Path, open_file: OpenFile, scratch: Path | None) -> None:
@@ -42,6 +43,6 @@ class VerifiedCopy:
 
 
 def scratch_of(settings: TrainSettings) -> Path | None:
-    """Return where what was encrypted may lie for a while, None for anywhere."""
+    """Return the folder that may hold decrypted files for a short time, None for any folder."""
     encryption = settings.state_store.encryption
     return None if encryption is None else encryption.scratch

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.domain.commands import ReportStall
     from holdfast.ports.process_group import ProcessGroup
 
-# By the module of the innermost frame that has one of these, and the function where that matters.
+# The activity by the module of the innermost frame that is in this table, and by the function if it is given.
 _DOING = {
     "holdfast.application.data.feed": Activity.DATA,
     "holdfast.application.training.evaluator": Activity.EVALUATION,
@@ -42,14 +42,14 @@ def build_watchdog(
     group: ProcessGroup,
     inbox: Inbox,
     *,
-    say: Callable[[str], object],
+    report: Callable[[str], object],
     leave: Callable[[], object] | None,
 ) -> Watchdog:
-    """Return what watches this rank of the run in ``folder``; it calls ``leave`` to end a process that hangs."""
+    """Return the watchdog of this rank of the run in ``folder``; it calls ``leave`` to end a process that hangs."""
     limits = settings.recovery.watchdog
     patience = Timeouts(limits.min_seconds, limits.factor, limits.slow_seconds)
     heartbeats = HeartbeatFiles(RunLayout(folder).heartbeats, group.rank, group.size)
-    alarm = RunAlarm(folder, group.rank, inbox, say=say, leave=leave)
+    alarm = RunAlarm(folder, group.rank, inbox, report=report, leave=leave)
     return Watchdog(patience, group.rank, heartbeats, alarm, doing=doing_of)
 
 
@@ -69,10 +69,10 @@ def doing_of(thread: int) -> Activity:
 
 @final
 class RunAlarm:
-    """Leaves the stacks of all threads in ``stacks/`` of the run folder and asks the loop to publish ``RunStalled``.
+    """Writes the stacks of all threads to ``stacks/`` of the run folder and asks the loop to publish ``RunStalled``.
 
-    To give up it writes that event itself, in place of the loop, and calls ``leave`` to end the process, unless that is
-    None.
+    ``give_up`` writes that event itself, because the loop does not respond, and then calls ``leave``, unless it is
+    None, to end the process.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class RunAlarm:
         rank: int,
         inbox: Inbox,
         *,
-        say: Callable[[str], object],
+        report: Callable[[str], object],
         leave: Callable[[], object] | None,
     ) -> None:
         self._folder = folder
         self._rank = rank
         self._inbox = inbox
-        self._say = say
+        self._report = report
         self._leave = leave
 
     def ring(self, report: ReportStall) -> None:
-        """Leave the stacks, and say where."""
+        """Write the stacks, and report their path."""
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         path = RunLayout(self._folder).stacks / f"rank{self._rank}-{stamp}.txt"
         try:
@@ -101,8 +101,8 @@ class RunAlarm:
                 file.flush()
                 faulthandler.dump_traceback(file, all_threads=True)
         except OSError as error:
-            self._say(f"the stacks of a run that hangs cannot be written to {path}: {error.strerror}")
-        self._say(f"{report.reason}; the stacks of all threads are in {path}")
+            self._report(f"the stacks of a run that hangs cannot be written to {path}: {error.strerror}")
+        self._report(f"{report.reason}; the stacks of all threads are in {path}")
         if self._rank == 0:
             self._inbox.post(report)
 

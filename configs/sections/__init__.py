@@ -1,1 +1,1 @@
-"""The sections of the settings, one file a concern, named as on the command line."""
+"""The sections of the settings, one file per concern, with the names of the command line."""

@@ -58,25 +58,36 @@ def _key_place(value: str) -> str:
     return value
 
 
+def _dsn(value: str) -> str:
+    if not re.match(r"env:[A-Za-z_][A-Za-z0-9_]*$|postgres(ql)?://", value):
+        msg = (
+            "must be postgresql://user@host:5432/database, or env:NAME for a variable with the connection string (what "
+            "was given is not shown, as it may hold a password)"
+        )
+        raise ValueError(msg)
+    return value
+
+
 KeyPlace = Annotated[Text, AfterValidator(_key_place)]
+Dsn = Annotated[Text, AfterValidator(_dsn)]
 
 
 class KeySettings(Section):
     """Places of encryption keys, which are never part of the settings."""
 
     key_from: KeyPlace = Field(
-        description="Where the key is: env:NAME for a variable with the base64 of 32 bytes, file:PATH for a file with "
+        description="Place of the key: env:NAME for a variable with the base64 of 32 bytes, file:PATH for a file with "
         "the same content, or KIND:PLACE for an outside key provider."
     )
     old_keys_from: list[KeyPlace] = Field(
         default_factory=list,
-        description="Where earlier keys are, for files that were written with them; the kind of place is that of "
-        "key_from.",
+        description="Places of earlier keys, for files that were written with them; the kind of each place is the "
+        "same as that of key_from.",
     )
 
 
 class PluginSettings(Section):
-    """A section whose kind is not built in: an outside adapter gets ``options`` as they are."""
+    """A section whose kind is not built in: an outside adapter gets ``options`` unchanged."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     options: dict[str, Any] = Field(default_factory=dict, description="Arguments of the outside adapter's constructor.")

@@ -18,14 +18,18 @@ from holdfast.configs.sections.base import (
     Text,
     by_kind,
 )
-from holdfast.configs.sections.growth import GrowingFilesSource
+from holdfast.configs.sections.dedup import DedupSettings  # noqa: TC001  pydantic evaluates the annotation
+from holdfast.configs.sections.drift import DriftSettings  # noqa: TC001  pydantic evaluates the annotation
+from holdfast.configs.sections.lineage import LineageSettings  # noqa: TC001  pydantic reads it
 from holdfast.configs.sections.sources import (
+    FilesSource,
     HuggingFaceSource,
     MixtureSource,
     PythonLibrarySource,
     StageSettings,
     several,
 )
+from holdfast.configs.sections.validation import ValidationSettings  # noqa: TC001  pydantic reads it at runtime
 
 
 class PackingSettings(Section):
@@ -38,7 +42,7 @@ class PackingSettings(Section):
     )
     overflow: Literal["split", "truncate", "drop"] = Field(
         default="split",
-        description="How to treat a document that is longer than a row: split, truncate or drop it; sliding supports "
+        description="Treatment of a document that is longer than a row: split, truncate or drop it; sliding supports "
         "split only.",
     )
     stride: Positive | None = Field(
@@ -67,7 +71,7 @@ class PackingSettings(Section):
 
 
 class CacheSettings(Section):
-    """The token cache, by which text is tokenized once."""
+    """The token cache: text is tokenized only once."""
 
     dir: Folder | None = Field(
         default=None,
@@ -81,9 +85,9 @@ class CacheSettings(Section):
     )
     eviction: Text = Field(
         default="next_use",
-        description="Eviction policy of the token cache; the data of other runs always go first. lru evicts the least "
-        "recently used tokens; next_use does too, but among the run's own evicts those that it needs "
-        "last; any other name is an outside policy.",
+        description="Eviction policy of the token cache; the data of other runs are always evicted first. lru "
+        "evicts the least recently used tokens first; next_use does the same for other runs, but evicts first "
+        "those of the run's own tokens that it needs last; any other name is an outside policy.",
     )
     eviction_options: dict[str, Any] | None = Field(
         default=None, description="Arguments of an outside eviction policy; null passes none."
@@ -94,7 +98,7 @@ class CacheSettings(Section):
 
 
 class TransformSettings(PluginSettings):
-    """A transform of each text: a built-in kind (length, normalize, replace), or one from another package."""
+    """A transform of each document: a built-in kind, such as length or gopher_quality, or one from another package."""
 
     @model_validator(mode="before")
     @classmethod
@@ -108,14 +112,14 @@ class FeedSettings(Section):
     kind: Text = Field(description="Name under which the outside adapter is registered.")
     sequence_length: Annotated[Positive, Field(ge=8)] | Literal["auto"] = Field(
         default=512,
-        description="Tokens in a row of a batch, at least 8. auto chooses, when the run begins, the length that nine "
-        "in ten documents fit in, up to the model's positions and at most 4096.",
+        description="Tokens in a row of a batch, at least 8. When the run begins, auto chooses the length into "
+        "which nine in ten documents fit, at most 4096 and at most the model's positions.",
     )
-    packing: PackingSettings = Field(default_factory=PackingSettings, description="How documents become rows.")
+    packing: PackingSettings = Field(default_factory=PackingSettings, description="Packing of documents into rows.")
     mode: Literal["auto", "cache", "stream"] = Field(
         default="auto",
         description="cache tokenizes once to disk and shuffles all rows; stream reads as it trains and shuffles in "
-        "windows; auto caches what fits.",
+        "windows; auto caches the data that fit.",
     )
     cache: CacheSettings = Field(default_factory=CacheSettings, description="The token cache.")
     stream_buffer_bytes: Positive = Field(
@@ -133,8 +137,15 @@ class FeedSettings(Section):
         default=8388608,
         description="Tokens of a stream that are packed and shuffled at a time, over all lanes together.",
     )
+    label: Text | None = Field(
+        default=None,
+        description="Name of the data in dataset versions, the ledger and reports; null names them by their path.",
+    )
     prefetch: Natural = Field(
         default=4, description="Batches prepared ahead of the one in training; 0 disables prefetching."
+    )
+    prefetch_samples: Positive | None = Field(
+        default=None, description="Rows prepared ahead, rounded up to whole batches; null means data.prefetch batches."
     )
     workers: Positive | None = Field(
         default=None,
@@ -146,18 +157,54 @@ class FeedSettings(Section):
     )
     on_error: Literal["stop", "skip"] = Field(
         default="stop",
-        description="How to treat an unusable record: stop ends the run, skip leaves the record out and writes it to "
+        description="Treatment of an unusable record: stop ends the run, skip leaves the record out and writes it to "
         "rejected.jsonl.",
     )
     transforms: tuple[TransformSettings, ...] = Field(
         default=(), description="Transforms of each text before tokenization: a list of kinds, applied in order."
     )
+    validation: ValidationSettings | None = Field(
+        default=None,
+        description="Validation of each record before its transforms: rules for its fields, and outliers; null "
+        "checks nothing.",
+    )
+    drift: DriftSettings | None = Field(
+        default=None, description="Comparison of the data with an earlier version of them; null compares nothing."
+    )
+    dedup: DedupSettings | None = Field(
+        default=None,
+        description="Deduplication before tokenization, exact or minhash, after the transforms; needs cached tokens. "
+        "null keeps duplicates.",
+    )
+    lineage: LineageSettings | None = Field(
+        default=None, description="Receiver of OpenLineage events about preparation and training; null sends none."
+    )
+
+    exclude: Annotated[tuple[Text, ...], BeforeValidator(several)] = Field(
+        default=(),
+        description="Documents to train and evaluate without: a list of ids, or of files with one id on each line.",
+    )
 
     @property
     def row_length(self) -> int:
-        """Return the tokens in a row; the length must have been decided."""
+        """Return the tokens in a row; the length must be known, not ``auto``."""
         assert isinstance(self.sequence_length, int)
         return self.sequence_length
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Return whether the tokens and their descriptions are encrypted."""
+        return self.cache.encryption is not None
+
+    @field_validator("exclude", mode="before")
+    @classmethod
+    def _is_quoted(cls, exclude: object) -> object:
+        if isinstance(exclude, int | float) or (
+            isinstance(exclude, list | tuple) and any(isinstance(each, int | float) for each in exclude)
+        ):
+            msg = "holds a number: put the ids of documents in quotes, or in a file"
+            raise ValueError(msg)
+        return exclude
 
     @field_validator("fold")
     @classmethod
@@ -175,9 +222,28 @@ class FeedSettings(Section):
 class PythonLibraryDataSettings(PythonLibrarySource, FeedSettings):
     """The source files of the Python standard library on this machine."""
 
+    @model_validator(mode="after")
+    def _is_chosen(self) -> Self:
+        if self.label is not None and "kind" not in self.model_fields_set:
+            msg = f"label is {self.label!r}, which names no data by itself: set data.path to files or a name on the hub"
+            raise ValueError(msg)
+        return self
 
-class FilesDataSettings(GrowingFilesSource, FeedSettings):
+
+class FilesDataSettings(FilesSource, FeedSettings):
     """Files of text or records, local or wherever fsspec reaches: s3://, gs://, https://, hf://."""
+
+    grow: bool = Field(
+        default=False,
+        description="Whether the run includes files that were added after its start, from its next epoch on.",
+    )
+
+    @model_validator(mode="after")
+    def _grows_in_the_cache(self) -> Self:
+        if self.grow and self.mode == "stream":
+            msg = "grow is true, but data.mode=stream: only a run with cached tokens can include added files"
+            raise ValueError(msg)
+        return self
 
 
 class HuggingFaceDataSettings(HuggingFaceSource, FeedSettings):

@@ -7,9 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from holdfast.configs.sections.base import Flag, Number, Positive, Section, Text
-from holdfast.configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
-from holdfast.configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
-from holdfast.configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.layers import Compile, GradientCheckpointing, Lora  # noqa: TC001  pydantic asks for it
 
 Share = Annotated[Number, Field(ge=0, lt=1)]
 AboveZero = Annotated[Number, Field(gt=0)]
@@ -26,7 +24,7 @@ class RopeScalingSettings(Section):
     """Scaling of rotary positions beyond those that the weights were trained on."""
 
     kind: Literal["linear", "llama3"] = Field(
-        description="linear slows all rotations down; llama3 slows only those that turn little within the original "
+        description="linear slows all rotations down; llama3 slows only those with few turns within the original "
         "positions."
     )
     factor: Annotated[Number, Field(ge=1)] = Field(description="Factor by which rotations are slowed, at least 1.")
@@ -122,30 +120,18 @@ class DecoderModelSettings(Section):
     )
     attention: Literal["auto", "sdpa", "varlen"] = Field(
         default="auto",
-        description="Implementation of attention: sdpa is that of torch with a mask, varlen its kernel for packed "
-        "documents; auto chooses.",
+        description="Implementation of attention: sdpa is torch's kernel with a mask, varlen torch's kernel for "
+        "packed documents; auto chooses one of them.",
     )
 
     loss: Text = Field(
         default="auto",
-        description="Implementation of the loss: chunked never holds all logits at once, plain does, liger needs that "
-        "package; any other name is an outside loss; auto means chunked.",
+        description="Implementation of the loss: chunked never holds all logits at once, plain holds all of them, "
+        "liger needs the package of that name; any other name is an outside loss; auto means chunked.",
     )
-    gradient_checkpointing: GradientCheckpointing = Field(
-        default="none",
-        description="Layers whose activations are recomputed in the backward pass to save memory: none, full, "
-        "every:N, or budget:SIZE, such as budget:6GiB, for as few layers as keep the activations of a "
-        "micro-batch within that size.",
-    )
-    compile: Compile = Field(
-        default="auto",
-        description="Mode of torch.compile for the layers during training: none, default, reduce-overhead or "
-        "max-autotune; auto means default for a run on a CPU or one GPU that is long enough to repay the "
-        "warm-up.",
-    )
-    lora: LoraSettings | None = Field(
-        default=None, description="Adapters that train in place of the model's own weights; null trains all of them."
-    )
+    gradient_checkpointing: GradientCheckpointing = "none"
+    compile: Compile = "auto"
+    lora: Lora = None
 
     @model_validator(mode="after")
     def _leaves_the_shape_to_path(self) -> Self:

@@ -28,8 +28,8 @@ class AutoDistributedSettings(_SeveralSettings):
 
     kind: Literal["auto"] = Field(
         default="auto",
-        description="The processes that a launcher such as torchrun started; without a launcher, as many as processes "
-        "says.",
+        description="The processes that a launcher such as torchrun started; without a launcher, as many as "
+        "distributed.processes says.",
     )
     processes: Positive | Literal["auto"] = Field(
         default="auto",

@@ -9,10 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, Tag, ValidationInfo, field_validator, model_validator
 
 from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
-from holdfast.configs.sections.compile import Compile  # noqa: TC001  pydantic asks for it
 from holdfast.configs.sections.decoder import DecoderModelSettings
-from holdfast.configs.sections.lora import LoraSettings  # noqa: TC001  pydantic asks for it
-from holdfast.configs.sections.memory import GradientCheckpointing  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.layers import Compile, GradientCheckpointing, Lora  # noqa: TC001  pydantic asks for it
 
 SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
     {
@@ -45,16 +43,16 @@ class HuggingFaceModelSettings(Section):
     config: dict[str, Any] | None = Field(
         default=None,
         description="Hugging Face config of a model to build from scratch: model_type and its fields. For model_type "
-        "llama, the default, fields left out are those of a small Llama. null if path is given.",
+        "llama, the default, missing fields have the values of a small Llama. null if path is given.",
     )
     trust_remote_code: Text | None = Field(
         default=None,
-        description="The value of model.path once more, to allow running the code that comes with that model; null "
+        description="The value of model.path again, to allow running the code that comes with that model; null "
         "allows none.",
     )
     trust_pickle: Text | None = Field(
         default=None,
-        description="The value of model.path once more, to allow opening pickled weights in that folder, for their "
+        description="The value of model.path again, to allow opening pickled weights in that folder, for their "
         "tensors only; null allows none.",
     )
     attention: Text = Field(
@@ -64,25 +62,13 @@ class HuggingFaceModelSettings(Section):
     )
     loss: Text = Field(
         default="auto",
-        description="Implementation of the loss: chunked never holds all logits at once, plain does, liger needs that "
-        "package; any other name is an outside loss; auto means chunked if it gives the same result for "
-        "the model.",
+        description="Implementation of the loss: chunked never holds all logits at once, plain holds all of them, "
+        "liger needs the package of that name; any other name is an outside loss; auto means chunked if it "
+        "gives the same result for the model.",
     )
-    gradient_checkpointing: GradientCheckpointing = Field(
-        default="none",
-        description="Layers whose activations are recomputed in the backward pass to save memory: none, full, "
-        "every:N, or budget:SIZE, such as budget:6GiB, for as few layers as keep the activations of a "
-        "micro-batch within that size.",
-    )
-    compile: Compile = Field(
-        default="auto",
-        description="Mode of torch.compile for the layers during training: none, default, reduce-overhead or "
-        "max-autotune; auto means default for a run on a CPU or one GPU that is long enough to repay the "
-        "warm-up.",
-    )
-    lora: LoraSettings | None = Field(
-        default=None, description="Adapters that train in place of the model's own weights; null trains all of them."
-    )
+    gradient_checkpointing: GradientCheckpointing = "none"
+    compile: Compile = "auto"
+    lora: Lora = None
 
     @model_validator(mode="before")
     @classmethod
@@ -141,7 +127,7 @@ class HuggingFaceModelSettings(Section):
 
 
 class PluginModelSettings(PluginSettings):
-    """A model of another package; it has none of the settings of the built-in ones."""
+    """A model of another package; it has none of the settings of built-in models."""
 
     path: ClassVar[str | None] = None
     revision: ClassVar[str | None] = None
@@ -153,7 +139,7 @@ class PluginModelSettings(PluginSettings):
     loss: ClassVar[str] = "auto"
     gradient_checkpointing: ClassVar[str] = "none"
     compile: ClassVar[Compile] = "none"
-    lora: ClassVar[LoraSettings | None] = None
+    lora: ClassVar[Lora] = None
 
 
 ModelSettings = Annotated[

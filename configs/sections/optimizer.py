@@ -80,13 +80,13 @@ class StepSettings(Section):
 
     @property
     def num_rows(self) -> int:
-        """Return the sequences in an optimizer step; the number must have been decided."""
+        """Return the sequences in an optimizer step; the number must be known, not ``auto``."""
         assert isinstance(self.batch_size, int)
         return self.batch_size
 
     @property
     def fixed_micro_batch(self) -> int | None:
-        """Return the configured micro-batch size, None if it is to be found."""
+        """Return the configured micro-batch size; None if the size is searched for."""
         return self.micro_batch if isinstance(self.micro_batch, int) else None
 
 
@@ -158,10 +158,10 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
         "too; null means the stage in config, or 2.",
     )
     offload: Literal["none", "cpu", "nvme"] | None = Field(
-        default=None, description="Device that holds the optimizer state; null means that of config, or none."
+        default=None, description="Device that holds the optimizer state; null means the one in config, or none."
     )
     offload_parameters: Literal["none", "cpu", "nvme"] | None = Field(
-        default=None, description="Device that holds the parameters of stage 3; null means that of config, or none."
+        default=None, description="Device that holds the parameters of stage 3; null means the one in config, or none."
     )
     config: Text | None = Field(
         default=None,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Section
+from holdfast.configs.sections.base import Flag, Natural, Number, Positive, Section, Text
+from holdfast.domain.training.early_stopping import EarlyStopping
 
 
 class SupervisorSettings(Section):
@@ -39,7 +42,7 @@ class WatchdogSettings(Section):
 
 
 class HealthSettings(Section):
-    """Roll-back to an older checkpoint, after which training continues past the batches that caused the trouble."""
+    """Roll-back to an older checkpoint after a problem with the loss; the batches that caused it are skipped."""
 
     nonfinite_limit: Positive = Field(
         default=3,
@@ -65,6 +68,29 @@ class HealthSettings(Section):
     max_rollbacks: Natural = Field(default=8, description="Maximum number of roll-backs; the next one ends the run.")
 
 
+class EarlyStoppingSettings(Section):
+    """The end of a run whose evaluations no longer improve."""
+
+    patience: Natural = Field(
+        default=0,
+        description="Evaluations in a row without an improvement after which the run is stopped; 0 disables early "
+        "stopping. A checkpoint is saved after each evaluation that is the best so far, and the best one is kept.",
+    )
+    metric: Annotated[Text, Field(pattern=r"^eval_(loss|bits_per_byte)(/.+)?$")] = Field(
+        default="eval_loss", description="Metric of an evaluation that is to fall: eval_loss or eval_bits_per_byte."
+    )
+    min_delta: Number = Field(
+        default=0.0,
+        ge=0,
+        description="Fall below the last improvement that must be exceeded to count as an improvement.",
+    )
+
+    @property
+    def rule(self) -> EarlyStopping | None:
+        """Return the rule, None if early stopping is disabled."""
+        return EarlyStopping(self.metric, self.patience, self.min_delta) if self.patience else None
+
+
 class RecoverySettings(Section):
     """Reaction of a run to signals, crashes, hangs and diverging losses."""
 
@@ -78,11 +104,15 @@ class RecoverySettings(Section):
         default=5, description="Number of the newest failures whose post-mortems stay in the run folder; 0 writes none."
     )
     supervisor: SupervisorSettings = Field(
-        default_factory=SupervisorSettings, description="When `train --supervise` restarts a run that died."
+        default_factory=SupervisorSettings, description="Conditions for restarts of a dead run by `train --supervise`."
     )
     health: HealthSettings = Field(
-        default_factory=HealthSettings, description="When the run rolls back to an older checkpoint."
+        default_factory=HealthSettings, description="Conditions for a roll-back to an older checkpoint."
+    )
+    early_stopping: EarlyStoppingSettings = Field(
+        default_factory=EarlyStoppingSettings,
+        description="Conditions for the end of a run whose evaluations no longer improve.",
     )
     watchdog: WatchdogSettings = Field(
-        default_factory=WatchdogSettings, description="When a run without progress counts as hung."
+        default_factory=WatchdogSettings, description="Conditions under which a run without progress counts as hung."
     )

@@ -51,6 +51,9 @@ class RunSettings(Section):
     deterministic: Flag = Field(
         default=True, description="Whether to use deterministic operations of torch where they exist."
     )
+    report: Flag = Field(
+        default=True, description="Whether to write report.html into the folder of the run when a start ends."
+    )
     cache_dir: Folder | None = Field(
         default=None,
         description="Folder of cached tokenizers and tokens; null means $XDG_CACHE_HOME/holdfast or ~/.cache/holdfast.",
@@ -72,7 +75,7 @@ class RunSettings(Section):
 
     @property
     def cache_directory(self) -> Path:
-        """Return the folder of cached tokenizers and tokens; ``ConfigurationError`` if the user has no home folder."""
+        """Return the folder of cached tokenizers and tokens. Raises ``ConfigurationError`` without a home folder."""
         if self.cache_dir is not None:
             return self.cache_dir.expanduser()
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -28,8 +28,8 @@ class ScheduleSettings(Section):
 
     kind: Annotated[Text, AfterValidator(_known)] = Field(
         default="cosine",
-        description="Shape after the warm-up: cosine and linear decay at once; constant stays at the peak; wsd stays "
-        "at the peak and decays in the last part of the run; any other name is an outside schedule.",
+        description="Shape after the warm-up: cosine and linear decay immediately; constant stays at the peak; wsd "
+        "stays at the peak and decays in the last part of the run; any other name is an outside schedule.",
     )
     options: dict[str, Any] | None = Field(
         default=None, description="Arguments of an outside schedule; null passes none."

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from holdfast.configs.sections.base import Natural, Number, Positive, Section, Text
 
@@ -28,8 +28,8 @@ class RecordSource(Section):
     text_field: Text = Field(default="text", description="Field or column of a record that holds the text.")
     filter: dict[Text, str | int | float | bool | tuple[str | int | float | bool, ...]] = Field(
         default_factory=dict,
-        description="Fields with the value, or list of values, that a record must have in them; records without a "
-        "match are left out.",
+        description="Fields, each with the value or the list of values that a record may have there; records with "
+        "other values are left out.",
     )
 
 
@@ -72,11 +72,31 @@ class HuggingFaceSource(RecordSource):
     )
 
 
+class ScoreRange(Section):
+    """The documents of a source whose score lies in a range: from ``min`` to below ``max``."""
+
+    name: Text = Field(description="Name of the score, which a transform of data.transforms gives.")
+    min: Number | None = Field(default=None, description="Smallest score; null sets no bound.")
+    max: Number | None = Field(default=None, description="Bound below which the score lies; null sets no bound.")
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min is not None and self.max is not None and self.min >= self.max:
+            msg = f"min is {self.min:g}, which is not below max, {self.max:g}: no document would be left"
+            raise ValueError(msg)
+        return self
+
+
 class _Weighted(Section):
     weight: Natural = Field(
         default=1,
         description="Relative share of the samples that come from this source; a source whose weight is 0 in every "
         "stage is not read.",
+    )
+    score: ScoreRange | None = Field(
+        default=None,
+        description="Range of a score: the source gives only the documents in it, so that sources with the same data "
+        "and other ranges are buckets with weights of their own; null gives all documents.",
     )
 
 

@@ -134,7 +134,7 @@ class DiskStateStoreSettings(RetentionSettings):
 
 
 class MemoryStateStoreSettings(RetentionSettings):
-    """Checkpoints in the memory of the process, which end with it."""
+    """Checkpoints in the memory of the process; they are lost when the process ends."""
 
     encryption: ClassVar[EncryptionSettings | None] = None
     archive: ClassVar[ArchiveSettings | None] = None

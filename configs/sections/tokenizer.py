@@ -48,7 +48,7 @@ class HuggingFaceTokenizerSettings(BackendSettings):
 
     @property
     def follows_model(self) -> bool:
-        """Return whether this tokenizer was not chosen, but is that of the weights to train."""
+        """Return whether this tokenizer was not chosen but comes with the weights to train."""
         return "path" not in self.model_fields_set
 
 
@@ -67,7 +67,7 @@ TokenizerSettings = Annotated[
 
 
 def of_model(tokenizer: Any, model: Any) -> HuggingFaceTokenizerSettings | None:
-    """Return the tokenizer of the weights that ``model`` loads, None if ``tokenizer`` was chosen or there are none."""
+    """Return the tokenizer of the weights that ``model`` loads; None if ``tokenizer`` was chosen or no weights load."""
     chosen = tokenizer.model_fields_set - {"backend", "allow_other"}
     if chosen or not getattr(model, "loads_weights", False):
         return None

@@ -31,17 +31,19 @@ class StoredCheckpoint:
 class RollBackFloor:
     """The checkpoints that a roll-back may need: the newest one up to ``step``, and later ones.
 
-    Only steps that are a multiple of ``every`` count; with ``every`` 0 any step does.
+    Only multiples of ``every`` count; if ``every`` is 0, all steps count. ``best`` is the step that is best by early
+    stopping, whose checkpoint is needed too; None without early stopping.
     """
 
     step: int
     every: int
+    best: int | None = None
 
     def among(self, stored: Iterable[int]) -> Collection[int]:
-        """Return those of the ``stored`` steps that a roll-back may need."""
+        """Return the steps in ``stored`` that a roll-back or early stopping may need."""
         able = [step for step in stored if not self.every or step % self.every == 0]
         first = max((step for step in able if step <= self.step), default=self.step)
-        return [step for step in able if step >= first]
+        return [*(step for step in able if step >= first), *(step for step in stored if step == self.best)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Retention:
             raise ConfigurationError(msg)
 
     def protecting(self, floor: RollBackFloor) -> Self:
-        """Return the same rules with this floor."""
+        """Return the same rules with ``floor``."""
         return replace(self, floor=floor)
 
     def expired(self, stored: Mapping[int, StoredCheckpoint], *, saved: int) -> Sequence[int]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Tier(StrEnum):
-    """A storage tier for copies; each outlives more than the one before: the step, the process, the machine."""
+    """A storage tier for copies, in the order of durability: they outlive the step, the process, or the machine."""
 
     MEMORY = "memory"
     DISK = "disk"
@@ -23,7 +23,7 @@ class Tier(StrEnum):
 
 
 class CopyState(StrEnum):
-    """The state of a copy; only a ready one counts, as it is complete and was verified."""
+    """The state of a copy; only a ready copy counts, because it is complete and verified."""
 
     PENDING = "pending"
     IN_PROGRESS = "in-progress"
@@ -54,7 +54,7 @@ def advanced(state: CopyState, to: CopyState) -> CopyState:
 
 
 class Phase(StrEnum):
-    """The phase of a run, as far as copies are concerned."""
+    """The phase of a run, on which the copies to keep depend."""
 
     STEADY = "steady"
     ANNEAL = "anneal"
@@ -62,14 +62,14 @@ class Phase(StrEnum):
 
 
 def phase_at(progress: Progress, schedule: Schedule) -> Phase:
-    """Return the phase of a running run: the anneal is the last stretch of a schedule that has one."""
+    """Return the phase of a run in progress: the anneal is the last part of a schedule, if it has one."""
     is_annealing = getattr(schedule, "is_decaying_at", None)
     return Phase.ANNEAL if is_annealing is not None and is_annealing(progress) else Phase.STEADY
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCopies:
-    """A checkpoint and its copies; a protected one always has a ready copy, even while copies move.
+    """A checkpoint and its copies; a protected checkpoint always has a ready copy, even while copies move.
 
     ``num_bytes`` is the size of a copy. ``is_held`` says that its copy on disk is in use or wanted there,
     ``is_verified`` that this process has verified each byte of that copy.
@@ -87,7 +87,7 @@ class CheckpointCopies:
         return self.copies.get(tier) is CopyState.READY
 
     def may_leave(self, tier: Tier) -> bool:
-        """Return whether the copy in ``tier`` may be deleted: another one is ready, or none is needed."""
+        """Return whether the copy in ``tier`` may be deleted: another copy is ready, or no copy is needed."""
         is_elsewhere = any(self.is_ready_in(other) for other in self.copies if other is not tier)
         return is_elsewhere or not self.is_protected or not self.is_ready_in(tier)
 
@@ -102,7 +102,7 @@ class CheckpointCopies:
 
 @dataclass(frozen=True, slots=True)
 class Hysteresis:
-    """Two thresholds: a state that begins at ``enter`` lasts until below ``leave``, so that it does not flutter."""
+    """Two thresholds: a state that begins at ``enter`` lasts until below ``leave``, to avoid frequent changes."""
 
     enter: float = 0.85
     leave: float = 0.75
@@ -114,7 +114,7 @@ class Hysteresis:
 
 @dataclass(frozen=True, slots=True)
 class DiskBudget:
-    """Chooses the copies that leave a disk of ``max_bytes``: once it is nearly full, the oldest that are archived.
+    """Chooses the copies to delete from a disk of ``max_bytes``: once it is nearly full, the oldest archived copies.
 
     At least ``min_verified`` verified copies stay, as do copies in use, and in recovery all copies.
     """
@@ -129,7 +129,7 @@ class DiskBudget:
         return self.band.holds(used / self.max_bytes, held=was_tight)
 
     def next_to_leave(self, placed: Sequence[CheckpointCopies], phase: Phase) -> CheckpointCopies | None:
-        """Return the checkpoint whose copy on disk is deleted next, None if none may be."""
+        """Return the checkpoint whose copy on disk is deleted next; None if no copy may be deleted."""
         local = sorted((one for one in placed if one.is_ready_in(Tier.DISK)), key=lambda one: one.step)
         staying = [one.step for one in local if one.is_verified][-self.min_verified :]
         if phase is Phase.RECOVERY or len(staying) < self.min_verified:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows of packed documents; the model predicts each token from those before it in the same document.
+    """Rows of packed documents; the model predicts each token from the earlier tokens of the same document.
 
-    ``input_ids`` is int64 (rows, length). ``starts`` int64 are the places in the flattened rows at which a document's
-    piece begins, rising; a row that is not empty begins with one. ``row_lengths`` int64 (rows,) counts the tokens of
-    each row; padding follows them. ``cursor`` is where the *next* batch starts: it travels with the batch, so
-    that a resume is exact in spite of prefetching.
-    The arrays that a model takes are computed from these on first use.
+    ``input_ids`` is int64 (rows, length). ``starts`` int64 (pieces,) are the positions in the flattened rows at which
+    pieces of documents begin, in increasing order; a row that is not empty begins with a piece. ``row_lengths`` int64
+    (rows,) counts the tokens of each row; padding follows them. ``cursor`` is the position of the *next* batch. It is
+    stored with the batch, so that a resume is exact in spite of prefetching. The arrays that a model takes are computed
+    from these on first use.
     """
 
     input_ids: NDArray[np.int64]
@@ -34,22 +34,22 @@ class Batch:
 
     @property
     def num_rows(self) -> int:
-        """Return how many sequences the batch holds."""
+        """Return the number of rows."""
         return int(self.input_ids.shape[0])
 
     @cached_property
     def num_tokens(self) -> int:
-        """Return how many tokens the model reads, padding left out."""
+        """Return the number of tokens without padding."""
         return int(self.row_lengths.sum())
 
     @property
     def num_targets(self) -> int:
-        """Return how many tokens the model predicts: the weight of the batch in a loss."""
+        """Return the number of tokens that the model predicts: the weight of the batch in a mean loss."""
         return self.num_tokens - len(self.starts)
 
     @cached_property
     def position_ids(self) -> NDArray[np.int64]:
-        """Return each token's place in its piece, int64 (rows, length); 0 on padding."""
+        """Return the position of each token in its piece, int64 (rows, length); 0 on padding."""
         begins = np.append(0, self.starts)
         flat = np.arange(self.input_ids.size)
         flat -= np.repeat(begins, np.diff(begins, append=flat.size))
@@ -77,6 +77,18 @@ class Batch:
             first, last = np.searchsorted(self.starts, [begin * length, (begin + rows) * length])
             starts = self.starts[first:last] - begin * length
             yield Batch(self.input_ids[part], starts, self.row_lengths[part], self.cursor)
+
+    def sum_by_piece(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of ``values`` (rows, length), 0 on padding, for each piece: (pieces,), of the same dtype."""
+        sums: NDArray[Any] = np.add.reduceat(values.reshape(-1), self.starts) if len(self.starts) else values[:0, 0]
+        return sums
+
+    def pieces(self) -> Iterator[Batch]:
+        """Yield each piece in order as a batch of one row without padding."""
+        sizes = self.sum_by_piece(~self._padding * 1)
+        for start, size in zip(self.starts.tolist(), sizes.tolist(), strict=True):
+            ids = self.input_ids.reshape(1, -1)[:, start : start + size]
+            yield Batch(ids, np.zeros(1, np.int64), np.array([size]), self.cursor)
 
     @cached_property
     def _padding(self) -> NDArray[np.bool_]:

@@ -26,33 +26,33 @@ class EvictionPolicy(Protocol):
     """
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
-        """Return ``shards``, of one dataset or several, the first to be evicted first."""
+        """Return ``shards``, of one dataset or several, in the order in which they should be evicted."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LeastRecentlyUsed:
-    """Evicts the least recently read shard first: for an unknown order of reading."""
+    """Evicts the least recently read shard first: used if the order of reading is unknown."""
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
-        """Return ``shards``, the one last used longest ago first."""
+        """Return ``shards``, the least recently used first."""
         return sorted(shards, key=lambda shard: (shard.last_used, shard.name))
 
 
 @dataclass(frozen=True, slots=True)
 class FarthestNextUse:
-    """Evicts the shard whose next use is farthest away: optimal where the order of reading is known (Belady 1966).
+    """Evicts the shard whose next use is farthest away: optimal if the order of reading is known (Belady 1966).
 
-    ``next_use`` returns when a shard is read next, in any unit that grows; None means never. It is called each time, so
-    it may follow a run's position.
+    ``next_use`` returns the time at which a shard is read next, in any increasing unit; None means never. It is called
+    for each eviction, so its result may depend on a run's position.
     """
 
     next_use: Callable[[CachedShard], int | None]
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
-        """Return ``shards``, those never used again first, then the one used farthest in the future.
+        """Return ``shards``: first those that are never used again, then by next use, the latest first.
 
-        Among equals the one last used longest ago comes first.
+        Among equal shards the least recently used comes first.
         """
         return sorted(shards, key=self._key)
 
@@ -72,7 +72,7 @@ class OwnLast:
     policy: EvictionPolicy
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
-        """Return ``shards``, those of other datasets first."""
+        """Return ``shards``, first the shards of other datasets."""
         own = [shard for shard in shards if shard.fingerprint in self.own]
         others = [shard for shard in shards if shard.fingerprint not in self.own]
         return [*self.policy.first_to_go(others), *self.policy.first_to_go(own)]

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 class LanePosition(NamedTuple):
     """The position of one reader of a streamed source: the first document of its window of packed rows.
 
-    ``unit`` counts the lane's units in the shuffled order of the epoch; ``position`` is the data source's own, 0 being
-    the start of the unit; ``taken`` counts the rows of the window that batches have carried. The rows of the window
-    follow from reading on from there, so no buffer is ever saved.
+    ``unit`` counts the lane's units in the shuffled order of the epoch; ``position`` is a position of the data source,
+    0 for the start of the unit; ``taken`` counts the rows of the window that batches have already used. The window is
+    made again by reading from ``position``, so no buffer is saved.
     """
 
     epoch: int = 0
@@ -25,10 +25,10 @@ class LanePosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The number of samples (rows) that batches have carried since the run began, over all ranks.
+    """The number of samples (rows) in all batches since the run began, over all ranks.
 
-    That is the whole position where rows are read at random; where documents are streamed, ``lanes`` hold the position
-    of each reader.
+    If rows are read by random access, this number is the whole position; if documents are streamed, ``lanes`` hold the
+    position of each reader.
     """
 
     samples: int = 0
@@ -36,7 +36,7 @@ class Cursor:
 
     @classmethod
     def join(cls, cursors: Sequence[Self]) -> Self:
-        """Return the cursor of all ranks at the same sample: each lane is taken from the rank that reads it."""
+        """Return the joint cursor of all ranks at the same sample; each lane comes from the rank that reads it."""
         return cls(cursors[0].samples, tuple(map(max, zip(*(cursor.lanes for cursor in cursors), strict=True))))
 
     def to_json(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ class DataFile:
     """A file of the data.
 
     ``name`` is its path below the place where the data begin, ``size`` its bytes as stored, ``form`` its format.
-    ``content`` identifies its bytes, None while they are not known; equal ``stamp``s prove without reading that
-    the file was neither moved nor written to.
+    ``content`` is a hash of its bytes, None while it is unknown. If ``stamp`` is equal, the file was neither moved
+    nor written to; this needs no reading.
     """
 
     name: str
@@ -33,8 +33,8 @@ class DataFiles:
     """All files of the data, in the order in which they are read.
 
     ``reading`` identifies how documents are made of them. ``places`` are the folders where the data begin, by the name
-    of the source, and ``first_places`` those of the time when the order of the files was chosen, which follows them.
-    Neither is part of the identity of the data.
+    of the source. ``first_places`` are the folders at the time when the order of the files was chosen; the order
+    depends on them. Neither is part of the identity of the data.
     """
 
     reading: str
@@ -44,7 +44,7 @@ class DataFiles:
 
     @property
     def shape(self) -> str:
-        """Return a hash of everything but the contents: data of another shape cannot be the same."""
+        """Return a hash of everything except the contents: data with different shapes cannot be the same."""
         return _digest([self.reading, *(f"{file.name}\0{file.size}\0{file.form}" for file in self.files)])
 
     @property
@@ -62,9 +62,9 @@ class DataFiles:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        """Return the files that ``to_json`` described; raises ``ValueError``, ``KeyError`` or similar if it did not.
+        """Return the files from the result of ``to_json``; raises ``ValueError`` or ``KeyError`` or similar otherwise.
 
-        A name may contain spaces, the other fields may not.
+        A name may contain spaces; the other fields may not.
         """
         files = []
         for line in record["files"]:
@@ -83,10 +83,10 @@ def _unless_unknown(text: str) -> str | None:
 
 
 def difference(then: DataFiles, now: DataFiles) -> str | None:
-    """Return how ``now`` differs from ``then``, as a clause that names the first such file; None if they are equal.
+    """Return a clause with the first file in which ``now`` differs from ``then``; None if they are equal.
 
-    A file whose content is not known on either side counts as the same if its size is, unless it was written to
-    without being moved.
+    A file whose content is not known on either side counts as the same if its size is the same, unless it was written
+    to without being moved.
     """
     if then.reading != now.reading:
         return "the settings of its fields, filter or limits have changed"
@@ -132,7 +132,7 @@ def _shown(name: str) -> str:
 
 
 def join(parts: Mapping[str, DataFiles]) -> DataFiles:
-    """Return the files of several sources as those of one, each named ``source: file``."""
+    """Return the files of several sources as the files of one source, each named ``source: file``."""
     return DataFiles(
         _digest([f"{name}\0{part.reading}" for name, part in parts.items()]),
         {name: places for name, part in parts.items() for places in part.places.values()},

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The ``epochs`` from which on each part that was added is read, in the order in which the parts were added.
+    """The first epoch of each part of the data that was added, in the order of addition.
 
-    None, at the end, means the first epoch that begins after the ``samples`` samples read so far.
+    None as the last of ``epochs`` means the first epoch that begins after the ``samples`` samples read so far.
     """
 
     epochs: tuple[int | None, ...] = ()
     samples: int = 0
 
     def resolve(self, rows: Sequence[int], mixture: Mixture) -> tuple[EarlierSize, ...]:
-        """Return the number of rows before each part was added, ``rows`` being those of each part.
+        """Return the number of rows before each part was added; ``rows`` are the numbers of rows of the parts.
 
-        The first of ``rows`` are those that the run began with.
+        The first of ``rows`` is the number of rows with which the run began.
         """
         sizes = list(accumulate(rows))
         grown: tuple[EarlierSize, ...] = ()

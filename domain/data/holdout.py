@@ -25,9 +25,9 @@ def hash_of(text: str) -> int:
 class Holdout:
     """Chooses a fixed share of documents by the hash of their text.
 
-    Hashing the text, not the place, keeps two copies of one document on the same side and the split unchanged when
-    files are moved, reordered or added. Held out are the documents that ``seed`` maps to [``begin``, ``end``)
-    of [0, 1).
+    The hash depends on the text, not on the place: two copies of a document are either both held out or both not, and
+    the split does not change when files are moved, reordered or added. The documents that ``seed`` maps to
+    [``begin``, ``end``) of [0, 1) are held out.
     """
 
     end: float
@@ -36,7 +36,7 @@ class Holdout:
 
     @classmethod
     def fold(cls, index: int, folds: int, seed: int) -> Self:
-        """Return one of ``folds`` hold-outs of equal shares; each document is held by exactly one of them.
+        """Return one of ``folds`` hold-outs of equal shares; exactly one of them holds out each document.
 
         Raises ``ConfigurationError`` if there is no such fold.
         """
@@ -47,7 +47,7 @@ class Holdout:
 
     @property
     def fraction(self) -> float:
-        """Return the share of documents that is held."""
+        """Return the share of documents that is held out."""
         return self.end - self.begin
 
     def holds(self, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
@@ -60,5 +60,5 @@ class Holdout:
         return bool(self.holds(np.array([hash_of(text)], np.uint64))[0])
 
     def place_of(self, hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Return where documents, by their hashes, fall in [0, 1), float64."""
+        """Return the positions of documents in [0, 1), float64 (documents,), by their uint64 hashes."""
         return (mix(hashes ^ key_words(self.seed)[0]) >> 11) / 2**53

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The integer weights of all sources from the sample ``start`` on; a source of weight 0 rests."""
+    """The integer weights of all sources from the sample ``start`` on; a source of weight 0 is not read."""
 
     start: int
     weights: tuple[int, ...]
@@ -30,10 +30,11 @@ class Stage:
 class Mixture:
     """Assigns samples to sources by weight, and counts the samples of the same source before each.
 
-    Samples come in blocks of ``block``: how many of a block each source gives follows from the weights, which of them
-    from a permutation that ``seed`` and the block choose. A block is computed by itself, so a late sample costs no
-    more than the first. ``names``, if given, name the sources in errors. Stages start at rising multiples
-    of ``block``, the first one at 0; raises ``ConfigurationError`` where that, or a weight, is impossible.
+    Samples come in blocks of ``block``. The weights determine the number of samples of each source in a block; a
+    permutation, chosen by ``seed`` and the block, determines their positions. Blocks are computed independently, so a
+    late sample costs no more than the first. ``names``, if given, name the sources in errors. Stages start at
+    increasing multiples of ``block``, the first stage at 0. Raises ``ConfigurationError`` for other starts and for
+    impossible weights.
     """
 
     seed: int
@@ -59,7 +60,7 @@ class Mixture:
 
     @property
     def num_sources(self) -> int:
-        """Return how many sources there are."""
+        """Return the number of sources."""
         return len(self.stages[0].weights)
 
     def name_of(self, source: int) -> str:
@@ -81,17 +82,18 @@ class Mixture:
         return sources[numbers, places], ordinals[numbers, places]
 
     def gives_from(self, sample: int) -> tuple[bool, ...]:
-        """Return for each source whether it gives any sample from ``sample`` on."""
+        """Return whether each source gives any sample from ``sample`` on."""
         current = bisect_right(self.stages, sample, key=lambda stage: stage.start) - 1
         return tuple(
             any(stage.weights[source] for stage in self.stages[current:]) for source in range(self.num_sources)
         )
 
     def quotas(self, samples: int) -> tuple[int, ...]:
-        """Return how many of the first ``samples`` each source gives; at the ends of blocks that is exact.
+        """Return the number of samples of each source among the first ``samples``; exact at the ends of blocks.
 
-        They sum to ``samples``, none decreases as ``samples`` grows, and in each stage each is less than 1.7 from its
-        ideal share, and less than 1 with three sources or fewer (the bound follows from the tree, see ``_splits``).
+        The numbers sum to ``samples``, and none decreases as ``samples`` grows. In each stage each is less than 1.7
+        from its ideal share, and less than 1 with three sources or fewer (the bound follows from the tree, see
+        ``_splits``).
         """
         totals = [0] * self.num_sources
         current = bisect_right(self.stages, samples, key=lambda stage: stage.start)

@@ -1,4 +1,4 @@
-"""Packed rows with their tokens in place, ready to become batches."""
+"""Packed rows as padded arrays, from which batches are made."""
 
 from __future__ import annotations
 
@@ -19,27 +19,50 @@ if TYPE_CHECKING:
     from holdfast.domain.data.row_index import RowIndex
 
 
+class PieceOrigins(NamedTuple):
+    """The documents that the pieces of some rows come from, one element of each array for each piece.
+
+    ``epoch`` counts the passes over the source, ``units`` int64 are numbers of its units, ``positions`` int64 those of
+    the documents in them. ``hashes`` are the documents' ids, uint64, and ``first_tokens`` int64 the first token of each
+    piece in its document.
+    """
+
+    epoch: int
+    units: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    first_tokens: NDArray[np.int64]
+
+    def part(self, begin: int, end: int) -> PieceOrigins:
+        """Return the origins of the pieces from ``begin`` to before ``end``."""
+        _, units, positions, hashes, first_tokens = self
+        part = slice(begin, end)
+        return PieceOrigins(self.epoch, units[part], positions[part], hashes[part], first_tokens[part])
+
+
 class LaidOutRows(NamedTuple):
-    """Packed rows, laid out.
+    """Packed rows as padded arrays.
 
     ``ids`` are unsigned (rows, length), with 0 after the first ``lengths`` int64 (rows,) tokens of each. ``starts``
-    int64 are the columns at which pieces begin, ``counts`` int64 (rows,) of them in each row.
+    int64 are the columns at which pieces begin, ``counts`` int64 (rows,) of them in each row. ``origins`` are those of
+    the pieces, None unless they were requested.
     """
 
     ids: NDArray[np.unsignedinteger]
     lengths: NDArray[np.int64]
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
+    origins: PieceOrigins | None = None
 
     @property
     def num_rows(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self.lengths)
 
 
 def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> LaidOutRows:
     """Return the rows of ``index`` over the flat ``ids`` in this ``order`` of their numbers, ``length`` long."""
-    pieces = _pieces_of(index, order)
+    pieces = Pieces(*pieces_in(index, order))
     target = np.zeros((len(order), length), ids.dtype)
     whole = (pieces.runs >= 0) & (pieces.lengths == length)
     if whole.any():
@@ -62,7 +85,10 @@ def join_rows(parts: Sequence[LaidOutRows], places: NDArray[np.int64], shape: tu
     return Batch(input_ids, starts, row_lengths, cursor)
 
 
-def _pieces_of(index: RowIndex, order: NDArray[np.int64]) -> Pieces:
+def pieces_in(
+    index: RowIndex, order: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first tokens and the sizes of the pieces of the rows ``order``, and how many pieces each row has."""
     first_pieces, counts = index.rows[:-1][order], np.diff(index.rows)[order]
     places = np.repeat(first_pieces - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-    return Pieces(index.starts[places], index.lengths[places], counts)
+    return index.starts[places], index.lengths[places], counts

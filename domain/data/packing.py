@@ -23,9 +23,9 @@ Overflow: TypeAlias = Literal["split", "truncate", "drop"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Rows, and the numbers of tokens that their packing ``dropped`` or ``repeated``.
+    """Packed rows, and the numbers of tokens that were ``dropped`` or ``repeated`` by the packing.
 
-    The documents' tokens are always ``index.num_tokens - repeated + dropped``.
+    The number of the documents' tokens is always ``index.num_tokens - repeated + dropped``.
     """
 
     index: RowIndex
@@ -35,7 +35,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class ConcatPacking:
-    """Lays documents end to end and cuts them at ``length`` tokens: only the last row is short.
+    """Concatenates documents and cuts them every ``length`` tokens: only the last row is shorter.
 
     A document that crosses a cut continues in the next row. Documents longer than a row are treated by ``overflow``:
     ``split`` cuts them like all documents, ``truncate`` takes their first ``length`` tokens, ``drop`` leaves them out.
@@ -66,12 +66,12 @@ class ConcatPacking:
 
 @dataclass(frozen=True, slots=True)
 class BestFitPacking:
-    """Puts each piece of a document whole into the fullest row that has room for it: documents are seldom cut.
+    """Puts each piece of a document into the fullest row that has room for the whole piece: documents are rarely cut.
 
     Best-fit decreasing (Ding et al.: Fewer truncations improve language modeling, 2024) in windows of ``window``
-    documents, which bounds memory and leaves well under 1 % of the rows' places empty. Documents longer
-    than a row are treated by ``overflow``: ``split`` into pieces, ``truncate`` to their first tokens, or ``drop``. The
-    rows of a window are in the order of their first documents.
+    documents, which bounds memory; padding stays well under 1 % of the tokens. Documents longer than a row are treated
+    by ``overflow``: ``split`` into pieces, ``truncate`` to their first tokens, or ``drop``. The rows of a window are in
+    the order of their first documents. Raises ``ConfigurationError`` for an impossible length or window.
     """
 
     version: ClassVar[str] = "best_fit.1"
@@ -110,9 +110,10 @@ class BestFitPacking:
 
 @dataclass(frozen=True, slots=True)
 class SlidingPacking:
-    """Cuts each document by itself into windows of ``length`` tokens, each ``stride`` tokens after the one before.
+    """Cuts each document into windows of ``length`` tokens; each window starts ``stride`` tokens after the previous.
 
-    Windows are rows of their own, in order; a document's last one ends with it. Where windows overlap, tokens repeat.
+    Each window is a row, in order; the last window of a document ends with the document. Tokens repeat where windows
+    overlap. Raises ``ConfigurationError`` for an impossible length or stride.
     """
 
     version: ClassVar[str] = "sliding.1"
@@ -200,7 +201,7 @@ def place_rows(
     documents: Sequence[NDArray[np.unsignedinteger]],
     packing: Callable[[NDArray[np.int64], NDArray[np.int64]], Packed],
 ) -> list[RowPlace]:
-    """Return the rows that ``packing`` makes of ``documents``, for ``read_rows``."""
+    """Return the rows that ``packing`` makes of ``documents``, uint16 or uint32, (length,), for ``read_rows``."""
     lengths = np.array([len(document) for document in documents])
     index = packing(np.cumsum(lengths) - lengths, lengths).index
     ids = np.concatenate(documents)

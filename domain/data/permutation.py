@@ -16,12 +16,13 @@ _ROUNDS = 6
 
 
 def permute(places: NDArray[np.int64], size: int, *key: int) -> NDArray[np.int64]:
-    """Return where a permutation of ``range(size)`` that ``key`` chooses sends ``places``, int64 of the same shape.
+    """Return the images of ``places`` under the permutation of ``range(size)`` that ``key`` chooses, int64, same shape.
 
     ``places`` are int64 from 0 to ``size`` - 1, ``size`` is at most 2**62, ``key`` any integers. Each place is computed
-    by itself, in about 30 ns among thousands, so a permutation of a trillion costs no more than one of a million.
-    A Feistel network on the two digits of a place in base sqrt(size); the few that fall outside are sent on until they
-    fall inside (cycle walking: Black, Rogaway: Ciphers with arbitrary finite domains, 2002).
+    independently, in about 30 ns if there are thousands, so the cost does not depend on ``size``.
+    A Feistel network permutes the two digits of a place in base sqrt(size); the few results that are too large are
+    permuted again until they are below ``size`` (cycle walking: Black, Rogaway: Ciphers with arbitrary finite domains,
+    2002).
     """
     words = key_words(size, *key)
     if size <= _SMALL:  # as fast, and fair down to sizes at which a network has too few permutations
@@ -42,7 +43,7 @@ def key_words(*key: int) -> NDArray[np.uint64]:
 
 
 def mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return a number for each of ``numbers``, uint64, without collisions, so that neighbors become unrelated.
+    """Return a hash of each of ``numbers``, uint64 of the same shape, without collisions.
 
     Splitmix64's step and finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
     """

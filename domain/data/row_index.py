@@ -24,8 +24,8 @@ class RowIndex:
     """Rows as pieces of documents in a flat array of token ids.
 
     Row ``i`` is the pieces ``rows[i]`` to ``rows[i + 1]``, in order; piece ``p`` is ``lengths[p]`` tokens from
-    ``starts[p]`` on. All int64; a piece has at least one token, a row at least one piece
-    (``NO_ROW`` alone has none).
+    ``starts[p]`` on. All int64; a piece has at least one token. A row has at least one piece,
+    unless all its documents are excluded; ``NO_ROW`` has none.
     """
 
     starts: NDArray[np.int64]
@@ -34,18 +34,18 @@ class RowIndex:
 
     @classmethod
     def empty(cls) -> Self:
-        """Return the index of no rows."""
+        """Return an index without rows."""
         nothing = np.zeros(0, np.int64)
         return cls(nothing, nothing, np.zeros(1, np.int64))
 
     @property
     def num_rows(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self.rows) - 1
 
     @property
     def num_tokens(self) -> int:
-        """Return how many tokens the rows hold."""
+        """Return the number of tokens in all rows."""
         return int(self.lengths.sum())
 
 

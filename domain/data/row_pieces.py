@@ -27,17 +27,17 @@ class Pieces:
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Return how many tokens each row has, int64 (rows,)."""
+        """Return the number of tokens of each row, int64 (rows,)."""
         return np.diff(self._before[self._bounds])
 
     @cached_property
     def columns(self) -> NDArray[np.int64]:
-        """Return where in its row each piece begins, int64 (pieces,)."""
+        """Return the position of each piece in its row, int64 (pieces,)."""
         return self._before[:-1] - np.repeat(self._before[self._bounds[:-1]], self.counts)
 
     @cached_property
     def runs(self) -> NDArray[np.int64]:
-        """Return the begin of each row whose pieces are contiguous, else -1, int64 (rows,)."""
+        """Return the first position of each row with contiguous pieces, -1 for other rows, int64 (rows,)."""
         is_gap = np.zeros(len(self.begins) + 1, np.int64)
         is_gap[2:] = self.begins[1:] != self.begins[:-1] + self.sizes[:-1]
         gaps = np.cumsum(is_gap)  # before each piece
@@ -46,7 +46,7 @@ class Pieces:
         return np.where(gaps[self._bounds[1:]] == gaps[first], firsts, -1)
 
     def of(self, row: int) -> tuple[list[int], list[int]]:
-        """Return where the pieces of one row begin, and their sizes."""
+        """Return the first positions and the sizes of the pieces of one row, both int64 (its pieces,)."""
         first, last = self._bounds[row : row + 2]
         return self.begins[first:last].tolist(), self.sizes[first:last].tolist()
 

@@ -31,9 +31,8 @@ class EarlierSize:
 class SampleOrder:
     """Maps each sample of a run to a source and a record, given the ``sizes`` of the sources.
 
-    Each epoch reads all records of a source once, in an order of its own. An only source may have grown: ``grown`` are
-    its former sizes, each for earlier epochs than the next. Raises ``ConfigurationError``
-    for sizes that do not fit the mixture.
+    Each epoch reads all records of a source once, in its own order. If there is only one source, it may have grown:
+    ``grown`` are its former sizes, ordered by epoch. Raises ``ConfigurationError`` if the sizes do not fit the mixture.
     """
 
     sizes: tuple[int, ...]
@@ -75,9 +74,9 @@ class SampleOrder:
         return int(self.locate(np.array([samples - 1]))[1][0]) + 1
 
     def total(self, epochs: int) -> int:
-        """Return how many samples there are until the first one that would read a source for more than ``epochs``.
+        """Return the number of samples before the first that would read a source for more than ``epochs`` epochs.
 
-        So the source that runs out first, given the weights, ends the data; with one source they are all its epochs.
+        With several sources, the data end when the first source is used up. A single source is read in all epochs.
         """
         limits = [self.start_of(epochs)] if self.grown else [size * epochs for size in self.sizes]
         whole, beyond = 0, 1
@@ -93,7 +92,7 @@ class SampleOrder:
     def _dealt(
         self, sources: NDArray[np.int64], ordinals: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the epoch and the place in it, both int64, of samples given by source and ordinal."""
+        """Return the epoch and the position in it, both int64, of samples given by source and ordinal."""
         if not self.grown:
             return np.divmod(ordinals, np.array(self.sizes)[sources])
         begins = np.array([0, *(past.until for past in self.grown)])
@@ -115,7 +114,7 @@ class SampleOrder:
 class RankShard:
     """The samples that one of ``ranks`` equal ranks takes of each batch of ``batch`` samples.
 
-    Raises ``ConfigurationError`` where the batch cannot be divided evenly.
+    Raises ``ConfigurationError`` if ``batch`` is not divisible by ``ranks``.
     """
 
     batch: int
@@ -128,7 +127,7 @@ class RankShard:
             raise ConfigurationError(msg + f"choose a multiple of {self.ranks}")
 
     def of(self, start: int) -> range:
-        """Return the rank's samples of the batch that begins at the sample ``start``: one run, in the ranks' order."""
+        """Return the rank's samples of the batch that begins at sample ``start``: a contiguous range, in rank order."""
         size = self.batch // self.ranks
         return range(start + self.rank * size, start + (self.rank + 1) * size)
 
@@ -136,8 +135,8 @@ class RankShard:
 def choose_lanes(num_units: int) -> int:
     """Return the number of lanes in which to stream ``num_units`` units.
 
-    Each lane has at least four units to shuffle. More than eight lanes cost memory and time, so they are for data large
-    enough that each has sixteen, which many ranks may want to share.
+    Each lane has at least four units to shuffle. More than eight lanes cost memory and time; they are used only if each
+    lane then has at least sixteen units, because many ranks may share such data.
     """
     return next((lanes for lanes in _LANES if lanes * (4 if lanes <= _FEW_LANES else 16) <= num_units), 1)
 

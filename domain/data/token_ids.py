@@ -14,7 +14,7 @@ class TokenIds(Protocol):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Return the type of the ids."""
+        """Return the dtype of the ids: uint16 or uint32."""
         ...
 
     def __len__(self) -> int: ...

@@ -73,7 +73,7 @@ class Goodput:
 
 
 @final
-class Ledger:
+class TimeAccount:
     """Adds up marks, in the order in which they were made.
 
     The time between two starts is ``RESTART``, unless the first ended as planned. Where the step decreases, by a new

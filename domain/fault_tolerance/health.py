@@ -30,7 +30,7 @@ class Health:
     returns: tuple[int, ...] = ()
 
     def after(self, loss: float | None) -> Health:
-        """Return the health after a step of this mean ``loss``, None if its update was dropped."""
+        """Return the health after a step with the mean ``loss``, None if its update was dropped."""
         kept = loss if loss is not None and math.isfinite(loss) else None
         losses = (*self.losses[1 - REMEMBERED :], kept)
         return replace(self, losses=losses, dropped=self.dropped + (loss is None))
@@ -56,15 +56,15 @@ class Health:
     def before_good(self, good: int, every: int) -> int | None:
         """Return an older step to roll back to instead of ``good``, None while ``good`` may still be right.
 
-        If the loss diverges after repeated roll-backs to ``good``, whichever batches follow, that checkpoint itself is
-        suspect.
+        If the loss diverges again after several roll-backs to ``good``, whichever batches follow, the checkpoint itself
+        may be the cause.
         """
         in_vain = takewhile(lambda step: step == good, reversed(self.returns))
         older = (good - 1) // every * every if every else good - 1
         return older if older > 0 and sum(1 for _ in in_vain) >= IN_VAIN else None
 
     def batches_to_skip(self, step: int, consumed: int) -> int:
-        """Return how many batches to skip in addition to the ``consumed`` ones; doubled by each roll-back to ``step``.
+        """Return the number of batches to skip after the ``consumed`` ones; each roll-back to ``step`` doubles it.
 
         Roll-backs to later steps count too if they led back here.
         """

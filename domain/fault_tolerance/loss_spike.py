@@ -29,7 +29,7 @@ class SpikePolicy:
     num_losses: int = 3
 
     def begins(self, losses: Sequence[float | None]) -> int:
-        """Return the length of the spike that the last of ``losses`` completes, 0 if it completes none."""
+        """Return the length of the spike that the last of ``losses`` completes; 0 if there is no spike."""
         known = [loss for loss in losses[: -self.num_losses][-self.window :] if loss is not None]
         if 2 * len(known) < self.window:
             return 0
@@ -42,7 +42,7 @@ class SpikePolicy:
         return len(late) >= self.num_losses and any(loss is not None for loss in late)
 
     def limit(self, known: Sequence[float]) -> float:
-        """Return the threshold above which a loss stands out from the ``known`` ones."""
+        """Return the threshold above which a loss stands out from the ``known`` losses."""
         middle = median(known)
         spread = _DEVIATIONS * median(abs(loss - middle) for loss in known)
         return middle + max(self.zscore * spread, self.min_rise * abs(middle))

@@ -1,4 +1,4 @@
-"""Advice on what to try after a failure."""
+"""Advice on remedies after a failure."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ _UNEXPECTED = (
 
 
 def remedies_for(error: BaseException) -> Sequence[str]:
-    """Return advice on what to try after ``error``, the likeliest remedy first."""
+    """Return advice on remedies after ``error``, the likeliest remedy first."""
     assert not isinstance(error, LeaveAtOnce), "LeaveAtOnce is not a failure"
     return next((words for kind, words in _ADVICE if isinstance(error, kind)), _UNEXPECTED)

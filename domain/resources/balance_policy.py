@@ -47,7 +47,7 @@ class Balance:
     memory: Hysteresis = Hysteresis()  # noqa: RUF009  frozen
 
     def after_steps(self, state: BalanceState, reading: ResourceReading) -> tuple[BalanceState, KnobChange | None]:
-        """Return the next state, and the change that is due, if one is."""
+        """Return the next state, and the change to make now, or None."""
         state = self._seen(state, reading)
         if state.rest:
             return replace(state, rest=state.rest - 1), None
@@ -121,7 +121,7 @@ class Balance:
 
 
 def _is_in_vain(state: BalanceState, trial: KnobTrial) -> bool:
-    """Return whether a change had no effect, or made training wait for data."""
+    """Return whether a change had no effect or made training wait for data."""
     change, now = trial.change, state.readings[-1]
     if change.knob is Knob.MICRO_BATCH:
         return now.memory > trial.memory - _ROOM

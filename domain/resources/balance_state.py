@@ -66,7 +66,7 @@ class SaveTiming:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTrend:
-    """Whether memory is short, for how many readings it has not been, and how many undo a reduction."""
+    """Whether memory is short, the readings since it was short, and the readings before a reduction is undone."""
 
     is_short: bool = False
     calm: int = 0
@@ -101,7 +101,7 @@ class BalanceState:
 
     @property
     def pace(self) -> float:
-        """Return the seconds a step takes, waiting included."""
+        """Return the seconds per step, including waiting."""
         return self._seconds / max(1, sum(each.steps for each in self.readings))
 
     @property
@@ -118,7 +118,7 @@ class BalancePolicy(Protocol):
     """Decides which knob to turn; its methods are pure functions."""
 
     def after_steps(self, state: BalanceState, reading: ResourceReading) -> tuple[BalanceState, KnobChange | None]:
-        """Return the next state, and the change that is due, if one is."""
+        """Return the next state, and the change to make now, or None."""
         ...
 
     def after_save(self, state: BalanceState, saved: SaveTiming) -> tuple[BalanceState, KnobChange | None]:

@@ -35,7 +35,7 @@ class Spinning:
         self._needed = _LEAST_CALM
 
     def is_brief(self, now: ThreadTimes) -> bool:
-        """Return whether spins are to be brief until the next check; ``now`` are totals, as of this check."""
+        """Return whether spins are brief until the next check; ``now`` are the totals at this check."""
         ran, waited = now.ran - self._last.ran, now.waited - self._last.waited
         self._last = now
         share = waited / ran if ran > 0.0 else 0.0

@@ -12,5 +12,5 @@ class Cadence:
     steps: int
 
     def is_due(self, step: int) -> bool:
-        """Return whether it happens after ``step`` complete steps."""
+        """Return whether it is due after ``step`` complete steps."""
         return self.steps > 0 and step > 0 and step % self.steps == 0

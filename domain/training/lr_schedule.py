@@ -20,7 +20,7 @@ WSD_DECAY = 0.1
 class Schedule(Protocol):
     """A learning rate for each moment of a run: a pure function of progress.
 
-    It has no state to save, and a resumed run cannot leave the curve.
+    It has no state to save, so a resumed run follows the same curve.
     """
 
     def at(self, progress: Progress) -> float:
@@ -30,17 +30,17 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of training, counted in optimizer steps or in tokens."""
+    """A part of training, measured in optimizer steps or in tokens."""
 
     length: int
     unit: Literal["steps", "tokens"] = "steps"
 
     def position_of(self, progress: Progress) -> int:
-        """Return how far the run has come, in this unit."""
+        """Return the progress of the run in this unit."""
         return progress.step if self.unit == "steps" else progress.tokens
 
     def limit_of(self, budget: Budget) -> int | None:
-        """Return where the run ends, in this unit; None if ``budget`` sets no such limit."""
+        """Return the end of the run in this unit; None if ``budget`` sets no limit in it."""
         return budget.steps if self.unit == "steps" else budget.tokens
 
 
@@ -61,7 +61,7 @@ def one_minus_sqrt(decayed: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Linear warm-up to ``peak``, which stays."""
+    """Linear warm-up to ``peak``, then a constant rate."""
 
     peak: float
     warmup: Span
@@ -73,10 +73,10 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class WarmupDecay:
-    """Linear warm-up to ``peak``, then at once a decay to ``floor`` of the form ``shape``.
+    """Linear warm-up to ``peak``, followed immediately by a decay to ``floor`` of the form ``shape``.
 
-    The decay lasts until the end of a budget, or for a span after which the rate stays at ``floor``. A decay
-    in another unit than the warm-up assumes that the warm-up's steps are as long as all steps.
+    The decay lasts until the end of a budget, or for a span after which the rate stays at ``floor``. If the decay and
+    the warm-up have different units, steps of the warm-up are assumed to have as many tokens as later steps.
     """
 
     peak: float
@@ -103,10 +103,11 @@ class WarmupDecay:
 
 @dataclass(frozen=True, slots=True)
 class WarmupStableDecay:
-    """Linear warm-up to ``peak``, which stays until the run's last stretch: there it decays to ``floor`` (WSD).
+    """Linear warm-up to ``peak``, a constant rate, and a decay to ``floor`` in the last part of the run (WSD).
 
-    ``decay`` is that stretch, counted back from the end of ``budget``, which must have one limit and that in the same
-    unit (``ValueError``); None means the last ``WSD_DECAY`` of the budget. Source: MiniCPM, arXiv 2404.06395.
+    ``decay`` is the length of the last part, up to the end of ``budget``; None means the fraction ``WSD_DECAY`` of the
+    budget. Raises ``ValueError`` if ``decay`` is given and ``budget`` has another unit or two limits. Source:
+    MiniCPM, arXiv 2404.06395.
     """
 
     peak: float
@@ -130,7 +131,7 @@ class WarmupStableDecay:
         return min(rate, self.peak * _warmed_up(self.warmup, progress))
 
     def is_decaying_at(self, progress: Progress) -> bool:
-        """Return whether the step that led to ``progress`` was one of the last stretch."""
+        """Return whether the step before ``progress`` belongs to the decay."""
         return self._remaining(progress) < 1.0
 
     def _remaining(self, progress: Progress) -> float:

@@ -1,4 +1,4 @@
-"""An estimate of the memory that training takes, from shapes alone; docs/memory.md derives it."""
+"""An estimate of the memory for training, from shapes alone; docs/memory.md derives it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class ModelShape:
 
     @property
     def head_parameters(self) -> int:
-        """Return the size of the matrix that predicts."""
+        """Return the number of parameters of the output matrix."""
         return self.vocabulary_size * self.layer.hidden
 
     @property
     def layer_parameters(self) -> int:
-        """Return the number of parameters of one layer, the mean of all."""
+        """Return the mean number of parameters of a layer."""
         outside = self.head_parameters * (1 if self.is_tied else 2)
         return (self.num_parameters - outside) // self.num_layers
 
@@ -86,12 +86,12 @@ class Training:
 
     @property
     def num_tokens(self) -> int:
-        """Return the tokens that go through the model at once."""
+        """Return the number of tokens of one forward pass."""
         return self.rows * self.length
 
     @property
     def is_mixed(self) -> bool:
-        """Return whether fp32 weights are computed with in bf16."""
+        """Return whether weights are fp32 and computations bf16."""
         return self.precision == "bf16" and self.engine.kind != "zero"
 
     @property

@@ -27,7 +27,8 @@ class MicroBatchPolicy:
 
     Sizes divide ``batch_rows``, so that all micro-batches have one shape. A larger size is tried after ``grow_after``
     quiet steps (0 means never), doubled each time that it did not fit; a size that did not fit ``max_shortages`` times
-    is not tried again, nor is a larger one. So the out-of-memory errors of a run end, whatever memory does.
+    is not tried again, nor is a larger one. The number of
+    out-of-memory errors of a run is therefore limited.
     """
 
     max_rows: int
@@ -37,7 +38,7 @@ class MicroBatchPolicy:
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Return the possible sizes in rows, rising."""
+        """Return the possible sizes in rows, in increasing order."""
         dividing = {rows for rows in range(1, self.max_rows + 1) if self.batch_rows % rows == 0}
         return sorted({*dividing, self.max_rows})
 
@@ -61,7 +62,7 @@ class MicroBatchPolicy:
 
 
 def max_micro_batch(batch_size: int, fixed: int | None, ranks: int) -> int:
-    """Return the largest micro-batch of each of ``ranks``: ``fixed``, or the rank's whole share of the batch."""
+    """Return the largest micro-batch of a rank: ``fixed``, or the rank's whole share of the batch."""
     whole = max(1, batch_size // ranks)
     return min(fixed or whole, whole)
 

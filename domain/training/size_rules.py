@@ -1,4 +1,4 @@
-"""Rules for the length of a row and the size of a step where the settings give none; they depend on the run alone."""
+"""Rules for the row length and the step size if the settings do not set them; they depend on the run alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHARE = 0.9
 
 
 def choose_rows(budget: Budget, length: int, ranks: int) -> tuple[int, str]:
-    """Return the rows of an optimizer step over all ``ranks``, and why: a power of two that the ranks can share."""
+    """Return the rows of a step over all ``ranks``, a power of two that the ranks can share, and the reason."""
     by_limit = [
         *([] if budget.tokens is None else [_FACTOR * budget.tokens**_POWER]),
         *([] if budget.steps is None else [(_FACTOR * budget.steps**_POWER) ** (1 / (1 - _POWER))]),  # of D = steps x B
@@ -36,7 +36,8 @@ def choose_rows(budget: Budget, length: int, ranks: int) -> tuple[int, str]:
 def choose_length(documents: Sequence[int], positions: int | None) -> tuple[int, str]:
     """Return the tokens of a row, and why: nine in ten of the ``documents`` (sizes in bytes) fit, the model permitting.
 
-    ``positions`` is how many the model has, None if it has no limit; without documents a row is as long as may be.
+    ``positions`` is the maximum length of the model, None if it has no limit; without documents a row is as long as
+    allowed.
     """
     most = min(_LONGEST, positions or _LONGEST)
     limit = (

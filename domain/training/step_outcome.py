@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, SupportsFloat
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +43,36 @@ class StepOutcome:
 
     @property
     def loss(self) -> float:
-        """Return the mean loss in nats a target token."""
+        """Return the mean loss in nats per target token."""
         return math.fsum(float(loss) for loss in self.losses) / self.num_targets
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The loss on the held-out documents: ``nats`` over ``num_targets`` tokens of ``num_bytes`` bytes of text."""
+    """The loss on the held-out documents: ``nats`` over ``num_targets`` tokens of ``num_bytes`` bytes of text.
+
+    ``parts`` are the figures of each source of a mixture and of each named set, by name.
+    """
 
     nats: float
     num_targets: int
     num_bytes: int
+    parts: Mapping[str, Evaluation] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:
-        """Return the mean loss in nats a target token."""
+        """Return the mean loss in nats per target token."""
         return self.nats / self.num_targets
 
     @property
     def bits_per_byte(self) -> float:
-        """Return bits a byte of UTF-8 text: comparable between tokenizers, unlike ``loss``."""
+        """Return bits per byte of UTF-8 text: comparable between tokenizers, unlike ``loss``."""
         return self.nats / math.log(2) / self.num_bytes
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """Return the figures under the names of their metrics, those of parts as ``eval_loss/NAME``."""
+        found = {"eval_loss": self.loss, "eval_bits_per_byte": self.bits_per_byte}
+        for part, figures in self.parts.items():
+            found |= {f"{name}/{part}": value for name, value in figures.metrics.items()}
+        return found

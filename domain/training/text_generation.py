@@ -1,4 +1,4 @@
-"""Options of text generation."""
+"""Options and results of text generation."""
 
 from __future__ import annotations
 
@@ -14,3 +14,12 @@ class Sampling:
     top_k: int = 50
     top_p: float = 1.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedText:
+    """The continuation ``text`` of ``prompt``, which is not part of it, by a sampling with ``seed``."""
+
+    prompt: str
+    text: str
+    seed: int

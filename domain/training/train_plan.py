@@ -1,4 +1,4 @@
-"""The plan of a run: budget, schedule and grace period."""
+"""The plan of a run: budget, schedule, grace period and early stopping."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 
 if TYPE_CHECKING:
     from holdfast.domain.training.budget import Budget
+    from holdfast.domain.training.early_stopping import EarlyStopping
     from holdfast.domain.training.lr_schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)
 class TrainPlan:
-    """The budget, the learning-rate schedule, and the grace period between a signal and the end."""
+    """The budget, the learning-rate schedule, the grace period between a signal and the end, and early stopping."""
 
     budget: Budget
     schedule: Schedule
     grace: GracePeriod = field(default_factory=GracePeriod)
+    early_stopping: EarlyStopping | None = None

@@ -1,1 +1,1 @@
-"""Bases for wrappers: each forwards every method of its port to ``inner``, and a wrapper overrides some of them."""
+"""Base classes for wrappers: each forwards all methods of its port to ``inner``; a wrapper overrides some of them."""

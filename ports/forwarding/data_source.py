@@ -1,4 +1,4 @@
-"""Forwards to a data source."""
+"""A base class that forwards to a data source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ForwardingDataSource(DataSource):
-    """Serves the documents of ``inner``; what ``only`` returns is not wrapped."""
+    """Serves the documents of ``inner``; the result of ``only`` is not wrapped."""
 
     def __init__(self, inner: DataSource) -> None:
         self.inner = inner

@@ -1,4 +1,4 @@
-"""Forwards to a trainable and its updates."""
+"""Base classes that forward to a trainable and to its updates."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.training.text_generation import Sampling
@@ -87,6 +90,10 @@ class ForwardingTrainable(Trainable):
     @override
     def evaluate(self, batch: Batch) -> SupportsFloat:
         return self.inner.evaluate(batch)
+
+    @override
+    def evaluate_pieces(self, batch: Batch) -> tuple[SupportsFloat, NDArray[np.float64]]:
+        return self.inner.evaluate_pieces(batch)
 
     @override
     def sum_over_ranks(self, losses: Sequence[SupportsFloat]) -> Sequence[SupportsFloat]:

@@ -1,4 +1,4 @@
-"""Forwards to a process group."""
+"""A base class that forwards to a process group."""
 
 from __future__ import annotations
 

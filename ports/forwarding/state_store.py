@@ -1,4 +1,4 @@
-"""Forwards to a state store."""
+"""A base class that forwards to a state store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forwards to a token cache."""
+"""A base class that forwards to a token cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forwards to a tokenizer."""
+"""A base class that forwards to a tokenizer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Contract suites: one class of tests for each port, one test for each promise; also for adapters of other packages."""
+"""Contract suites: a class of tests for each port, a test for each promise; adapters of other packages use them too."""

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class DataSourceContract:
     """The contract of every ``DataSource``; derive and override the fixtures.
 
-    ``source`` has two units or more, and one of them three documents or more. ``tells_bytes`` is True where it can
-    tell how many bytes it has read.
+    ``source`` has at least two units, and one of them has at least three documents. ``tells_bytes`` is True if the
+    source counts the bytes that it has read.
     """
 
     tells_bytes: ClassVar[bool] = False
@@ -44,7 +44,7 @@ class DataSourceContract:
 
     @pytest.fixture
     def damaged(self) -> tuple[DataSource, int]:
-        """Return a source of one unit of three records, of which the second is bad, and where that starts."""
+        """Return a source of one unit of three records, the second of them bad, and the start of the bad record."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -65,13 +65,13 @@ class DataSourceContract:
         assert names == sorted(set(names))
 
     def test_units_are_the_same_each_time(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
-        """Asking twice, or another process asking, gives the same units in the same order."""
+        """A second call, or a call in another process, returns the same units in the same order."""
         units = list(source.units())
         assert list(source.units()) == units
         assert list(reopen().units()) == units
 
     def test_no_unit_is_an_error_that_says_what_was_looked_for(self, empty: DataSource) -> None:
-        """A source that finds nothing raises ``DataError`` with a sentence."""
+        """A source that finds no data raises ``DataError``, and its message is a sentence."""
         with pytest.raises(DataError, match=r"\w+ \w+"):
             empty.units()
 
@@ -84,12 +84,12 @@ class DataSourceContract:
             assert list(again.read(unit)) == documents
 
     def test_the_start_of_a_unit_is_where_it_is_read_from(self, source: DataSource) -> None:
-        """Reading from a unit's own start is reading all of it."""
+        """Reading a unit from its own start gives all of its documents."""
         for unit in source.units():
             assert list(source.read(unit, unit.start)) == list(source.read(unit))
 
     def test_positions_grow(self, source: DataSource) -> None:
-        """Each document starts at or after the end of the one before, and ends after its start."""
+        """Each document starts at or after the end of the previous document, and ends after its own start."""
         for unit in source.units():
             end = unit.start
             for document in source.read(unit):
@@ -98,14 +98,14 @@ class DataSourceContract:
                 end = document.end
 
     def test_documents_begin_in_their_unit(self, source: DataSource) -> None:
-        """A document belongs to the unit between whose start and stop it begins."""
+        """Each document begins between the start and the stop of its unit."""
         for unit in source.units():
             for document in source.read(unit):
                 assert unit.start <= document.start
                 assert unit.stop is None or document.start < unit.stop
 
     def test_resumes_behind_every_document(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
-        """Reading from where any document ended gives exactly the rest: nothing is lost, nothing comes twice."""
+        """Reading from the end of any document gives exactly the later documents: none is lost, none comes twice."""
         again = reopen()
         for unit in source.units():
             documents = list(source.read(unit))
@@ -113,7 +113,7 @@ class DataSourceContract:
                 assert list(again.read(unit, document.end)) == documents[index + 1 :]
 
     def test_resumes_at_every_document(self, source: DataSource, reopen: Callable[[], DataSource]) -> None:
-        """Reading from where a document starts gives it and the rest, so that a part of it can be read again."""
+        """Reading from the start of a document gives this document and the later ones, so that it can be read again."""
         again = reopen()
         for unit in source.units():
             documents = list(source.read(unit))
@@ -121,7 +121,7 @@ class DataSourceContract:
                 assert list(again.read(unit, document.start)) == documents[index:]
 
     def test_a_cut_behind_a_cut_resumes_too(self, source: DataSource) -> None:
-        """Positions seen while resumed are as good as those of the first reading."""
+        """Positions from a resumed reading can be resumed from like positions from the first reading."""
         unit = self.long_unit(source)
         documents = list(source.read(unit))
         resumed = list(source.read(unit, documents[0].end))
@@ -138,7 +138,7 @@ class DataSourceContract:
                 assert list(source.read(unit, documents[-1].end)) == []
 
     def test_a_bad_record_is_rejected_where_it_lies(self, damaged: tuple[DataSource, int]) -> None:
-        """An unusable record is yielded as ``Rejected`` in its place, followed by the other documents."""
+        """An unusable record is yielded as ``Rejected`` at its place, followed by the other documents."""
         source, position = damaged
         (unit,) = source.units()
         first, bad, last = source.read(unit)
@@ -152,7 +152,7 @@ class DataSourceContract:
         assert "\n" not in bad.reason
 
     def test_resumes_around_a_bad_record(self, damaged: tuple[DataSource, int]) -> None:
-        """Reading from the start or the end of a bad record yields exactly the documents that followed it before."""
+        """Reading from the start or the end of a bad record yields exactly the documents that follow it."""
         source, _ = damaged
         (unit,) = source.units()
         items = list(source.read(unit))
@@ -162,7 +162,7 @@ class DataSourceContract:
                 assert list(source.read(unit, item.end)) == items[index + 1 :]
 
     def test_a_reading_that_ends_early_says_so_last(self, damaged: tuple[DataSource, int]) -> None:
-        """Nothing follows a rejection without an end."""
+        """A ``Rejected`` without ``end`` is the last item."""
         source, _ = damaged
         (unit,) = source.units()
         assert all(item.end is not None for item in list(source.read(unit))[:-1])
@@ -181,7 +181,7 @@ class DataSourceContract:
     def test_the_fingerprint_changes_with_the_bytes(
         self, source: DataSource, reopen: Callable[[], DataSource], change: Callable[[], None]
     ) -> None:
-        """Other bytes in one unit give another fingerprint, and another etag to one unit."""
+        """If the bytes of one unit change, the fingerprint and the etag of one unit change."""
         before, etags = source.fingerprint(), {unit.etag for unit in source.units()}
         change()
         after = reopen()
@@ -189,7 +189,7 @@ class DataSourceContract:
         assert {unit.etag for unit in after.units()} != etags
 
     def test_several_threads_read_at_once(self, source: DataSource) -> None:
-        """Readings of the same and of other units in several threads do not disturb each other."""
+        """Several threads can read the same unit, or different units, at the same time."""
         units = list(source.units())
 
         def read_all(turn: int) -> dict[str, Sequence[Document | Rejected]]:
@@ -201,7 +201,7 @@ class DataSourceContract:
             assert all(found == expected for found in pool.map(read_all, range(32)))
 
     def test_what_was_read_is_counted(self, source: DataSource) -> None:
-        """Each reading adds to the bytes that were read, or they stay 0 because the source cannot tell."""
+        """``bytes_read`` increases with each reading, or stays 0 if the source does not count bytes."""
         told = []
         for _ in range(3):
             told.append(source.bytes_read)
@@ -212,7 +212,7 @@ class DataSourceContract:
         assert self.tells_bytes or told == [0, 0, 0]
 
     def test_what_was_read_never_falls(self, source: DataSource) -> None:
-        """While several threads read, another one may ask for the counts at any time, and they never decrease."""
+        """The counts can be read while several other threads read units, and they never decrease."""
         units = list(source.units())
         told = [(source.bytes_read, source.read_retries)]
         with ThreadPoolExecutor(4) as pool:
@@ -225,7 +225,7 @@ class DataSourceContract:
             assert list(numbers) == sorted(numbers)
 
     def test_two_readings_of_a_unit_are_independent(self, source: DataSource) -> None:
-        """Two readings of one unit, taken in turn, each give all of it."""
+        """Two iterators over one unit, advanced in turn, each give all of its documents."""
         unit = self.long_unit(source)
         first, second = source.read(unit), source.read(unit)
         pairs = list(zip(first, second, strict=True))

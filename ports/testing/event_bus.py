@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Happened(Event):
-    """An event of this suite."""
+    """An event class of this suite."""
 
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HappenedAgain(Happened):
-    """A more special event."""
+    """A subclass of ``Happened``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unrelated(Event):
-    """Another event."""
+    """An event class that is not related to ``Happened``."""
 
 
 class Listener:
-    """Remembers the events that it received, in a list that outlives it."""
+    """Stores the events that it receives in a list that stays alive after the listener is deleted."""
 
     def __init__(self, heard: list[Event]) -> None:
         self._heard = heard
 
     def hear(self, event: Event) -> None:
-        """Remember ``event``."""
+        """Append ``event`` to the list."""
         self._heard.append(event)
 
 
@@ -52,11 +52,11 @@ class Failing:
         self._error = error
 
     def __call__(self, _event: Event) -> None:
-        """Raise."""
+        """Raise an error."""
         raise self._error
 
     def fail(self, _event: Event) -> None:
-        """Raise, too."""
+        """Raise the error; tests subscribe this bound method as a handler."""
         raise self._error
 
 
@@ -65,7 +65,7 @@ def _note(order: list[int], number: int, _event: Event) -> None:
 
 
 class EventBusContract(ABC):
-    """Subclass it for an adapter, named ``Test...``."""
+    """The contract of every ``EventBus``; derive a class named ``Test...`` for an adapter."""
 
     @abstractmethod
     def make_bus(self) -> EventBus:
@@ -82,7 +82,7 @@ class EventBusContract(ABC):
         return []
 
     def test_a_handler_receives_its_events(self, bus: EventBus, heard: list[Event]) -> None:
-        """A handler gets the events of its class, as they are, and no others."""
+        """A handler receives the events of its class, unchanged, and no other events."""
         bus.subscribe(Happened, heard.append)
         event = Happened(1)
         bus.publish(event)
@@ -114,7 +114,7 @@ class EventBusContract(ABC):
         assert order == [*range(20), *range(20)]
 
     def test_order_across_classes(self, bus: EventBus) -> None:
-        """Subscribers of a class and of its base run in one order, that of their subscription."""
+        """Handlers of a class and handlers of its base class run in the order of their subscription."""
         order: list[int] = []
         for number, kind in enumerate([Event, HappenedAgain, Happened, HappenedAgain, Event, Happened]):
             bus.subscribe(kind, partial(_note, order, number))
@@ -122,7 +122,7 @@ class EventBusContract(ABC):
         assert order == [0, 1, 2, 3, 4, 5]
 
     def test_order_after_an_unsubscription(self, bus: EventBus) -> None:
-        """Who leaves and comes back runs last; the others keep their places."""
+        """A handler that unsubscribes and subscribes again runs last; the order of the others does not change."""
         order: list[str] = []
         leave = bus.subscribe(Happened, lambda _: order.append("first"))
         bus.subscribe(Happened, lambda _: order.append("second"))
@@ -132,7 +132,7 @@ class EventBusContract(ABC):
         assert order == ["second", "first again"]
 
     def test_subclasses_reach_subscribers_of_the_base(self, bus: EventBus, heard: list[Event]) -> None:
-        """A handler of a class receives its subclasses, and one of a subclass does not receive the base."""
+        """A handler of a class receives events of its subclasses; a handler of a subclass receives no base events."""
         special: list[Event] = []
         bus.subscribe(Happened, heard.append)
         bus.subscribe(HappenedAgain, special.append)
@@ -158,7 +158,7 @@ class EventBusContract(ABC):
         assert failures == [HandlerFailed("Happened", "Failing", error)]
 
     def test_a_method_is_named_with_its_class(self, bus: EventBus) -> None:
-        """The name in ``HandlerFailed`` leads a person to the code."""
+        """The name of a method in ``HandlerFailed`` includes its class, so that a user finds the code."""
         failures: list[HandlerFailed] = []
         bus.subscribe(HandlerFailed, failures.append)
         bus.subscribe(Happened, Failing(ValueError("broken")).fail)
@@ -166,7 +166,7 @@ class EventBusContract(ABC):
         assert [failure.handler for failure in failures] == ["Failing.fail"]
 
     def test_a_failing_handler_of_failures_is_dropped(self, bus: EventBus, heard: list[Event]) -> None:
-        """A handler of ``HandlerFailed`` that fails is not told about itself, and the next still runs."""
+        """A failing handler of ``HandlerFailed`` does not receive its own failure, and the next handler still runs."""
         bus.subscribe(HandlerFailed, Failing(RuntimeError("the reporter is broken too")))
         bus.subscribe(HandlerFailed, heard.append)
         error = ValueError("broken")
@@ -175,7 +175,7 @@ class EventBusContract(ABC):
         assert heard == [HandlerFailed("Happened", "Failing", error)]
 
     def test_a_failing_handler_of_everything_ends_somewhere(self, bus: EventBus, heard: list[Event]) -> None:
-        """A handler of all events that always fails is reported once an event."""
+        """If a handler of all events always fails, one failure is reported for each event."""
         bus.subscribe(Event, Failing(ValueError("broken")))
         bus.subscribe(HandlerFailed, heard.append)
         bus.publish(Happened())
@@ -193,7 +193,7 @@ class EventBusContract(ABC):
         assert [type(event) for event in heard] == [Happened, Happened, HandlerFailed]
 
     def test_two_buses_are_strangers(self, bus: EventBus, heard: list[Event]) -> None:
-        """Events of one bus are not delivered on another."""
+        """Events that are published on one bus are not delivered to handlers of another bus."""
         other = self.make_bus()
         bus.subscribe(Happened, heard.append)
         other.publish(Happened(1))
@@ -201,7 +201,7 @@ class EventBusContract(ABC):
         assert heard == [Happened(2)]
 
     def test_a_subscription_ends(self, bus: EventBus, heard: list[Event]) -> None:
-        """The returned function ends that subscription only, and calling it twice is harmless."""
+        """The function that ``subscribe`` returned ends only its own subscription, and calling it twice is harmless."""
         end = bus.subscribe(Happened, heard.append)
         bus.subscribe(Happened, heard.append)
         end()
@@ -210,7 +210,7 @@ class EventBusContract(ABC):
         assert heard == [Happened(1)]
 
     def test_a_subscription_that_ends_while_delivering(self, bus: EventBus, heard: list[Event]) -> None:
-        """A handler that is unsubscribed by an earlier one is not called any more, and the others still are."""
+        """A handler that an earlier handler unsubscribes is not called any more; the other handlers still are."""
         bus.subscribe(Happened, lambda _: end())
         end = bus.subscribe(Happened, lambda _: heard.append(Unrelated()))
         bus.subscribe(Happened, heard.append)
@@ -218,7 +218,7 @@ class EventBusContract(ABC):
         assert heard == [Happened(1)]
 
     def test_a_subscription_that_starts_while_delivering(self, bus: EventBus, heard: list[Event]) -> None:
-        """A handler that is subscribed by another receives the next event, not the one in delivery."""
+        """A handler that another handler subscribes receives the next event, but not the event in delivery."""
         starts = [lambda: bus.subscribe(Happened, heard.append)]
         bus.subscribe(Happened, lambda _: starts.pop()() if starts else None)
         bus.publish(Happened(1))
@@ -236,7 +236,7 @@ class EventBusContract(ABC):
     def test_interruptions_pass_through(
         self, bus: EventBus, heard: list[Event], interruption: type[BaseException]
     ) -> None:
-        """Only ``Exception`` is isolated: an interruption reaches the publisher and is no ``HandlerFailed``."""
+        """An interruption is no failure: it reaches the publisher, and no ``HandlerFailed`` is published."""
         bus.subscribe(HandlerFailed, heard.append)
         bus.subscribe(Happened, Failing(interruption()))
         with pytest.raises(interruption):

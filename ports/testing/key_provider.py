@@ -29,7 +29,7 @@ class KeyProviderContract:
 
     @pytest.fixture
     def new(self) -> Callable[..., KeyProvider]:
-        """Return a function of the number of the key to write with, and of those to read with besides.
+        """Return a function that opens a provider, given the number of its current key and those of its earlier keys.
 
         A number stands for the same key in each call.
         """
@@ -43,22 +43,22 @@ class KeyProviderContract:
     @_across_examples
     @given(data_key=st.binary(max_size=100), context=st.binary(max_size=100))
     def test_what_was_wrapped_comes_back(self, provider: KeyProvider, data_key: bytes, context: bytes) -> None:
-        """Any bytes come back under their context."""
+        """``unwrap`` returns any wrapped bytes, given the same context."""
         assert provider.unwrap(provider.wrap(data_key, context), context) == data_key
 
     def test_another_provider_of_the_same_key_unwraps(self, new: Callable[..., KeyProvider]) -> None:
-        """A key that one process wrapped can be unwrapped by a later one."""
+        """Another provider with the same key can unwrap a data key."""
         assert new(0).unwrap(new(0).wrap(_DATA_KEY, b"run"), b"run") == _DATA_KEY
 
     @pytest.mark.parametrize(("context", "other"), [(b"run 1", b"run 2"), (b"", b"0"), (b"a", b"")])
     def test_another_context_is_refused(self, provider: KeyProvider, context: bytes, other: bytes) -> None:
-        """A data key that was put where it does not belong cannot be used."""
+        """A data key cannot be unwrapped with a different context."""
         wrapped = provider.wrap(_DATA_KEY, context)
         with pytest.raises(StateError):
             provider.unwrap(wrapped, other)
 
     def test_every_changed_byte_is_refused(self, provider: KeyProvider) -> None:
-        """No byte of a wrapped key can be changed, cut off or added."""
+        """A wrapped key with a byte changed, removed or added is rejected."""
         wrapped = provider.wrap(_DATA_KEY, b"run")
         flipped = [
             wrapped.data[:place] + bytes([wrapped.data[place] ^ 1]) + wrapped.data[place + 1 :]
@@ -76,27 +76,27 @@ class KeyProviderContract:
         assert first.key_id == second.key_id != ""
 
     def test_a_key_that_is_not_at_hand_is_named(self, new: Callable[..., KeyProvider]) -> None:
-        """A data key of another key is refused with that key's id, so that a person can find it."""
+        """If the key of a wrapped key is unknown, the error names that key's id."""
         wrapped = new(1).wrap(_DATA_KEY, b"run")
         assert wrapped.key_id != new(0).wrap(_DATA_KEY, b"run").key_id
         with pytest.raises(StateError, match=wrapped.key_id):
             new(0).unwrap(wrapped, b"run")
 
     def test_the_id_of_another_key_is_refused(self, new: Callable[..., KeyProvider]) -> None:
-        """A wrapped key says truly by which key it was wrapped."""
+        """A wrapped key whose key id was changed is rejected."""
         both = new(0, 1)
         wrapped = both.wrap(_DATA_KEY, b"run")
         with pytest.raises(StateError):
             both.unwrap(WrappedKey(new(1).wrap(_DATA_KEY, b"run").key_id, wrapped.data), b"run")
 
     def test_a_rotated_key_still_reads(self, new: Callable[..., KeyProvider]) -> None:
-        """After a change of keys old data keys are read, and new ones are wrapped by the new key."""
+        """After a change of the key, old data keys can be unwrapped, and new data keys are wrapped by the new key."""
         old, rotated = new(0).wrap(_DATA_KEY, b"run"), new(1, 0)
         assert rotated.unwrap(old, b"run") == _DATA_KEY
         assert new(1).unwrap(rotated.wrap(_DATA_KEY, b"run"), b"run") == _DATA_KEY
 
     def test_no_key_is_shown(self, new: Callable[..., KeyProvider]) -> None:
-        """Neither a provider, a wrapped key nor an error shows bytes of a data key."""
+        """The texts of a provider, of a wrapped key and of an error contain no bytes of a data key."""
         provider = new(0)
         wrapped = provider.wrap(_DATA_KEY, b"run")
         with pytest.raises(StateError) as refused:
@@ -105,7 +105,7 @@ class KeyProviderContract:
         assert [form for form in (repr(_DATA_KEY)[2:-1], _DATA_KEY.hex()) if form in said] == []
 
     def test_several_threads_at_once(self, provider: KeyProvider) -> None:
-        """Threads that wrap and unwrap together get their own keys back."""
+        """Threads that wrap and unwrap at the same time each get their own keys back."""
         keys = [bytes([number]) * 32 for number in range(200)]
         with ThreadPoolExecutor(8) as pool:
             back = pool.map(lambda key: provider.unwrap(provider.wrap(key, key), key), keys)

@@ -33,10 +33,10 @@ print(contract.digest(seed=int(sys.argv[3])))
 
 
 class ModelFactoryContract(ABC):
-    """The promise of ``holdfast.ports.model_factory``, a test a sentence.
+    """The contract of every ``ModelFactory``: one test for each promise.
 
-    A subclass stands at the top level of an importable module and needs no argument: another process makes it again.
-    ``dtype`` is that of the weights.
+    Define the subclass at the top level of an importable module, and let it need no argument: another process creates
+    it again. ``dtype`` is the dtype of the weights.
     """
 
     dtype: ClassVar[DTypeLike] = np.float32
@@ -47,7 +47,7 @@ class ModelFactoryContract(ABC):
 
     @abstractmethod
     def weights(self, model: Any) -> Mapping[str, NDArray[Any]]:
-        """Return the model's weights by name, failing if they are not in host memory."""
+        """Return the model's weights by name, each in its own shape and dtype; fail if they are not in host memory."""
 
     @abstractmethod
     def is_training(self, model: Any) -> bool:
@@ -55,10 +55,10 @@ class ModelFactoryContract(ABC):
 
     @abstractmethod
     def make_factory_without(self, vocabulary_size: int) -> ModelFactory[Any] | None:
-        """Return a factory whose model cannot embed that many ids, or None if its models always can."""
+        """Return a factory whose model cannot embed ``vocabulary_size`` ids, or None if its models always can."""
 
     def random_states(self) -> Mapping[str, object]:
-        """Return the states of the process's random generators, comparable with ``==``."""
+        """Return the states of the process's random generators; the values can be compared with ``==``."""
         legacy = np.random.get_state(legacy=False)  # noqa: NPY002  the process's own generator is what is watched
         return {"random": random.getstate(), "numpy": repr(legacy)}
 
@@ -79,7 +79,7 @@ class ModelFactoryContract(ABC):
         assert self.digest(seed=1) == self.digest(seed=1)
 
     def test_one_factory_builds_equal_models_again(self) -> None:
-        """A factory that built a model builds the same one again: it draws from the seed alone."""
+        """A factory that has built a model builds an equal model again: the weights depend on the seed alone."""
         factory = self.make_factory()
         first, second = (
             self.weights(factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=1))
@@ -89,7 +89,7 @@ class ModelFactoryContract(ABC):
         assert all(np.array_equal(first[name], second[name]) for name in first)
 
     def test_models_share_no_memory(self) -> None:
-        """A model that is trained does not change the next one of the same factory."""
+        """Changing a model's weights does not change the next model of the same factory."""
         factory = self.make_factory()
         first, second = (
             self.weights(factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=1))
@@ -98,7 +98,7 @@ class ModelFactoryContract(ABC):
         assert not any(np.shares_memory(first[name], second[name]) for name in first)
 
     def test_another_seed_builds_another_model(self) -> None:
-        """Weights that are drawn depend on the seed."""
+        """Another seed gives other weights, if weights are drawn."""
         assert self.digest(seed=1) != self.digest(seed=2)
 
     def test_another_process_builds_the_same_model(self) -> None:
@@ -115,21 +115,21 @@ class ModelFactoryContract(ABC):
         assert elsewhere.stdout.split()[-1] == self.digest(seed=1)
 
     def test_weights_have_full_precision_in_host_memory(self) -> None:
-        """The model knows nothing of devices and precision."""
+        """Weights have full precision and lie in host memory."""
         weights = self.weights(self.build(seed=1))
         assert weights
         assert {array.dtype for array in weights.values()} == {np.dtype(self.dtype)}
 
     def test_the_model_is_in_training_mode(self) -> None:
-        """A model comes ready to be trained."""
+        """A new model is in training mode."""
         assert self.is_training(self.build(seed=1))
 
     def test_weights_are_finite(self) -> None:
-        """A fresh model holds numbers."""
+        """The weights of a new model are finite."""
         assert all(np.isfinite(array).all() for array in self.weights(self.build(seed=1)).values())
 
     def test_a_vocabulary_that_does_not_fit_is_refused(self) -> None:
-        """A model that cannot embed the tokenizer's ids raises ``ConfigurationError``, and no index error later."""
+        """A vocabulary that the model cannot embed raises ``ConfigurationError``, not an index error later."""
         factory = self.make_factory_without(VOCABULARY_SIZE)
         if factory is None:
             pytest.skip("this factory makes each model as large as the vocabulary")
@@ -142,14 +142,14 @@ class ModelFactoryContract(ABC):
         assert longest is None or longest >= 1
 
     def test_what_can_be_built_passes_the_check(self) -> None:
-        """``check`` raises nothing for what ``build`` accepts, with and without a vocabulary, and draws nothing."""
+        """If ``build`` succeeds, ``check`` raises nothing, with or without a vocabulary, and draws no random number."""
         before = self.random_states()
         self.make_factory().check()
         self.make_factory().check(vocabulary_size=VOCABULARY_SIZE)
         assert self.random_states() == before
 
     def test_building_leaves_the_random_state_of_the_process(self) -> None:
-        """Building draws from generators of its own."""
+        """``build`` does not change the states of the process's random generators."""
         self.build(seed=2)  # or an earlier build with the same seed may have left the very state that this one would
         before = self.random_states()
         self.build(seed=1)

@@ -22,7 +22,7 @@ class OptimizerContract(UpdateContract):
     """The contract of every ``Optimizer``; derive and implement the hooks of ``OptimizerCases``."""
 
     def test_what_is_captured_without_a_copy_is_what_a_copy_holds(self) -> None:
-        """Until the next step ``capture`` gives the same files either way, as often as it is asked."""
+        """Until the next step, repeated calls of ``capture`` with and without ``copy`` return the same files."""
         trainable = self.trained(2)
         found = [files_of(trainable.capture(copy=copy)) for copy in (False, True, False)]
         assert found[0] == found[1] == found[2]
@@ -39,7 +39,7 @@ class OptimizerContract(UpdateContract):
 
     @pytest.mark.parametrize("steps", [0, 3])
     def test_restore_continues_bit_for_bit(self, steps: int, tmp_path: Path) -> None:
-        """A fresh trainable that is restored takes the very steps that the captured one takes."""
+        """A new trainable, once restored, takes the same steps, bit for bit, as the captured trainable."""
         original, restored = self.trained(steps), self.trained(1)
         restored.restore(write(original.capture(), tmp_path / "state"))
         assert files_of(restored.capture()) == files_of(original.capture())
@@ -63,7 +63,7 @@ class OptimizerContract(UpdateContract):
         assert files_of(restored.capture()) == files_of(original.capture())
 
     def test_weights_only_restores_the_model_alone(self, tmp_path: Path) -> None:
-        """With ``weights_only`` the model is that of the folder and the optimizer stays as it was."""
+        """With ``weights_only`` the model is read from the folder, and the optimizer does not change."""
         original, begun = self.trained(3), self.prepare()
         folder = write(original.capture(), tmp_path / "state")
         begun.restore(folder, weights_only=True)
@@ -86,7 +86,7 @@ class OptimizerContract(UpdateContract):
 
     @pytest.mark.parametrize("size", [None, 0, 100])
     def test_a_damaged_folder_is_refused(self, size: int | None, tmp_path: Path) -> None:
-        """A folder whose files are missing or cut short raises ``StateError``, never the library's own error."""
+        """A folder with missing or truncated files raises ``StateError``, never the library's own error."""
         folder = write(self.trained(1).capture(), tmp_path / "state")
         for path in [path for path in folder.rglob("*") if path.is_file()]:
             if size is None:
@@ -97,7 +97,7 @@ class OptimizerContract(UpdateContract):
             self.prepare().restore(folder)
 
     def test_evaluate_leaves_no_trace(self) -> None:
-        """Evaluations between steps and within one change no later state, and repeat their figure."""
+        """Evaluations between steps and during a step do not change later states, and return the same loss again."""
         trainable = self.trained(1)
         batch = packed_batch(seed=7)
         losses = [float(trainable.evaluate(batch)) for _ in range(2)]
@@ -110,7 +110,7 @@ class OptimizerContract(UpdateContract):
         assert files_of(trainable.capture()) == files_of(self.trained(3).capture())
 
     def test_evaluate_agrees_with_training(self) -> None:
-        """Both sum the same targets' losses, in one piece or row by row."""
+        """Evaluation and training return the same summed loss, for the whole batch or row by row."""
         batch = packed_batch()
         trainable = self.trained(1)
         in_rows = math.fsum(float(trainable.evaluate(row)) for row in batch.split(1))
@@ -119,8 +119,19 @@ class OptimizerContract(UpdateContract):
             trained = float(update.accumulate(batch, weight=1.0, last=True))
         assert [in_rows, trained] == pytest.approx([whole, whole], rel=self.tolerance)
 
+    def test_the_losses_of_pieces_make_up_the_whole(self) -> None:
+        """Each piece has the loss that it has in a batch of its own, and the total is exactly that of ``evaluate``."""
+        batch = packed_batch()
+        trainable = self.trained(1)
+        total, pieces = trainable.evaluate_pieces(batch)
+        alone = [float(trainable.evaluate(piece)) for piece in batch.pieces() if piece.num_targets]
+        assert float(total) == float(trainable.evaluate(batch))
+        assert pieces.shape == batch.starts.shape
+        assert pieces[pieces != 0.0] == pytest.approx(alone, rel=max(self.tolerance, 1e-9))
+        assert math.fsum(pieces) == pytest.approx(float(total), rel=max(self.tolerance, 1e-9))
+
     def losses_with_dropout(self, *, seed: int, steps: Sequence[int]) -> list[float]:
-        """Return the losses of one batch in updates of these step numbers, none applied."""
+        """Return the loss of the same batch in an update of each of ``steps``; no update is applied."""
         model = self.make_model_with_dropout()
         if model is None:
             pytest.skip("this optimizer's models draw nothing while they train")
@@ -133,14 +144,14 @@ class OptimizerContract(UpdateContract):
         return losses
 
     def test_a_step_s_randomness_follows_from_seed_and_step(self) -> None:
-        """A step that is repeated, in this trainable or another, draws the same; other steps and seeds draw anew."""
+        """A repeated step has the same dropout, in any trainable; other steps and seeds have other dropout."""
         first, second, again = self.losses_with_dropout(seed=1, steps=(5, 6, 5))
         assert first == again != second
         assert self.losses_with_dropout(seed=1, steps=(6,)) == [second]
         assert self.losses_with_dropout(seed=2, steps=(5,)) != [first]
 
     def test_the_parts_of_a_step_draw_differently(self) -> None:
-        """Dropout is not the same mask for each part of a step."""
+        """The parts of a step have different dropout masks."""
         model = self.make_model_with_dropout()
         if model is None:
             pytest.skip("this optimizer's models draw nothing while they train")
@@ -149,7 +160,7 @@ class OptimizerContract(UpdateContract):
         assert losses[0] != losses[1]
 
     def test_evaluate_does_not_drop_out(self) -> None:
-        """An evaluation repeats its figure even of a model that drops out, and training drops out after it."""
+        """Evaluations use no dropout and give the same loss again; training after them uses dropout."""
         model = self.make_model_with_dropout()
         if model is None:
             pytest.skip("this optimizer's models draw nothing while they train")
@@ -164,7 +175,7 @@ class OptimizerContract(UpdateContract):
         assert losses[0] != losses[1]
 
     def test_generate_ends_after_so_many_tokens(self) -> None:
-        """Without end-of-text exactly ``max_new_tokens`` ids come, all of the vocabulary."""
+        """Without end-of-text, ``generate`` returns exactly ``max_new_tokens`` ids, all in the vocabulary."""
         sampling = Sampling(max_new_tokens=20, temperature=1.0, top_k=0)
         ids = self.prepare().generate([1], sampling, end_of_text=-1)
         assert len(ids) == 20
@@ -179,7 +190,7 @@ class OptimizerContract(UpdateContract):
             assert list(trainable.generate([1, 2, 3], sampling, end_of_text=last)) == ids[: ids.index(last)]
 
     def test_generate_follows_from_its_seed(self) -> None:
-        """One seed gives one text, another seed another."""
+        """Equal seeds give equal texts, and other seeds give other texts."""
         trainable = self.prepare()
         texts = [
             list(trainable.generate([1], Sampling(max_new_tokens=16, seed=seed), end_of_text=END_OF_TEXT))
@@ -198,7 +209,7 @@ class OptimizerContract(UpdateContract):
 
     @pytest.mark.parametrize(("top_k", "top_p"), [(1, 1.0), (0, 1e-6)])
     def test_a_single_candidate_is_the_likeliest(self, top_k: int, top_p: float) -> None:
-        """Keeping one token to choose from, by number or by share, equals temperature 0."""
+        """Sampling from a single candidate, chosen by top-k or top-p, equals temperature 0."""
         trainable = self.trained(1)
         greedy = Sampling(max_new_tokens=8, temperature=0.0)
         single = Sampling(max_new_tokens=8, temperature=2.0, top_k=top_k, top_p=top_p, seed=4)
@@ -206,14 +217,37 @@ class OptimizerContract(UpdateContract):
         assert texts[0] == texts[1]
 
     def test_generate_leaves_training_untouched(self) -> None:
-        """Training continues after generating text as if no text had been generated."""
+        """Training after ``generate`` continues as if no text had been generated."""
         trainable = self.trained(1)
         trainable.generate([1], Sampling(max_new_tokens=8), end_of_text=END_OF_TEXT)
         self.train(trainable, (2, 3))
         assert files_of(trainable.capture()) == files_of(self.trained(3).capture())
 
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_a_stream_is_what_generate_returns(self, temperature: float) -> None:
+        """``stream`` passes on the ids of ``generate``, one by one and in order."""
+        trainable, told = self.trained(1), list[int]()
+        sampling = Sampling(max_new_tokens=12, temperature=temperature, seed=2)
+        trainable.stream([1, 2], sampling, end_of_text=END_OF_TEXT, tell=told.append)
+        assert told == list(trainable.generate([1, 2], sampling, end_of_text=END_OF_TEXT))
+
+    def test_a_stream_can_be_ended_early(self) -> None:
+        """An error of ``tell`` ends ``stream`` at that id, and training continues as if nothing was generated."""
+        trainable, told = self.trained(1), list[int]()
+
+        def tell(token: int) -> None:
+            told.append(token)
+            if len(told) == 3:
+                raise KeyError(token)
+
+        with pytest.raises(KeyError):
+            trainable.stream([1], Sampling(max_new_tokens=8), end_of_text=-1, tell=tell)
+        assert told == list(trainable.generate([1], Sampling(max_new_tokens=3), end_of_text=-1))
+        self.train(trainable, (2, 3))
+        assert files_of(trainable.capture()) == files_of(self.trained(3).capture())
+
     def test_the_hardware_has_positive_figures(self) -> None:
-        """The hardware figures for MFU and for people are present and positive."""
+        """The values of ``Hardware`` are present and positive."""
         trainable = self.prepare()
         hardware = trainable.hardware
         assert hardware.device

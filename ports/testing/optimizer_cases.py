@@ -41,7 +41,7 @@ def write(parts: Iterable[StatePart | JoinedPart], folder: Path) -> Path:
 
 
 def files_of(parts: Iterable[StatePart | JoinedPart]) -> dict[str, bytes]:
-    """Return the bytes of the files that ``parts`` of all ranks make up, for comparing two states."""
+    """Return the bytes of the files made of the ``parts`` of all ranks, to compare two states."""
     parts = list(parts)
     joined = [part for part in parts if isinstance(part, JoinedPart)]
     files = {part.name: b"".join(part.chunks()) for part in parts if isinstance(part, StatePart)}
@@ -55,14 +55,14 @@ def files_of(parts: Iterable[StatePart | JoinedPart]) -> dict[str, bytes]:
 
 
 def packed_batch(*, seed: int = 0) -> Batch:
-    """Return 6 rows of 16 tokens, in documents that cross rows, the last row padded."""
+    """Return a batch of 6 rows of 16 tokens with documents that cross rows; the last row is padded."""
     generator = np.random.default_rng(seed)
     documents = [np.append(generator.integers(0, END_OF_TEXT, length - 1), END_OF_TEXT) for length in _LENGTHS]
     return read_rows(place_rows(documents, ConcatPacking(16)), 16)
 
 
 def without_targets(batch: Batch) -> Batch:
-    """Return the tokens of ``batch`` as documents of one token each: none has a target."""
+    """Return ``batch`` with every token as a document of its own, so that no token is a target."""
     return replace(batch, starts=np.flatnonzero(batch.document_ids >= 0))
 
 
@@ -80,8 +80,8 @@ def take_step(
 class OptimizerCases(ABC):
     """Hooks that an optimizer's contract test must implement, and helpers for its tests.
 
-    ``tolerance`` is the rounding that sums in another order may cost, relative for losses and norms, absolute for
-    weights; ``rate`` a learning rate that trains the model.
+    ``tolerance`` is the maximum rounding error of sums in another order, relative for losses and norms, absolute for
+    weights. ``rate`` is a learning rate that trains the model.
     """
 
     tolerance: ClassVar[float]
@@ -97,44 +97,44 @@ class OptimizerCases(ABC):
 
     @abstractmethod
     def make_other_model(self) -> Any:
-        """Return a model of other shapes."""
+        """Return a model with other weight shapes."""
 
     @abstractmethod
     def make_model_with_dropout(self) -> Any | None:
-        """Return a model that drops out, or None if there is none."""
+        """Return a model with dropout, or None if there is none."""
 
     @abstractmethod
     def prepare_short_of_memory(self) -> tuple[Trainable, Sequence[ReferenceType[Any]]]:
-        """Return a trainable with memory for one row at a time, and weak references to what more rows allocated.
+        """Return a trainable with memory for one row at a time, and weak references to the memory of larger parts.
 
-        The references come while parts are tried; there are none if nothing is allocated before the shortage shows.
+        The references are added while parts are tried; there are none if nothing is allocated before the error.
         """
 
     @abstractmethod
     def read_weights(self, folder: Path) -> Mapping[str, NDArray[Any]]:
-        """Return the model's weights among the files that ``capture`` wrote."""
+        """Return the model's weights by name, each in its own shape and dtype, from the files of ``capture``."""
 
     def prepare(self, *, seed: int = 0) -> Trainable:
-        """Return a fresh trainable, equal to all others of this seed."""
+        """Return a new trainable; all trainables of the same seed are equal."""
         return self.make_optimizer(seed=seed).prepare(self.make_model())
 
     def need_retries(self, trainable: Trainable) -> None:
-        """Skip a test for a trainable that says that an update which was begun must be finished."""
+        """Skip the test if ``trainable`` cannot repeat an update (``is_retry_safe`` is False)."""
         if not trainable.is_retry_safe:
             pytest.skip("this optimizer says that an update which was begun must be finished")
 
     def trained(self, steps: int) -> Trainable:
-        """Return a trainable after ``steps`` steps."""
+        """Return a new trainable after ``steps`` steps."""
         trainable = self.prepare()
         self.train(trainable, range(1, steps + 1))
         return trainable
 
     def train(self, trainable: Trainable, steps: Iterable[int]) -> None:
-        """Take the steps of these numbers, each on its own batch."""
+        """Take the steps numbered ``steps``, each on its own batch."""
         for step in steps:
             take_step(trainable, packed_batch(seed=step), step=step, rate=self.rate)
 
     def weights_of(self, trainable: Trainable, tmp_path: Path) -> Mapping[str, NDArray[Any]]:
-        """Return the weights of ``trainable``, by way of ``capture``."""
+        """Return the weights of ``trainable`` by name, each in its own shape and dtype, from its ``capture``."""
         with TemporaryDirectory(dir=tmp_path) as scratch:
             return self.read_weights(write(trainable.capture(), Path(scratch) / "state"))

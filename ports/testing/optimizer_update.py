@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class UpdateContract(OptimizerCases):
-    """The promise of ``Update``, a test a sentence."""
+    """The contract of every ``Update``: one test for each promise."""
 
     @pytest.mark.parametrize("rows", [1, 2, 4, 5])
     def test_parts_give_the_gradient_of_the_whole(self, rows: int, tmp_path: Path) -> None:
-        """Parts, each weighted by one over the batch's targets, equal the whole batch within rounding."""
+        """Parts, each with the weight 1 / (number of targets), equal the whole batch within rounding."""
         batch = packed_batch()
         whole, parts = self.prepare(), self.prepare()
         expected = take_step(whole, batch, step=1, rate=self.rate)
@@ -42,7 +42,7 @@ class UpdateContract(OptimizerCases):
             np.testing.assert_allclose(array, weights[name], rtol=0, atol=self.tolerance, err_msg=name)
 
     def test_a_step_lowers_the_loss_of_its_batch(self) -> None:
-        """``apply`` takes a step down the gradient, at the learning rate given; at rate 0 none."""
+        """``apply`` lowers the loss at the given learning rate, and changes nothing at rate 0."""
         batch = packed_batch()
         still, moved = self.prepare(), self.prepare()
         before = float(still.evaluate(batch))
@@ -53,7 +53,7 @@ class UpdateContract(OptimizerCases):
         assert float(moved.evaluate(batch)) < before
 
     def test_a_part_s_loss_is_summed_and_unweighted(self) -> None:
-        """``accumulate`` returns the summed loss in nats, whatever the part weighs."""
+        """``accumulate`` returns the summed loss in nats, independent of ``weight``."""
         batch = packed_batch()
         with self.prepare().update(step=1, learning_rate=self.rate) as update:
             losses = [float(update.accumulate(batch, weight=weight, last=False)) for weight in (1.0, 0.01)]
@@ -61,11 +61,11 @@ class UpdateContract(OptimizerCases):
         assert losses[0] / batch.num_targets == pytest.approx(math.log(VOCABULARY_SIZE), rel=0.2)
 
     def test_padding_and_first_tokens_are_no_targets(self) -> None:
-        """Only tokens marked by the loss mask are targets: a batch without targets has no loss."""
+        """Only tokens marked by the loss mask are targets: a batch without targets has the loss 0."""
         assert float(self.prepare().evaluate(without_targets(packed_batch()))) == 0.0
 
     def test_nothing_changes_before_apply(self) -> None:
-        """Gradients alone change nothing that is captured."""
+        """Gradients do not change the captured state before ``apply``."""
         trainable = self.trained(2)
         self.need_retries(trainable)
         before = files_of(trainable.capture())
@@ -89,7 +89,7 @@ class UpdateContract(OptimizerCases):
             raise InterruptedError
 
     def test_an_update_that_an_error_ends_leaves_no_trace(self) -> None:
-        """An error in mid-step reaches the caller and the step can be taken again."""
+        """An error during a step reaches the caller, and the step can be repeated."""
         trainable = self.trained(1)
         self.need_retries(trainable)
         with pytest.raises(InterruptedError):
@@ -100,7 +100,7 @@ class UpdateContract(OptimizerCases):
     @pytest.mark.parametrize("weight", [math.inf, math.nan])
     @pytest.mark.parametrize("steps", [0, 1])
     def test_non_finite_gradients_change_nothing(self, weight: float, steps: int) -> None:
-        """Non-finite gradients raise ``NonFiniteGradients``, and training continues as if it had never begun."""
+        """Non-finite gradients raise ``NonFiniteGradients``; training continues as if the update had never begun."""
         trainable = self.trained(steps)
         with trainable.update(step=steps + 1, learning_rate=self.rate) as update:
             update.accumulate(packed_batch(), weight=weight, last=True)
@@ -111,7 +111,7 @@ class UpdateContract(OptimizerCases):
         assert files_of(trainable.capture()) == files_of(self.trained(steps + 1).capture())
 
     def test_a_shortage_of_memory_changes_nothing(self) -> None:
-        """A part that does not fit raises ``OutOfMemory``; in smaller parts the step is taken as if never tried."""
+        """A part that does not fit raises ``OutOfMemory``; a retry in smaller parts is not affected by the failure."""
         batch = packed_batch()
         short, ample = self.prepare_short_of_memory()[0], self.prepare()
         self.need_retries(ample)
@@ -123,7 +123,7 @@ class UpdateContract(OptimizerCases):
         assert files_of(short.capture()) == files_of(ample.capture())
 
     def test_a_shortage_in_an_evaluation_changes_nothing(self) -> None:
-        """``evaluate`` raises ``OutOfMemory`` as training does."""
+        """``evaluate`` raises ``OutOfMemory`` and changes nothing."""
         batch = packed_batch()
         short, _ = self.prepare_short_of_memory()
         self.need_retries(short)
@@ -134,7 +134,7 @@ class UpdateContract(OptimizerCases):
         ]
 
     def test_a_shortage_holds_nothing_alive(self) -> None:
-        """``OutOfMemory``, held with its traceback, does not keep memory alive that must be freed for a retry."""
+        """A reference to ``OutOfMemory`` and its traceback does not keep memory alive that a retry needs."""
         trainable, allocated = self.prepare_short_of_memory()
         self.need_retries(trainable)
         batch = packed_batch()

@@ -21,39 +21,39 @@ _SOON = 30.0  # seconds, for a time-out of two on a busy machine; who heeds none
 
 
 class ProcessGroupContract(ABC):
-    """Subclass it for an adapter, named ``Test...``."""
+    """The contract of every ``ProcessGroup``; derive a class named ``Test...`` for an adapter."""
 
     @abstractmethod
     def on_each_rank(self, task: Callable[[ProcessGroup], Any], *, timeout_seconds: float) -> Sequence[Any]:
-        """Make a group with that time-out, run ``task`` on all its ranks at the same time, return the results by rank.
+        """Create a group, run ``task`` on all its ranks at the same time, and return the results by rank.
 
-        ``task`` is a function at the top of a module and returns JSON, so its name and its result can be sent to other
-        processes. Closing the groups is up to this method.
+        ``task`` is a function at the top level of a module and returns JSON, so that its name and its result can be
+        sent to other processes. This method closes the groups.
         """
 
     def test_every_rank_has_its_own_number(self) -> None:
-        """``rank`` lies in ``[0, size)``, differs on each rank, and all know the same size."""
+        """``rank`` lies in ``[0, size)`` and is different on each rank; ``size`` is the same on all ranks."""
         places = self.on_each_rank(place, timeout_seconds=30)
         assert list(places) == [[rank, len(places)] for rank in range(len(places))]
 
     def test_all_ranks_agree(self) -> None:
-        """Every rank gets all commands of all ranks, by rank, in the order in which a rank gave them, each once."""
+        """Every rank gets the commands of all ranks, by rank, in the order of each rank, without duplicates."""
         results = self.on_each_rank(agree_on_every_kind, timeout_seconds=30)
         expected = [to_json(command) for rank in range(len(results)) for command in every_kind(rank)]
         assert list(results) == [expected] * len(results)
 
     def test_ranks_agree_while_some_have_nothing(self) -> None:
-        """A command that only the last rank gives reaches all."""
+        """A command that only the last rank passes reaches all ranks."""
         results = self.on_each_rank(agree_on_what_the_last_rank_wants, timeout_seconds=30)
         assert list(results) == [[to_json(Evaluate())]] * len(results)
 
     def test_nothing_is_agreed_on_nothing(self) -> None:
-        """Where no rank has a command, none is returned."""
+        """If no rank passes a command, ``agree`` returns none."""
         results = self.on_each_rank(agree_on_nothing, timeout_seconds=30)
         assert list(results) == [[]] * len(results)
 
     def test_many_rounds(self) -> None:
-        """Over many rounds of random length no command is lost, doubled or moved, on any rank."""
+        """In many rounds of random length, no rank loses, duplicates or reorders a command."""
         results = self.on_each_rank(agree_in_many_rounds, timeout_seconds=30)
         expected = [
             to_json(command)
@@ -64,44 +64,44 @@ class ProcessGroupContract(ABC):
         assert list(results) == [expected] * len(results)
 
     def test_one_rank_is_the_identity(self) -> None:
-        """A group of one returns its argument immediately."""
+        """A group of one rank returns the argument of ``agree`` immediately."""
         results = self.on_each_rank(agree_once, timeout_seconds=30)
         assert len(results) > 1 or results[0] == [to_json(command) for command in every_kind(0)]
 
     def test_every_text_is_gathered(self) -> None:
-        """Each rank gets all texts by rank, of any lengths, none at all among them."""
+        """Each rank gets the texts of all ranks, ordered by rank, of any length and also empty."""
         results = self.on_each_rank(gather_texts, timeout_seconds=30)
         everyones = [[text_of(rank, number) for rank in range(len(results))] for number in range(3)]
         assert list(results) == [everyones] * len(results)
 
     def test_numbers_are_summed(self) -> None:
-        """Each rank gets the same sums, of whole numbers without rounding."""
+        """Each rank gets the same sums; sums of integers are exact."""
         results = self.on_each_rank(sum_numbers, timeout_seconds=30)
         size = len(results)
         assert list(results) == [[2.0**50 * size + sum(range(size)), 0.5 * size, 0.0]] * size
 
     def test_a_barrier_waits_for_every_rank(self) -> None:
-        """No rank leaves the barrier before the last one, which comes late, has come."""
+        """No rank leaves the barrier before the last rank, which is late, has reached it."""
         times = self.on_each_rank(pass_a_barrier, timeout_seconds=30)
         assert min(left for _, left in times) >= max(came for came, _ in times)
 
     def test_a_silent_rank_does_not_hang_an_agreement(self) -> None:
-        """Where one rank does not call ``agree``, the others' raises ``TrainingError`` within the time-out."""
+        """If one rank does not call ``agree``, it raises ``TrainingError`` on the others within the timeout."""
         *others, _ = self.on_each_rank(agree_while_the_last_rank_is_silent, timeout_seconds=2)
         assert all(error == "TrainingError" and waited < _SOON for error, waited in others), others
 
     def test_a_gone_rank_does_not_hang_a_barrier(self) -> None:
-        """Where one rank has left, the others' ``barrier`` raises ``TrainingError`` within the time-out."""
+        """If one rank has left, ``barrier`` raises ``TrainingError`` on the others within the timeout."""
         *others, _ = self.on_each_rank(wait_while_the_last_rank_is_gone, timeout_seconds=2)
         assert all(error == "TrainingError" and waited < _SOON for error, waited in others), others
 
     def test_close_needs_nobody_and_may_come_twice(self) -> None:
-        """One rank closes, twice, while the others do not."""
+        """One rank can call ``close`` twice while the other ranks do not call it."""
         results = self.on_each_rank(close_on_the_first_rank, timeout_seconds=30)
         assert list(results) == ["closed", *["open"] * (len(results) - 1)]
 
     def test_a_quick_rank_does_not_break_the_last_round(self) -> None:
-        """A rank that closes as soon as it is through does not make the others fail in the same round."""
+        """A rank that closes right after a round does not make the other ranks fail in that round."""
         for _ in range(3):
             results = self.on_each_rank(close_right_after_the_last_round, timeout_seconds=30)
             assert list(results) == [len(results)] * len(results)
@@ -126,37 +126,37 @@ def some_commands(rank: int, number: int) -> list[Command]:
 
 
 def place(group: ProcessGroup) -> list[int]:
-    """Return where this rank stands."""
+    """Return the rank and the size of ``group``."""
     return [group.rank, group.size]
 
 
 def agree_once(group: ProcessGroup) -> list[Any]:
-    """Return the commands that one call returned."""
+    """Return the commands that one call of ``agree`` returned."""
     return [to_json(command) for command in group.agree(every_kind(group.rank))]
 
 
 def agree_on_every_kind(group: ProcessGroup) -> list[Any]:
-    """Return the commands after each rank passed one command of each kind."""
+    """Return the agreed commands if each rank passes one command of each kind."""
     return _agreed(group, [every_kind(group.rank)])
 
 
 def agree_on_what_the_last_rank_wants(group: ProcessGroup) -> list[Any]:
-    """Return the commands after only the last rank passed one."""
+    """Return the agreed commands if only the last rank passes a command."""
     return _agreed(group, [[Evaluate()] if group.rank == group.size - 1 else []])
 
 
 def agree_on_nothing(group: ProcessGroup) -> list[Any]:
-    """Return the commands after no rank passed any."""
+    """Return the agreed commands if no rank passes a command."""
     return _agreed(group, [[], [], []])
 
 
 def agree_in_many_rounds(group: ProcessGroup) -> list[Any]:
-    """Return the commands of many rounds."""
+    """Return the agreed commands of many rounds."""
     return _agreed(group, [some_commands(group.rank, number) for number in range(_NUM_ROUNDS)])
 
 
 def text_of(rank: int, number: int) -> str:
-    """Return the commands that a rank passes in a round: none in the first, more on later ranks."""
+    """Return the text that a rank passes in a round: empty in the first, longer on later ranks."""
     return ("\N{SNOWMAN} " + "x" * rank * 99) * number
 
 
@@ -166,12 +166,12 @@ def gather_texts(group: ProcessGroup) -> list[list[str]]:
 
 
 def sum_numbers(group: ProcessGroup) -> list[float]:
-    """Return the sums of a large whole number, of a fraction and of nothing."""
+    """Return the sums of a large integer, of a fraction and of an empty sequence."""
     return list(group.sum((2**50 + group.rank, 0.5, 0.0)))
 
 
 def pass_a_barrier(group: ProcessGroup) -> list[float]:
-    """Return when this rank came and when it left, by the clock of the machine."""
+    """Return the times at which this rank reached and left a barrier, by the clock of the machine."""
     time.sleep(0.1 * group.rank)
     came = time.time()
     group.barrier()
@@ -179,7 +179,7 @@ def pass_a_barrier(group: ProcessGroup) -> list[float]:
 
 
 def agree_while_the_last_rank_is_silent(group: ProcessGroup) -> list[Any]:
-    """Return the error of an agreement that the last rank does not come to, and how long it took."""
+    """Return the error of ``agree`` if the last rank does not call it, and the seconds until the error."""
     if group.rank == group.size - 1:
         time.sleep(3 if group.size > 1 else 0)
         return []
@@ -187,7 +187,7 @@ def agree_while_the_last_rank_is_silent(group: ProcessGroup) -> list[Any]:
 
 
 def wait_while_the_last_rank_is_gone(group: ProcessGroup) -> list[Any]:
-    """Return the error of a barrier that the last rank does not come to, and how long it took."""
+    """Return the error of ``barrier`` if the last rank has left, and the seconds until the error."""
     if group.rank == group.size - 1:
         group.close()
         return []
@@ -204,7 +204,7 @@ def close_on_the_first_rank(group: ProcessGroup) -> str:
 
 
 def close_right_after_the_last_round(group: ProcessGroup) -> int:
-    """Return how many commands were agreed on in the round after which every rank closes at once."""
+    """Return the number of agreed commands of a round after which every rank closes immediately."""
     for _ in range(20):
         group.barrier()
     agreed = _agreed(group, [[Evaluate()]])

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class ResourceProbeContract(ABC):
-    """Subclass it for an adapter, named ``Test...``."""
+    """The contract of every ``ResourceProbe``; derive a class named ``Test...`` for an adapter."""
 
     @abstractmethod
     def make_probe(self, folder: Path) -> ResourceProbe:
-        """Return a probe of the machine, or of the one that it stands for, on whose disk ``folder`` is."""
+        """Return a probe of the machine, real or simulated, with ``folder`` on its disk."""
 
     @pytest.fixture
     def probe(self, tmp_path: Path) -> Iterable[ResourceProbe]:
@@ -41,14 +41,14 @@ class ResourceProbeContract(ABC):
             assert None not in (figures["memory"], figures["processors"], figures["disk"])
 
     def test_a_sample_takes_milliseconds(self, probe: ResourceProbe) -> None:
-        """A hundred samples take less than two seconds, on a busy machine too."""
+        """A hundred samples take less than two seconds, also on a busy machine."""
         start = time.perf_counter()
         for _ in range(100):
             probe.sample()
         assert time.perf_counter() - start < 2.0
 
     def test_closing_twice_is_harmless(self, tmp_path: Path) -> None:
-        """The second ``close`` changes nothing, with a sample before it or none."""
+        """The second ``close`` changes nothing, with or without a sample before it."""
         unused, used = self.make_probe(tmp_path), self.make_probe(tmp_path)
         assert used.sample().memory >= 0
         for probe in (unused, used, unused, used):

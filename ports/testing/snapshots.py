@@ -1,4 +1,4 @@
-"""Snapshots to save, made of parts that write, fail or wait."""
+"""Snapshots for tests, with parts that write, fail or wait."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class BytesPart(StatePart):
     data: bytes | bytearray
 
     def chunks(self) -> Iterator[bytes | bytearray]:
-        """Yield all of them."""
+        """Yield the bytes."""
         yield self.data
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class FailingPart(StatePart):
-    """A part that raises ``error`` after half its file."""
+    """A part that raises ``error`` after half of its file."""
 
     error: BaseException
     name: str = "half"
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield half a file and raise."""
+        """Yield half of the file, then raise ``error``."""
         yield b"half of what was to be written"
         raise self.error
 
@@ -44,14 +44,14 @@ class FailingPart(StatePart):
 @final
 @dataclass(frozen=True, slots=True)
 class WaitingPart(StatePart):
-    """A part that says when it is being written and takes until it is allowed to finish."""
+    """A part that signals that it is being written and then waits for permission to finish."""
 
     begun: Event
     may_finish: Event
     name: str = "waited"
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield a file once allowed."""
+        """Yield the file's bytes once this is allowed."""
         self.begun.set()
         assert self.may_finish.wait(timeout=30)
         yield b"done"

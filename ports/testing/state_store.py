@@ -41,12 +41,12 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
 
     @pytest.fixture
     def new_store(self) -> Callable[[], StateStore]:
-        """Return a function that opens an empty store that keeps ``keep`` checkpoints, another one each time."""
+        """Return a function that opens a new, empty store with ``keep`` retained checkpoints at each call."""
         raise NotImplementedError
 
     @pytest.fixture
     def reopen(self) -> Callable[[StateStore], StateStore]:
-        """Return a function that opens the content of a store as another process would."""
+        """Return a function that opens the content of a store again, like another process."""
         return lambda store: store
 
     @pytest.fixture
@@ -55,28 +55,28 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
         return new_store()
 
     def stored_bytes(self, files: Mapping[str, bytes]) -> int:
-        """Return how many bytes ``files`` take where they are stored."""
+        """Return the number of bytes that ``files`` take in the store."""
         return sum(map(len, files.values()))
 
     def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
-        """Return the files of the loaded parts."""
+        """Return the bytes of the loaded parts by file name."""
         assert loaded.folder is not None
         paths = [path for path in loaded.folder.rglob("*") if path.is_file()]
         files = {path.relative_to(loaded.folder).as_posix(): path.read_bytes() for path in paths}
         return {name: files[name] for name in files.keys() - self.own_files}
 
     def state(self, store: StateStore) -> tuple[Sequence[CheckpointInfo], CheckpointInfo | None, Mapping[str, bytes]]:
-        """Return all that the promise lets a caller see of ``store``."""
+        """Return the visible state of ``store``: its list, its newest checkpoint, and that checkpoint's files."""
         loaded = store.load()
         return list(store.list()), loaded.info, {} if loaded.folder is None else self.contents(loaded)
 
     def test_an_empty_store_has_nothing_to_load(self, store: StateStore) -> None:
-        """A store in which nothing was saved loads None and lists nothing."""
+        """An empty store loads None and lists nothing."""
         assert store.load() == Loaded(None, None, ())
         assert list(store.list()) == []
 
     def test_what_was_saved_is_loaded(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """A saved snapshot is there when the store is opened again: its bytes, progress and reason."""
+        """A saved snapshot can be loaded after the store is opened again, with its bytes, progress and reason."""
         files = {"model": b"weights", "rng/rank-00000": bytes(range(256)), "empty": b""}
         saved = store.save(snapshot_of(7, files, reason="final"))
         loaded = reopen(store).load()
@@ -89,7 +89,7 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
     def test_a_later_change_of_the_argument_does_not_leak_in(
         self, store: StateStore, reopen: Callable[[StateStore], StateStore]
     ) -> None:
-        """``load`` returns what was passed to ``save``, whatever happens to the parts and their list afterwards."""
+        """A change of the parts or of their list after ``save`` does not change the result of ``load``."""
         data = bytearray(b"as it was")
         parts = [BytesPart("model", data)]
         store.save(Snapshot(Progress(step=1), "periodic", parts))
@@ -115,7 +115,7 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
     def test_a_medium_that_fails_is_a_state_error(self, store: StateStore, code: int) -> None:
-        """A medium that fails under a part raises ``StateError`` and leaves the store as it was."""
+        """An ``OSError`` while a part is written becomes ``StateError`` and leaves the store unchanged."""
         store.save(snapshot_of(1, {"model": b"one"}))
         before = self.state(store)
         with pytest.raises(StateError):
@@ -135,7 +135,7 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
     def test_load_returns_one_snapshot_exactly(
         self, new_store: Callable[[], StateStore], reopen: Callable[[StateStore], StateStore]
     ) -> None:
-        """After any saves in any order, ``load`` returns the files of the highest step, no more and no less."""
+        """After saves in any order, ``load`` returns exactly the files of the highest step."""
 
         @settings(deadline=None, max_examples=20)
         @given(st.lists(st.tuples(st.integers(0, 10**12), _FILES), max_size=5, unique_by=lambda save: save[0]))
@@ -152,18 +152,18 @@ class StateStoreContract(StateStoreRestoring, StateStoreRetention, StateStoreRet
         check()
 
     def test_loading_again_gives_the_same(self, store: StateStore) -> None:
-        """Repeated calls of ``load`` return the same, and the first result stays readable."""
+        """Repeated calls of ``load`` return equal results, and the first result stays readable."""
         store.save(snapshot_of(1, {"model": b"one", "rng/rank-00000": b"r"}))
         first = store.load()
         assert self.contents(store.load()) == self.contents(first) == {"model": b"one", "rng/rank-00000": b"r"}
 
     def test_list_is_oldest_first(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """``list`` returns what ``save`` returned, in the order of steps, not of names or saves."""
+        """``list`` returns the results of ``save``, ordered by step, not by name or time of saving."""
         saved = [store.save(snapshot_of(step, {"model": b"x" * step})) for step in (9, 100, 20)]
         assert list(reopen(store).list()) == [saved[0], saved[2], saved[1]]
 
     def test_what_was_measured_is_kept(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """``save``, ``list`` and ``load`` return the evaluation loss of a snapshot to the last bit, or None."""
+        """``save``, ``list`` and ``load`` return the exact evaluation loss of a snapshot, or None."""
         for step, loss in ((1, 0.1 + 0.2), (2, None)):
             assert store.save(replace(snapshot_of(step, {}), evaluation_loss=loss)).evaluation_loss == loss
         assert [info.evaluation_loss for info in reopen(store).list()] == [0.1 + 0.2, None][-self.keep :]

@@ -20,14 +20,14 @@ class StateStoreRestoring:
     """The contract of ``StateStore.restore``."""
 
     def state(self, store: StateStore) -> tuple[Sequence[CheckpointInfo], CheckpointInfo | None, Mapping[str, bytes]]:
-        """Return all that the promise lets a caller see of ``store``."""
+        """Return the visible state of ``store``, as ``StateStoreContract.state`` does."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("steps", [[3], [3, 7]], ids=["alone", "beside-an-older-one"])
     def test_restore_hands_over_what_load_returns(
         self, store: StateStore, reopen: Callable[[StateStore], StateStore], steps: list[int]
     ) -> None:
-        """The newest checkpoint's files can be read in any way, and ``restore`` tells which one it was."""
+        """The newest checkpoint's files can be read in any order, and ``restore`` returns that checkpoint."""
         data = bytes(range(256)) * 20_000
         for step in steps:
             saved = store.save(snapshot_of(step, {"model": data[step:], "a/small": b"small"}))
@@ -47,7 +47,7 @@ class StateStoreRestoring:
         assert found == [data[steps[-1] :]]
 
     def test_what_is_changed_while_the_file_is_open_is_no_damage(self, store: StateStore) -> None:
-        """A caller that uses the bytes while they are read may be called again, and the checkpoint stays."""
+        """If ``into`` changes the bytes before it closes the file, it may be called again; the checkpoint stays."""
         data = bytes(range(256)) * 20_000
         for step in (1, 2):
             store.save(snapshot_of(step, {"model": data}))
@@ -69,13 +69,13 @@ class StateStoreRestoring:
         assert self.state(store) == before
 
     def test_an_empty_store_has_nothing_to_restore(self, store: StateStore) -> None:
-        """If nothing was saved, ``restore`` hands nothing over."""
+        """``restore`` of an empty store does not call ``into``."""
         handed: list[object] = []
         assert store.restore(lambda *given: handed.append(given)) == Loaded(None, None, ())
         assert handed == []
 
     def test_what_whoever_takes_over_raises_comes_through(self, store: StateStore) -> None:
-        """A checkpoint that verifies but does not fit the caller's model stays unchanged."""
+        """An exception of ``into`` for a checkpoint that verifies propagates, and the checkpoint stays."""
         for step in (1, 2):
             store.save(snapshot_of(step, {"model": b"one"}))
         before, error = self.state(store), ValueError("it does not fit")
@@ -89,7 +89,7 @@ class StateStoreRestoring:
         assert self.state(store) == before
 
     def test_later_steps_are_not_restored(self, store: StateStore) -> None:
-        """``restore`` up to a step passes over later ones."""
+        """``restore`` with ``at_most`` ignores later steps."""
         saved = [store.save(snapshot_of(step, {"model": b"x"})) for step in (2, 4)]
         assert store.restore(lambda *_: None, at_most=3).info in (saved[0], None)
         assert store.restore(lambda *_: None, at_most=4).info == saved[1]

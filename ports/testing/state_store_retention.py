@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class StateStoreRetention:
-    """The part of a state store's contract that is about older checkpoints; ``keep`` is how many are kept."""
+    """The contract of ``StateStore`` on older checkpoints; ``keep`` is the number of retained checkpoints."""
 
     keep: ClassVar[int] = 3
 
     def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
-        """Return the files of the loaded parts."""
+        """Return the bytes of the loaded parts by file name."""
         raise NotImplementedError
 
     def test_retention_keeps_the_newest(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """The newest ``keep`` checkpoints stay, and no fewer at any time."""
+        """The newest ``keep`` checkpoints are retained at all times."""
         for step in range(1, 2 * self.keep + 2):
             store.save(snapshot_of(step, {"model": b"%d" % step}))
             steps = [info.progress.step for info in reopen(store).list()]
@@ -31,14 +31,14 @@ class StateStoreRetention:
             assert self.contents(store.load()) == {"model": b"%d" % step}
 
     def test_retention_spares_what_was_just_saved(self, store: StateStore) -> None:
-        """A step that is saved late, below those that are stored, is not deleted by its own save."""
+        """If a saved step is lower than the stored steps, its own save does not delete it."""
         for step in range(2, self.keep + 2):
             store.save(snapshot_of(step, {}))
         saved = store.save(snapshot_of(1, {"model": b"late"}))
         assert saved in store.list()
 
     def test_retention_spares_the_way_back(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """Checkpoints that a roll-back may need stay besides the newest ones, until other ones are named."""
+        """Checkpoints that ``spare`` protects are retained besides the newest, until the next call of ``spare``."""
         last = 6 + self.keep
         for step in range(1, last + 1):
             store.spare(RollBackFloor(step=5, every=2))

@@ -17,15 +17,15 @@ class StateStoreReturns:
     keep: ClassVar[int] = 3
 
     def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
-        """Return the files of the loaded parts."""
+        """Return the bytes of the loaded parts by file name."""
         raise NotImplementedError
 
     def state(self, store: StateStore) -> tuple[Sequence[CheckpointInfo], CheckpointInfo | None, Mapping[str, bytes]]:
-        """Return all that the promise lets a caller see of ``store``."""
+        """Return the visible state of ``store``, as ``StateStoreContract.state`` does."""
         raise NotImplementedError
 
     def test_later_steps_are_passed_over(self, store: StateStore, reopen: Callable[[StateStore], StateStore]) -> None:
-        """``load`` up to a step gives the newest of that step or before, None before the first, and moves nothing."""
+        """``load`` with ``at_most`` returns the newest step up to it, or None, and moves no checkpoint."""
         saved = [store.save(snapshot_of(step, {"model": b"%d" % step})) for step in (2, 4, 6)][-self.keep :]
         for at_most in range(1, 8):
             fitting = [info for info in saved if info.progress.step <= at_most]
@@ -38,7 +38,7 @@ class StateStoreReturns:
     def test_what_is_superseded_can_be_saved_again(
         self, store: StateStore, reopen: Callable[[StateStore], StateStore]
     ) -> None:
-        """Later steps are neither loaded nor listed once superseded, and each can be saved anew, again and again."""
+        """Superseded steps are neither loaded nor listed, and can be saved and superseded repeatedly."""
         first = []
         for step in range(1, self.keep + 2):
             first.append(store.save(snapshot_of(step, {"model": b"first"})))
@@ -56,7 +56,7 @@ class StateStoreReturns:
             assert self.contents(current.load()) == {"model": content}
 
     def test_superseding_nothing_changes_nothing(self, store: StateStore) -> None:
-        """An empty store, and one that holds no later step, are as before."""
+        """``supersede`` does not change a store without later steps, or an empty store."""
         store.supersede(3)
         assert store.load() == Loaded(None, None, ())
         store.save(snapshot_of(3, {"model": b"three"}))

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True, slots=True)
 class EndToEnd(JoinedPart):
-    """The files ``consumes``, one after another, read three bytes at a time."""
+    """A joined part: the concatenation of the files ``consumes``, read three bytes at a time."""
 
     name: str
     consumes: Sequence[str]
 
     def chunks(self, read: Callable[[str, int, int], bytes]) -> Iterator[bytes]:
-        """Yield them."""
+        """Yield the bytes of the files."""
         for name in self.consumes:
             offset = 0
             while piece := read(name, offset, 3):
@@ -38,7 +38,7 @@ class EndToEnd(JoinedPart):
 def shares_of(
     step: int, *, save_id: str = "a" * 32, patience: float = 60.0, is_over: Callable[[], bool] = lambda: False
 ) -> list[Snapshot]:
-    """Return the shares of two ranks: of each a file that stays and one that is joined with the other's."""
+    """Return the shares of two ranks: each has a file that stays and a file that is joined with the other rank's."""
     slices = ["slices/0", "slices/1"]
     whole = snapshot_of(step, {})
     found = []
@@ -64,7 +64,7 @@ FILES = {
 class StateStoreShares:
     """The contract of a ``StateStore`` that ``takes_shares``; the tests skip other stores.
 
-    ``open_rank`` opens one and the same store, empty at first, as that of another rank each time.
+    ``open_rank`` opens the same store, which is empty at first, for another rank at each call.
     """
 
     @pytest.fixture
@@ -73,12 +73,12 @@ class StateStoreShares:
         pytest.skip("this store takes no shares")
 
     def contents(self, loaded: Loaded) -> Mapping[str, bytes]:
-        """Return the files of the loaded parts."""
+        """Return the bytes of the loaded parts by file name."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_shares_make_one_checkpoint(self, open_rank: Callable[[], StateStore], order: tuple[int, int]) -> None:
-        """In any order of ranks, the files of all ranks and the joined files exist, and consumed files do not."""
+        """In any order of ranks, a checkpoint has all ranks' files and the joined files, but no consumed files."""
         stores = [open_rank() for _ in range(2)]
         assert all(store.takes_shares for store in stores)
         shares = shares_of(4)
@@ -119,7 +119,7 @@ class StateStoreShares:
     def test_a_rank_that_is_gone_is_not_waited_for_for_ever(
         self, open_rank: Callable[[], StateStore], missing: int
     ) -> None:
-        """A rank whose peer does not come raises ``StateError`` when its patience ends, and nothing is stored."""
+        """If the other rank does not arrive, a rank raises ``StateError`` after ``patience``, and nothing is stored."""
         store = open_rank()
         store.save(snapshot_of(1, {"model": b"one"}))
         shares = shares_of(4, patience=0.2)
@@ -129,7 +129,7 @@ class StateStoreShares:
 
     @pytest.mark.parametrize("missing", [0, 1])
     def test_what_is_over_is_given_up(self, open_rank: Callable[[], StateStore], missing: int) -> None:
-        """An abandoned save ends immediately, whatever its ``patience``."""
+        """An abandoned save ends immediately, also if its ``patience`` is long."""
         store = open_rank()
         shares = shares_of(4, patience=3600.0, is_over=lambda: True)
         with pytest.raises(StateError):

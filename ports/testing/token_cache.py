@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from holdfast.ports.token_source import TokenSource
 
 _LARGE = 30_000
-"""The tokens of a large shard, which is 60 kB; what a cache adds to it must be less than 10 kB."""
+"""The number of tokens of a large shard: 60 kB; the cache must add less than 10 kB to it."""
 _ROOM_FOR_TWO = 150_000
 
 _DOCUMENTS = st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=5), max_size=8)
 
 
 def tokens_of(documents: Documents, dtype: type[np.unsignedinteger] = np.uint16) -> Tokens:
-    """Return the documents, flat, the hash of each being that of its ids."""
+    """Return the flat documents: ``ids`` of ``dtype``, and as ``hashes`` the hash of each document's ids."""
     ids = np.array([token for document in documents for token in document], dtype)
     offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
     return Tokens(ids, offsets, np.array([hash(tuple(document)) % 2**64 for document in documents], np.uint64))
 
 
 def large(number: int) -> list[Tokens]:
-    """Return a shard of 60 kB, in one part, whose tokens are all ``number``."""
+    """Return the only part of a shard of 60 kB; its tokens are all ``number``."""
     return [tokens_of([[number] * _LARGE])]
 
 
 class NewCache(Protocol):
-    """Makes an empty cache, another one each time."""
+    """Creates a new, empty cache at each call."""
 
     def __call__(self, *, budget: int | None = None, eviction: EvictionPolicy | None = None) -> TokenCache: ...
 
 
 class _ByName:
-    """Evicts the first in the alphabet first."""
+    """Evicts shards in alphabetical order."""
 
     def first_to_go(self, shards: Sequence[CachedShard]) -> Sequence[CachedShard]:
         return sorted(shards, key=lambda shard: shard.name)
@@ -59,12 +59,12 @@ class TokenCacheContract(TokenSourceContract):
 
     @pytest.fixture
     def new_cache(self) -> NewCache:
-        """Return what makes an empty cache."""
+        """Return a function that creates an empty cache."""
         raise NotImplementedError
 
     @pytest.fixture
     def new_source(self, new_cache: NewCache) -> Callable[[Documents], TokenSource]:
-        """Return a function that puts documents into a new cache, as three shards."""
+        """Return a function that puts documents into a new cache as three shards."""
 
         def new(documents: Documents) -> TokenSource:
             cache = new_cache()
@@ -85,7 +85,7 @@ class TokenCacheContract(TokenSourceContract):
         assert cache.missing(["b", "a"]) == ["b", "a"]
 
     def test_a_shard_is_its_parts_in_order(self, new_cache: NewCache) -> None:
-        """Any parts of any documents, none too, are read back one after the other, with their hashes."""
+        """Any parts of any documents, also empty ones, are read back in their order, with their hashes."""
 
         @settings(deadline=None, max_examples=20)
         @given(st.lists(_DOCUMENTS, max_size=4), st.sampled_from([np.uint16, np.uint32]))
@@ -104,7 +104,7 @@ class TokenCacheContract(TokenSourceContract):
     def test_a_shard_that_was_put_is_there(
         self, cache: TokenCache, reopen: Callable[[TokenSource], TokenCache]
     ) -> None:
-        """What ``put`` returns is listed, also by another process, and its name is missing no more."""
+        """The result of ``put`` is listed, also by another process, and its name is no longer missing."""
         shard = cache.put("a", [tokens_of(DOCUMENTS)], {})
         for each in (cache, reopen(cache)):
             assert list(each.shards()) == [shard]
@@ -112,7 +112,7 @@ class TokenCacheContract(TokenSourceContract):
             assert documents_in(each.open(shard)) == DOCUMENTS
 
     def test_meta_is_kept(self, cache: TokenCache, reopen: Callable[[TokenSource], TokenCache]) -> None:
-        """``meta`` is given back as it was, and a later change of it does not leak in."""
+        """``meta`` is returned unchanged, and later changes of the argument have no effect on it."""
         meta = {"read": ["a.txt", {"bytes": 3}], "none": None, "ü": "\ud800"}
         shard = cache.put("a", [], meta)
         expected = {**meta}
@@ -120,7 +120,7 @@ class TokenCacheContract(TokenSourceContract):
         assert cache.meta(shard) == reopen(cache).meta(shard) == expected
 
     def test_parts_may_fill_in_the_meta(self, cache: TokenCache) -> None:
-        """``meta`` is read behind the last part."""
+        """``meta`` is read after the last part, so that parts can fill it in."""
         meta: dict[str, object] = {}
 
         def parts() -> Iterator[Tokens]:
@@ -130,7 +130,7 @@ class TokenCacheContract(TokenSourceContract):
         assert cache.meta(cache.put("a", parts(), meta)) == {"documents": len(DOCUMENTS)}
 
     def test_parts_may_share_one_array(self, cache: TokenCache) -> None:
-        """A part is taken before the next one is asked for, so that one buffer does for all."""
+        """A part is copied before the next part is requested, so that all parts can share one buffer."""
         ids = np.zeros(2, np.uint16)
 
         def parts() -> Iterator[Tokens]:
@@ -142,7 +142,7 @@ class TokenCacheContract(TokenSourceContract):
 
     @pytest.mark.parametrize("error", [ValueError("a part's own"), OSError(28, "not the cache's"), KeyboardInterrupt()])
     def test_a_part_that_fails_leaves_nothing(self, cache: TokenCache, error: BaseException) -> None:
-        """What a part raises comes through as it is, there is no shard, and the next ``put`` makes it."""
+        """An exception of a part propagates unchanged, no shard is written, and the next ``put`` writes it."""
 
         def parts() -> Iterator[Tokens]:
             yield tokens_of(DOCUMENTS)
@@ -155,14 +155,14 @@ class TokenCacheContract(TokenSourceContract):
         assert documents_in(cache.open(cache.put("a", [tokens_of(DOCUMENTS)], {}))) == DOCUMENTS
 
     def test_a_shard_that_is_there_stays(self, cache: TokenCache) -> None:
-        """Putting a name again returns the shard that is there, its tokens and ``meta`` unchanged."""
+        """``put`` of an existing name returns the existing shard, with its tokens and ``meta`` unchanged."""
         shard = cache.put("a", [tokens_of(DOCUMENTS)], {"first": True})
         assert cache.put("a", [tokens_of([[1]])], {"first": False}) == shard
         assert documents_in(cache.open(shard)) == DOCUMENTS
         assert cache.meta(shard) == {"first": True}
 
     def test_a_fingerprint_does_not_tell_how_parts_were_cut(self, new_cache: NewCache) -> None:
-        """The same documents in other parts are the same shard, and make the same fingerprint."""
+        """The same documents in other parts give the same shard and the same fingerprint."""
         whole, cut = new_cache(), new_cache()
         one = whole.put("a", [tokens_of(DOCUMENTS)], {})
         assert one == cut.put("a", [tokens_of([document]) for document in DOCUMENTS], {})
@@ -170,21 +170,21 @@ class TokenCacheContract(TokenSourceContract):
 
     @pytest.mark.parametrize("name", ["s3://bucket/a b/c.parquet#3", "../up", "x" * 300, "", ".", "Ü\n\0\ud800"])
     def test_any_text_is_a_name(self, cache: TokenCache, name: str) -> None:
-        """A name may have any characters and any length, and is told apart from others like it."""
+        """A name may have any characters and any length, and similar names are different shards."""
         shard = cache.put(name, [tokens_of([[1]])], {})
         assert cache.missing([name, f"{name}x", f"{name}-"]) == [f"{name}x", f"{name}-"]
         assert shard.name == name
         assert documents_in(cache.open(shard)) == [[1]]
 
     def test_several_threads_put(self, cache: TokenCache) -> None:
-        """Threads that put several shards, some of them the same, leave each of them whole."""
+        """Threads that put several shards, some with equal names, leave each shard complete."""
         with ThreadPoolExecutor(8) as pool:
             made = list(pool.map(lambda number: cache.put(f"{number % 6}", [tokens_of([[number % 6]])], {}), range(24)))
         assert len(set(made)) == 6
         assert [documents_in(cache.open(shard)) for shard in cache.shards()] == [[[number]] for number in range(6)]
 
     def test_a_full_cache_makes_room(self, new_cache: NewCache) -> None:
-        """Beyond the budget the shard that was not read for the longest time goes, and is missing then."""
+        """Above the budget, the least recently read shard is evicted and is then missing."""
         cache = new_cache(budget=_ROOM_FOR_TWO)
         first, second = (cache.put(name, large(1), {}) for name in "ab")
         for shard in (second, first):
@@ -197,14 +197,14 @@ class TokenCacheContract(TokenSourceContract):
         assert cache.put("b", large(1), {}) == second
 
     def test_a_policy_chooses_what_goes(self, new_cache: NewCache) -> None:
-        """The eviction policy that a cache was given decides."""
+        """The cache evicts the shard that its eviction policy chooses."""
         cache = new_cache(budget=_ROOM_FOR_TWO, eviction=_ByName())
         for name in "bac":
             cache.put(name, large(1), {})
         assert [shard.name for shard in cache.shards()] == ["b", "c"]
 
     def test_what_is_in_use_stays(self, new_cache: NewCache) -> None:
-        """A shard whose tokens are held does not make room."""
+        """A shard is not evicted while its tokens are in use."""
         cache = new_cache(budget=_ROOM_FOR_TWO)
         held = cache.open(cache.put("a", large(1), {}))
         for name in "bcd":
@@ -213,7 +213,7 @@ class TokenCacheContract(TokenSourceContract):
         assert held.ids[:1].tolist() == [1]
 
     def test_a_budget_below_what_is_in_use_is_told(self, new_cache: NewCache) -> None:
-        """Where held shards and one more exceed the budget, ``ConfigurationError`` tells the need, and none goes."""
+        """If shards in use and a new one exceed the budget, ``ConfigurationError`` says the bytes; none is evicted."""
         cache = new_cache(budget=_ROOM_FOR_TWO)
         held = [cache.open(cache.put(name, large(1), {})) for name in "ab"]
         with pytest.raises(ConfigurationError) as caught:
@@ -224,7 +224,7 @@ class TokenCacheContract(TokenSourceContract):
         assert all(tokens.ids[:1].tolist() == [1] for tokens in held)
 
     def test_a_budget_below_one_shard_is_told(self, new_cache: NewCache) -> None:
-        """A shard that no room can be made for raises ``ConfigurationError`` and lets the others be."""
+        """A shard larger than the budget raises ``ConfigurationError``, and the other shards stay."""
         cache = new_cache(budget=100_000)
         cache.put("a", large(1), {})
         with pytest.raises(ConfigurationError, match="100000"):
@@ -232,7 +232,7 @@ class TokenCacheContract(TokenSourceContract):
         assert [shard.name for shard in cache.shards()] == ["a"]
 
     def test_derived_arrays_of_an_evicted_shard_are_of_the_next(self, new_cache: NewCache) -> None:
-        """A shard that comes back derives what it did before it went."""
+        """A shard that was evicted and put again derives the same arrays as before."""
         cache = new_cache(budget=_ROOM_FOR_TWO)
         shard = cache.put("a", large(1), {})
         before = cache.derive(shard, "lengths", lengths_of)["lengths"].tolist()

@@ -28,7 +28,7 @@ DOCUMENTS: Documents = [[*range(length), END_OF_TEXT] for length in (3, 1, 200, 
 
 
 def lengths_of(tokens: Tokens) -> Mapping[str, NDArray[np.int64]]:
-    """Return the number of tokens of each document, as something to derive."""
+    """Return int64 arrays to derive: ``lengths`` (num_documents,), tokens per document, and ``none`` (0,)."""
     return {"lengths": np.diff(tokens.offsets), "none": np.zeros(0, np.int64)}
 
 
@@ -44,24 +44,24 @@ def all_documents(source: TokenSource) -> Documents:
 
 
 class TokenSourceContract:
-    """What every ``TokenSource`` promises; derive, and override ``new_source``.
+    """The contract of every ``TokenSource``; derive and override ``new_source``.
 
-    Where what is read outlives the object, override ``reopen`` and ``destroy`` too.
+    If the stored data outlive the object, override ``reopen`` and ``destroy`` too.
     """
 
     @pytest.fixture
     def new_source(self) -> Callable[[Documents], TokenSource]:
-        """Return a function that makes a source of some documents, in two shards or more, another one each time."""
+        """Return a function that creates a new source of given documents, in at least two shards, at each call."""
         raise NotImplementedError
 
     @pytest.fixture
     def reopen(self) -> Callable[[TokenSource], TokenSource]:
-        """Return a function that opens what a source reads as another process would."""
+        """Return a function that opens the data of a source again, like another process."""
         return lambda source: source
 
     @pytest.fixture
     def destroy(self) -> Callable[[TokenSource], object]:
-        """Return a function that makes what a source reads go away."""
+        """Return a function that deletes the data of a source."""
         return lambda source: source
 
     @pytest.fixture
@@ -70,7 +70,7 @@ class TokenSourceContract:
         return new_source(DOCUMENTS)
 
     def test_shards_are_sorted_by_name(self, source: TokenSource, reopen: Callable[[TokenSource], TokenSource]) -> None:
-        """The shards have the same order each time, that of their names, which are unique."""
+        """The shards are sorted by name each time, and their names are unique."""
         shards = list(source.shards())
         names = [shard.name for shard in shards]
         assert len(shards) > 1
@@ -78,11 +78,11 @@ class TokenSourceContract:
         assert list(source.shards()) == shards == list(reopen(source).shards())
 
     def test_the_shards_hold_the_documents(self, source: TokenSource) -> None:
-        """The shards in their order hold each document once, its end-of-text included."""
+        """The shards contain each document once, in order, including its end-of-text id."""
         assert all_documents(source) == DOCUMENTS
 
     def test_tokens_are_as_the_shard_tells(self, source: TokenSource) -> None:
-        """Ids are uint16 or uint32, offsets int64 and hashes uint64, as many as the shard says."""
+        """Ids are uint16 or uint32, offsets int64 and hashes uint64; their numbers agree with the shard's."""
         for shard in source.shards():
             tokens = source.open(shard)
             assert tokens.ids.dtype in {np.dtype(np.uint16), np.dtype(np.uint32)}
@@ -92,7 +92,7 @@ class TokenSourceContract:
             assert len(tokens.offsets) == shard.num_documents + 1
 
     def test_hashes_tell_documents_apart(self, source: TokenSource) -> None:
-        """Equal documents have equal hashes, others have other ones."""
+        """Equal documents have equal hashes, and different documents have different hashes."""
         hashes = [int(each) for shard in source.shards() for each in source.open(shard).hashes]
         by_document: dict[tuple[int, ...], set[int]] = {}
         for document, value in zip(DOCUMENTS, hashes, strict=True):
@@ -101,7 +101,7 @@ class TokenSourceContract:
         assert len(set(hashes)) == len(by_document)
 
     def test_several_threads_open(self, source: TokenSource) -> None:
-        """Opening shards again and again in several threads gives what one thread gets."""
+        """Several threads that open shards repeatedly get the same tokens as one thread."""
         with ThreadPoolExecutor(8) as pool:
             found = pool.map(lambda _: all_documents(source), range(40))
             assert all(documents == DOCUMENTS for documents in found)
@@ -111,7 +111,7 @@ class TokenSourceContract:
         new_source: Callable[[Documents], TokenSource],
         destroy: Callable[[TokenSource], object],
     ) -> None:
-        """What ``open`` and ``derive`` returned stays readable when the source, and what it reads, is gone."""
+        """Results of ``open`` and ``derive`` stay readable after the source and its data are deleted."""
         source = new_source(DOCUMENTS)
         opened = [source.open(shard) for shard in source.shards()]
         derived = [source.derive(shard, "lengths", lengths_of) for shard in source.shards()]
@@ -128,7 +128,7 @@ class TokenSourceContract:
             source.open(TokenShard("nobody knows this one", 1, 1, "f"))
 
     def test_what_is_derived_is_what_is_made(self, source: TokenSource) -> None:
-        """``derive`` returns the arrays that ``make`` makes of the shard, empty ones too, each under its name."""
+        """``derive`` returns the arrays of ``make`` for the shard by name, including empty arrays."""
         for shard in source.shards():
             expected = lengths_of(source.open(shard))
             for _ in range(2):
@@ -138,7 +138,7 @@ class TokenSourceContract:
                 assert all(derived[name].dtype == np.int64 for name in expected)
 
     def test_derived_arrays_are_kept(self, source: TokenSource, reopen: Callable[[TokenSource], TokenSource]) -> None:
-        """Another call with the same key, also after opening the source again, makes nothing anew."""
+        """A second call with the same key, also after the source is opened again, does not call ``make``."""
         shard = source.shards()[0]
         first = source.derive(shard, "lengths", lengths_of)["lengths"].tolist()
         for again in (source, reopen(source)):
@@ -147,7 +147,7 @@ class TokenSourceContract:
 
     @pytest.mark.parametrize("key", ["other", "a/../b", "x" * 1000, "", "Ü\n\0"])
     def test_keys_are_told_apart(self, source: TokenSource, key: str) -> None:
-        """What is derived under one key, whatever characters it has, is not returned for another key or shard."""
+        """Arrays derived with a key of any characters are not returned for another key or shard."""
         shards = source.shards()
         source.derive(shards[0], "lengths", lengths_of)
         for number, shard in enumerate(shards):
@@ -156,7 +156,7 @@ class TokenSourceContract:
         assert source.derive(shards[0], key, lengths_of)["a"].tolist() == [0]
 
     def test_several_threads_derive(self, source: TokenSource) -> None:
-        """Deriving the same at once in several threads gives each of them all of it."""
+        """Several threads that derive the same arrays at the same time each get complete arrays."""
         shard = source.shards()[0]
         expected = lengths_of(source.open(shard))["lengths"].tolist()
         with ThreadPoolExecutor(8) as pool:
@@ -169,7 +169,7 @@ class TokenSourceContract:
         new_source: Callable[[Documents], TokenSource],
         reopen: Callable[[TokenSource], TokenSource],
     ) -> None:
-        """It is the same each time and when opened again, and another one for other documents or another order."""
+        """The fingerprint is equal for each reading, and different for other documents or another order."""
         changed = [*DOCUMENTS[:-1], [*DOCUMENTS[-1][:-2], 7, END_OF_TEXT]]
         others = [new_source(documents).fingerprint() for documents in (changed, DOCUMENTS[::-1])]
         assert source.fingerprint() == source.fingerprint() == reopen(source).fingerprint()

@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.errors import DataError
+from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
 
 HARD_TEXTS = (
     "",
@@ -43,21 +44,21 @@ _across_examples = settings(
 
 
 class TokenizerContract:
-    """What every ``Tokenizer`` promises; derive, and override the fixtures and ``rebuild``.
+    """The contract of every ``Tokenizer``; derive and override the fixtures and ``rebuild``.
 
-    ``is_lossless`` says whether ``decode`` gives back what ``encode`` took, byte for byte.
+    ``is_lossless`` says whether ``decode(encode(text))`` returns ``text``, byte for byte.
     """
 
     is_lossless: ClassVar[bool] = True
 
     @pytest.fixture
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer under test; one for the whole class will do."""
+        """Return the tokenizer under test; all tests of the class can share it."""
         raise NotImplementedError
 
     @pytest.fixture
     def rebuild(self) -> str:
-        """Return Python code that leaves in ``tokenizer`` one that encodes equally, run in another process."""
+        """Return Python code for another process that assigns an equal tokenizer to ``tokenizer``."""
         raise NotImplementedError
 
     @_across_examples
@@ -71,18 +72,18 @@ class TokenizerContract:
     @_across_examples
     @given(documents=st.lists(texts, max_size=4))
     def test_a_batch_equals_its_documents(self, tokenizer: Tokenizer, documents: list[str]) -> None:
-        """Documents encoded together have the ids of each one encoded alone, and offsets that part them."""
+        """Documents encoded as a batch have the same ids as each document alone, and offsets that separate them."""
         encoded = tokenizer.encode(documents)
         assert len(encoded.offsets) == len(documents) + 1
         assert [ids.tolist() for ids in encoded] == [ids_of(tokenizer, document) for document in documents]
 
     def test_no_documents_are_a_batch_too(self, tokenizer: Tokenizer) -> None:
-        """Encoding nothing gives no ids and one offset."""
+        """Encoding an empty batch gives no ids and one offset."""
         encoded = tokenizer.encode([])
         assert (encoded.ids.tolist(), encoded.offsets.tolist()) == ([], [0])
 
     def test_ids_and_offsets_have_the_promised_types(self, tokenizer: Tokenizer) -> None:
-        """Ids are uint16 or uint32 and can hold every id, end-of-text too; offsets are int64."""
+        """Ids are uint16 or uint32, large enough for every id including end-of-text; offsets are int64."""
         for documents in ([], list(HARD_TEXTS)):
             encoded = tokenizer.encode(documents)
             assert encoded.ids.dtype in {np.dtype(np.uint16), np.dtype(np.uint32)}
@@ -97,17 +98,17 @@ class TokenizerContract:
         assert all(0 <= number < tokenizer.vocabulary_size for number in ids_of(tokenizer, text))
 
     def test_end_of_text_lies_in_the_vocabulary(self, tokenizer: Tokenizer) -> None:
-        """The id that ends a document is one of the vocabulary."""
+        """``end_of_text`` is below ``vocabulary_size``."""
         assert 0 <= tokenizer.end_of_text < tokenizer.vocabulary_size
 
     @_across_examples
     @given(text=texts)
     def test_no_text_becomes_end_of_text(self, tokenizer: Tokenizer, text: str) -> None:
-        """No special token is added, and one written out in a document is text."""
+        """No special token is added, and the text of a special token in a document stays text."""
         assert tokenizer.end_of_text not in ids_of(tokenizer, text)
 
     def test_a_literal_special_token_is_text(self, tokenizer: Tokenizer) -> None:
-        """What end-of-text is called, written out in a document, does not end it."""
+        """The name of the end-of-text token in a document is encoded as text, not as its id."""
         for name in ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>"):
             for text in (name, f"a{name}b", f"a {name} b {name}"):
                 assert tokenizer.end_of_text not in ids_of(tokenizer, text)
@@ -115,12 +116,12 @@ class TokenizerContract:
     @_across_examples
     @given(text=texts)
     def test_decoding_gives_the_text_back(self, tokenizer: Tokenizer, text: str) -> None:
-        """A lossless tokenizer decodes what it encoded to the same text; any other one does for plain words."""
+        """A lossless tokenizer decodes encoded text to the same text; other tokenizers do this for plain words."""
         text = text if self.is_lossless else "plain words"
         assert tokenizer.decode(ids_of(tokenizer, text)) == text
 
     def test_decoding_leaves_special_ids_out(self, tokenizer: Tokenizer) -> None:
-        """End-of-text among the ids is not part of the text."""
+        """End-of-text ids add nothing to the decoded text."""
         ids = ids_of(tokenizer, "words")
         assert tokenizer.decode([*ids, tokenizer.end_of_text]) == tokenizer.decode(ids)
         assert tokenizer.decode([tokenizer.end_of_text]) == ""
@@ -128,12 +129,12 @@ class TokenizerContract:
     @_across_examples
     @given(text=texts)
     def test_token_bytes_measure_the_text(self, tokenizer: Tokenizer, text: str) -> None:
-        """In a lossless tokenizer the bytes of a text's tokens are the bytes of the text."""
+        """With a lossless tokenizer, the sum of ``token_bytes`` over a text's ids is the number of its UTF-8 bytes."""
         counted = int(tokenizer.token_bytes[ids_of(tokenizer, text)].sum())
         assert counted == len(text.encode()) or not self.is_lossless
 
     def test_token_bytes_cover_the_vocabulary(self, tokenizer: Tokenizer) -> None:
-        """There is a count for each id, none negative, 0 for end-of-text."""
+        """``token_bytes`` has a count for each id, none of them negative, and 0 for end-of-text."""
         counts = tokenizer.token_bytes
         assert (counts.dtype, counts.shape) == (np.dtype(np.int32), (tokenizer.vocabulary_size,))
         assert counts.min() == 0
@@ -141,12 +142,12 @@ class TokenizerContract:
 
     @pytest.mark.parametrize("half", [0xD800, 0xDFFF])
     def test_half_a_surrogate_pair_is_refused(self, tokenizer: Tokenizer, half: int) -> None:
-        """A document that UTF-8 cannot hold is an error that says which one and where, not other text."""
+        """A document that UTF-8 cannot represent raises ``DataError`` that names the document and the position."""
         with pytest.raises(DataError, match=r"document 1 .*character 2"):
             tokenizer.encode(["good", f"ab{chr(half)}cd"])
 
     def test_several_threads_encode_at_once(self, tokenizer: Tokenizer) -> None:
-        """Encoding and decoding in several threads gives what one thread gives."""
+        """Encoding and decoding in several threads give the same results as in one thread."""
         documents = list(HARD_TEXTS)
 
         def turn(_: int) -> tuple[list[int], str]:
@@ -158,7 +159,7 @@ class TokenizerContract:
             assert all(found == expected for found in pool.map(turn, range(64)))
 
     def test_another_process_encodes_equally(self, tokenizer: Tokenizer, rebuild: str, tmp_path: Path) -> None:
-        """Built in another process it has the same fingerprint, gives the same ids and writes the same bytes."""
+        """In another process the tokenizer has the same fingerprint, gives the same ids and writes the same bytes."""
         here, there = tmp_path / "here", tmp_path / "there"
         here.mkdir()
         there.mkdir()
@@ -175,7 +176,7 @@ class TokenizerContract:
         assert files_in(there) == files_in(here) != {}
 
     def test_it_writes_the_same_bytes_each_time(self, tokenizer: Tokenizer, tmp_path: Path) -> None:
-        """Two folders written by one tokenizer, which encoded in between, are equal."""
+        """A tokenizer writes the same bytes before and after it has encoded text."""
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
             tokenizer.write(tmp_path / name)
@@ -183,7 +184,7 @@ class TokenizerContract:
         assert files_in(tmp_path / "one") == files_in(tmp_path / "two") != {}
 
     def test_transformers_loads_what_it_writes(self, tokenizer: Tokenizer, tmp_path: Path) -> None:
-        """``AutoTokenizer`` loads the folder, ends documents with the same id, encodes and decodes equally."""
+        """``AutoTokenizer`` loads the folder, has the same end-of-text id, and encodes and decodes equally."""
         transformers: Any = pytest.importorskip("transformers")
         tokenizer.write(tmp_path)
         loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -193,6 +194,55 @@ class TokenizerContract:
             assert ids == ids_of(tokenizer, text)
             assert tokenizer.end_of_text not in ids
             assert loaded.decode(ids, skip_special_tokens=True) == tokenizer.decode(ids)
+
+
+class ChatTemplateContract:
+    """The contract of every ``ChatTemplate``; derive and override the fixtures.
+
+    The template accepts a message of the user, and then replies and messages in turn.
+    """
+
+    @pytest.fixture
+    def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the template under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def template(self) -> ChatTemplate:
+        """Return the template under test."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def special(self) -> str:
+        """Return the text of a special token that ends a reply."""
+        raise NotImplementedError
+
+    @_across_examples
+    @given(text=texts)
+    def test_equal_conversations_give_equal_ids(self, tokenizer: Tokenizer, template: ChatTemplate, text: str) -> None:
+        """Encoding is pure, and all ids are in the vocabulary."""
+        messages = [ChatMessage(MessageRole.USER, text)]
+        ids = list(template.encode(messages))
+        assert ids
+        assert ids == list(template.encode(messages))
+        assert all(0 <= number < tokenizer.vocabulary_size for number in ids)
+
+    def test_a_longer_conversation_gives_other_ids(self, template: ChatTemplate) -> None:
+        """The replies and messages so far are part of what the model reads."""
+        messages = [ChatMessage(MessageRole.USER, "one"), ChatMessage(MessageRole.ASSISTANT, "two")]
+        later = [*messages, ChatMessage(MessageRole.USER, "one")]
+        assert len(template.encode(later)) > len(template.encode(messages[:1]))
+
+    def test_end_of_text_ends_a_reply(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        """A reply ends at end-of-text, whatever else ends it."""
+        assert tokenizer.end_of_text in template.ends
+
+    def test_a_message_cannot_end_itself(self, template: ChatTemplate, special: str) -> None:
+        """The text of a special token in a message adds no special id to the conversation."""
+        harmless = template.encode([ChatMessage(MessageRole.USER, "a word b")])
+        hostile = template.encode([ChatMessage(MessageRole.USER, f"a {special} b")])
+        counts = [sum(number in template.ends for number in ids) for ids in (harmless, hostile)]
+        assert counts[0] == counts[1]
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -22,15 +22,18 @@ _OF_A_RUN = (
     "quarantine/",
     "superseded/",
     "tensorboard/",
+    "wandb/",
     "profile/",
     "post-mortem/",
     "heartbeats/",
     "stacks/",
+    "suites/",
     ".tmp/",
     ".trash/",
     "holdfast/",
     "runs/",
     "text/",
+    "tokens/",
 )
 
 

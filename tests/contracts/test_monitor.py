@@ -5,18 +5,22 @@ from __future__ import annotations
 import io
 import json
 import sys
+from queue import SimpleQueue
 
 import numpy as np
+import psutil
 import pytest
 import structlog
 
 from holdfast.adapters.monitor.console import ConsoleMonitor
 from holdfast.adapters.monitor.jsonl import JsonlMonitor
-from holdfast.adapters.monitor.memory import MemoryMonitor
+from holdfast.adapters.monitor.memory import MemoryMonitor, MemoryTracker
+from holdfast.adapters.monitor.page import PageMonitor
 from holdfast.adapters.monitor.structlog import StructlogMonitor
-from holdfast.adapters.monitor.tensorboard import TensorboardMonitor
+from holdfast.adapters.monitor.tensorboard import TensorboardTracker
 from holdfast.domain.errors import ConfigurationError, StateError
-from holdfast.ports.testing.monitor import MonitorContract
+from holdfast.ports.monitor import EndState, NoteKind
+from holdfast.ports.testing.monitor import MonitorContract, TrackerContract
 
 
 class TestMemoryMonitor(MonitorContract):
@@ -27,6 +31,20 @@ class TestMemoryMonitor(MonitorContract):
 
     def recorded(self, monitor, folder):
         return monitor.records
+
+
+class TestMemoryTracker(TrackerContract):
+    is_prompt = True
+    outlives = False
+
+    def new_tracker(self, folder):
+        return MemoryTracker()
+
+    def recorded(self, monitor, folder):
+        return monitor.records
+
+    def noted(self, tracker, folder):
+        return [(step, text) for step, _, text in tracker.notes]
 
 
 class TestJsonlMonitor(MonitorContract):
@@ -64,15 +82,32 @@ class TestJsonlMonitor(MonitorContract):
             monitor.record(1, {"loss": 1.0})
 
 
-class TestTensorboardMonitor(MonitorContract):
-    def open_monitor(self, folder):
-        return TensorboardMonitor(folder)
+class TestTensorboardTracker(TrackerContract):
+    is_prompt = True
 
-    def recorded(self, monitor, folder):
+    def new_tracker(self, folder):
+        return TensorboardTracker(folder)
+
+    def noted(self, tracker, folder):
+        return [text for kind in NoteKind for text in self.texts(folder, kind)]
+
+    def texts(self, folder, tag):
+        """Return the steps and the texts of ``tag``, without the indentation that TensorBoard shows as it is."""
+        events = self.events(folder)
+        name = f"{tag}/text_summary"
+        found = events.Tensors(name) if name in events.Tags()["tensors"] else []
+        texts = [(event.step, event.tensor_proto.string_val[0].decode()) for event in found]
+        return [(step, text.removeprefix("    ").replace("\n    ", "\n")) for step, text in texts]
+
+    def events(self, folder):
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "tensors": 0})
         events.Reload()
+        return events
+
+    def recorded(self, monitor, folder):
+        events = self.events(folder)
         return [(e.step, {name: e.value}) for name in events.Tags()["scalars"] for e in events.Scalars(name)]
 
     def as_kept(self, value):
@@ -85,11 +120,32 @@ class TestTensorboardMonitor(MonitorContract):
 
         monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(9))
         for loss in (1.0, 2.0):
-            monitor = TensorboardMonitor(tmp_path)
+            monitor = TensorboardTracker(tmp_path)
             monitor.rewind(0)
             monitor.record(1, {"loss": loss})
             monitor.close()
         assert self.recorded(monitor, tmp_path) == [(1, {"loss": 2.0})]
+
+    def test_a_run_is_described_at_each_start(self, tmp_path):
+        """The settings and the end of a run are texts, and the mark of a roll-back does not hide the settings."""
+        for step in (0, 3):
+            tracker = self.open_monitor(tmp_path)
+            tracker.rewind(step)
+            tracker.record(step + 1, {"loss": 1.0})
+            tracker.finish(EndState.STOPPED)
+            tracker.close()
+        starts = self.texts(tmp_path, "run")
+        assert [step for step, _ in starts] == [0, 4]
+        assert json.loads(starts[-1][1])["settings"]["run"] == {"name": "a run", "seed": 0}
+        assert self.texts(tmp_path, "end") == [(1, "stopped"), (4, "stopped")]
+
+    def test_a_flushed_record_is_in_the_file(self, tmp_path):
+        """Another process reads a flushed record before ``close``, so ``kill -9`` cannot lose it."""
+        tracker = self.open_monitor(tmp_path)
+        tracker.record(1, {"loss": 2.0})
+        tracker.flush()
+        assert self.recorded(tracker, tmp_path) == [(1, {"loss": 2.0})]
+        tracker.close()
 
     def test_a_missing_package_is_told_in_one_sentence(self, tmp_path, monkeypatch):
         """Without the extra the error names the command that installs it."""
@@ -98,12 +154,12 @@ class TestTensorboardMonitor(MonitorContract):
         monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
         monkeypatch.setitem(sys.modules, "tensorboard", None)
         with pytest.raises(ConfigurationError, match=r"pip install \"holdfast-lm\[tensorboard\]\""):
-            TensorboardMonitor(tmp_path)
+            TensorboardTracker(tmp_path)
 
     def test_a_folder_that_cannot_be_made_is_a_named_error(self, tmp_path):
         """A path below a file raises ``StateError``, which names it."""
         (tmp_path / "file").touch()
-        monitor = TensorboardMonitor(tmp_path / "file" / "events")
+        monitor = TensorboardTracker(tmp_path / "file" / "events")
         with pytest.raises(StateError, match="events"):
             monitor.record(1, {"loss": 1.0})
 
@@ -159,3 +215,45 @@ def _record(line):
     step = record.pop("step")
     names = {name: name[:-1] if name.rstrip("_") == "step" else name for name in record}
     return step, {names[name]: float(value) for name, value in record.items()}
+
+
+class TestPageMonitor(MonitorContract):
+    """The process that serves the page reads the run folder itself; here it only prints a line."""
+
+    def open_monitor(self, folder):
+        return PageMonitor(["sh", "-c", "echo page: there; cat > /dev/null"], lambda _: None)
+
+    def recorded(self, monitor, folder):
+        return None
+
+    def test_the_address_is_passed_on_and_the_process_ends(self):
+        """What the process prints reaches a person, it is started once, and ``close`` ends it by its input."""
+        lines: SimpleQueue[str] = SimpleQueue()
+        monitor = PageMonitor(["sh", "-c", "echo page: $$; cat > /dev/null"], lines.put)
+        monitor.rewind(0)
+        monitor.record(1, {"loss": 3.0})
+        process = int(lines.get(timeout=10).removeprefix("page: "))
+        assert psutil.pid_exists(process)
+        monitor.close()
+        assert not psutil.pid_exists(process)
+        assert lines.empty()
+
+    def test_a_process_that_does_not_end_is_killed(self, monkeypatch):
+        """A page that ignores the end of its input does not hold up the end of the run."""
+        monkeypatch.setattr("holdfast.adapters.monitor.page._SECONDS_TO_END", 0.1)
+        monitor = PageMonitor(["sleep", "1000"], lambda _: None)
+        monitor.rewind(0)
+        process = monitor._process
+        monitor.close()
+        assert process.returncode == -9
+
+    def test_a_program_that_is_missing_is_a_named_error(self):
+        """A process that cannot be started raises ``StateError``."""
+        with pytest.raises(StateError, match="page cannot be started"):
+            PageMonitor(["/no/such/program"], lambda _: None).rewind(0)
+
+    def test_a_missing_extra_is_named(self, monkeypatch):
+        """Without its packages the monitor says what to install."""
+        monkeypatch.setattr("holdfast.adapters.monitor.page.find_spec", lambda _: None)
+        with pytest.raises(ConfigurationError, match=r"holdfast-lm\[page\]"):
+            PageMonitor(["true"], lambda _: None)

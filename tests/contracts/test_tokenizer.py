@@ -14,12 +14,14 @@ from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.tokenizer.train import train_tokenizer
-from holdfast.ports.testing.tokenizer import HARD_TEXTS, TokenizerContract
+from holdfast.domain.errors import DataError
+from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.ports.testing.tokenizer import HARD_TEXTS, ChatTemplateContract, TokenizerContract
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
 
 CORPUS = {
     "prose": ["the quick brown fox jumps over the lazy dog, plain words and more words"] * 20,
@@ -169,6 +171,74 @@ class TestHuggingfaceTokenizerOfAFolder(Loaded):
         """The chat template of the folder is in the folder that is written."""
         tokenizer.write(tmp_path)
         assert (tmp_path / "chat_template.jinja").read_text(encoding="utf-8") == "{{ messages }}"
+
+
+CHAT = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\\n' + message.content | trim + '<|im_end|>\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def chatting(tmp_path_factory) -> HuggingfaceTokenizer:
+    folder = tmp_path_factory.mktemp("chat")
+    byte_level("<|endoftext|>", "<|im_start|>", "<|im_end|>").save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|endoftext|>"}', encoding="utf-8")
+    (folder / "chat_template.jinja").write_text(CHAT, encoding="utf-8")
+    return HuggingfaceTokenizer.load(str(folder / "tokenizer.json"), backend="huggingface")
+
+
+class TestJinjaChatTemplate(ChatTemplateContract):
+    """A template of the most common form, beside a tokenizer.json."""
+
+    @pytest.fixture
+    def tokenizer(self, chatting) -> HuggingfaceTokenizer:
+        return chatting
+
+    @pytest.fixture
+    def template(self, tokenizer) -> ChatTemplate:
+        assert tokenizer.chat_template is not None
+        return tokenizer.chat_template
+
+    @pytest.fixture
+    def special(self) -> str:
+        return "<|im_end|>"
+
+    def test_the_token_behind_a_reply_ends_it(self, template):
+        """The token that the template puts behind a reply ends a reply, though it is not end-of-text."""
+        assert template.ends == {0, 2}
+
+    def test_ids_are_those_of_transformers(self, tokenizer, template, tmp_path):
+        """A conversation has the ids that ``apply_chat_template`` gives."""
+        transformers = pytest.importorskip("transformers")
+        tokenizer.write(tmp_path)
+        loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        talk = [("system", "be plain"), ("user", " Grüße, 東京 "), ("assistant", "words"), ("user", "more words")]
+        conversation = [{"role": role, "content": text} for role, text in talk]
+        expected = loaded.apply_chat_template(
+            conversation, chat_template=CHAT, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        assert list(template.encode([ChatMessage(MessageRole(role), text) for role, text in talk])) == expected
+
+    def test_private_marks_in_a_message_stand_for_no_token(self, tokenizer, template):
+        """The marks that stand for special tokens inside the adapter mean nothing in a message."""
+        ids = template.encode([ChatMessage(MessageRole.USER, "\ue0000\ue001 and \ue000x")])
+        assert tokenizer.decode(ids).count("\N{REPLACEMENT CHARACTER}") == 2
+
+    def test_a_conversation_that_the_template_refuses_is_an_error(self, tokenizer, tmp_path):
+        """The words of a template that raises are in the sentence."""
+        byte_level().save(str(tmp_path / "tokenizer.json"))
+        (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no system role') }}", encoding="utf-8")
+        strict = HuggingfaceTokenizer.load(str(tmp_path / "tokenizer.json"), backend="huggingface").chat_template
+        assert strict.ends == {0}
+        with pytest.raises(DataError, match="does not accept this conversation: no system role"):
+            strict.encode([ChatMessage(MessageRole.SYSTEM, "a")])
+
+    def test_a_tokenizer_without_a_template_says_so(self, trained):
+        """A tokenizer that was trained here has no template."""
+        assert trained.chat_template is None
 
 
 class TestHuggingfaceTokenizerOfPieces(Loaded):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.adapters.transform.augment import AugmentTransform
 from holdfast.adapters.transform.length import LengthTransform
 from holdfast.adapters.transform.memory import MemoryTransform
 from holdfast.adapters.transform.normalize import NormalizeTransform
@@ -91,4 +92,30 @@ class TestReplaceTransform(TransformContract):
             "from holdfast.adapters.transform.replace import ReplaceTransform\n"
             r"transform = ReplaceTransform(replacement='<\\1>', pattern='(\\d+)-\\d+')"
             "\n"
+        )
+
+
+class TestAugmentTransform(TransformContract):
+    examples = ("one two. three four.\nfive six.", "def f(x):\n    return x\n")
+
+    @pytest.fixture
+    def new(self):
+        return lambda: AugmentTransform(probability=1, noise=0.9, fim_rate=1)
+
+    @pytest.fixture
+    def others(self):
+        return [
+            AugmentTransform(probability=1, noise=0.9),
+            AugmentTransform(probability=1, noise=0.8, fim_rate=1),
+            AugmentTransform(probability=1, noise=0.9, fim_rate=1, seed=1),
+            AugmentTransform(probability=1, noise=0.9, fim_rate=1, fim_spm_rate=1),
+            AugmentTransform(probability=1, noise=0.9, fim_rate=1, fim_marks={"prefix": "<PRE>"}),
+            AugmentTransform(probability=1, noise=0.9, fim_rate=1, weights={"case": 1}),
+        ]
+
+    @pytest.fixture
+    def rebuild(self):
+        return (
+            "from holdfast.adapters.transform.augment import AugmentTransform\n"
+            "transform = AugmentTransform(fim_rate=1.0, noise=0.9, probability=1)\n"
         )

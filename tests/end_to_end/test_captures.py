@@ -8,11 +8,13 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from safetensors import safe_open
 
-from tests.support.command_line import SAME_RHYTHM, Hold, corpus, environment, run, tiny
+from tests.support.command_line import SAME_RHYTHM, Hold, corpus, environment, run, run_here, tiny
 from tests.support.terminals import Terminal
 
 WIDTHS = pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.slow)])
@@ -48,10 +50,19 @@ def assert_true(banner, folder, columns):
     assert max(map(len, banner.values())) <= min(columns, 80)
 
 
+def assert_rising(shares):
+    """Check that a share was shown which rose."""
+    numbers = [int(share) for share in shares]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) > 1
+
+
 @WIDTHS
+@pytest.mark.timeout(300)
 def test_a_first_run_and_its_resume(tmp_path, columns):
-    """Nothing is wider than the terminal, the banner is true and stands before the first step, a change is told."""
-    settings = [*tiny(corpus(tmp_path)), *SHORT]
+    """Nothing is wider than the terminal; the banner is true and first; changes and shares of evaluations are shown."""
+    measured = ("evaluation.at_start=true", "evaluation.batch_size=1", "data.holdout=0.5")
+    settings = [*tiny(corpus(tmp_path, documents=400)), *SHORT, *measured]
     with Terminal("train", *settings, cwd=tmp_path, columns=columns) as terminal:
         assert terminal.end() == 0, terminal.text
         lines = terminal.lines
@@ -60,9 +71,10 @@ def test_a_first_run_and_its_resume(tmp_path, columns):
     drawn = terminal.text
     before = drawn[: re.search(r"step \d/8 · loss", drawn).start()]
     assert "model  " in before
+    assert_rising(re.findall(r"evaluating · (\d+)%", drawn[: drawn.index("step 0 · evaluation")]))
     assert re.search(r"(loading|preparing|building|looking)[^\n]* · \d+ s", before)
     assert "finished 8 steps" in drawn
-    changed = [*settings, "run.budget.steps=9", "optimizer.learning_rate=5e-4"]
+    changed = [*settings, "run.budget.steps=9", "optimizer.learning_rate=5e-4", "evaluation.at_start=false"]
     with Terminal("train", *changed, cwd=tmp_path, columns=columns) as terminal:
         assert terminal.end() == 0, terminal.text
         lines = terminal.lines
@@ -71,6 +83,10 @@ def test_a_first_run_and_its_resume(tmp_path, columns):
     assert any(re.search(r"run\.budget\.steps: 8 -> 9$", line) for line in lines)
     assert "resumed at step 8" in lines
     assert "finished 9 steps" in terminal.text
+    with Terminal("evaluate", "runs/default", cwd=tmp_path, columns=columns) as terminal:
+        assert terminal.end() == 0, terminal.text
+    assert_rising(re.findall(r"evaluating · (\d+)%", terminal.text))
+    assert terminal.lines[-1].endswith("bytes")
 
 
 def test_a_run_in_a_file(tmp_path):
@@ -101,39 +117,22 @@ def test_ctrl_c_is_acknowledged_at_once(tmp_path, columns):
 
 def test_a_run_that_a_file_stops_is_not_finished(tmp_path):
     """A STOP file ends the run with 0, the step, the whole budget and the reason, and no claim that it is finished."""
-    hold = Hold(tmp_path)
-    hold.behind(1)
-    settings = tiny(corpus(tmp_path), *SHORT, "run.budget.steps=100000", hold.settings)
-    with Terminal("train", *settings, cwd=tmp_path, columns=120) as terminal:
-        terminal.wait_for(r"step 1/100000 · loss")
-        (tmp_path / "runs/default/STOP").touch()
-        hold.release()
-        assert terminal.end() == 0, terminal.text
-    assert "finished" not in terminal.text
-    assert re.search(r"stopped after step [\d,]+ of 100,000 .*STOP", terminal.text.replace("\r\n", " "))
+    folder = tmp_path / "runs/default"
 
+    def stop():
+        deadline = time.monotonic() + 100
+        while not (folder / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        (folder / "STOP").touch()
 
-@WIDTHS
-def test_an_evaluation_shows_its_share(tmp_path, columns):
-    """While the model is measured the terminal shows how much of that is done, rising, and then the figures."""
-    more = ("evaluation.at_start=true", "evaluation.batch_size=1", "data.holdout=0.5", "run.budget.steps=1")
-    settings = tiny(corpus(tmp_path, documents=400), *SHORT, *more)
-    with Terminal("train", *settings, cwd=tmp_path, columns=columns) as terminal:
-        assert terminal.end() == 0, terminal.text
-    before = terminal.text[: terminal.text.index("step 0 · evaluation")]
-    assert_rising(re.findall(r"evaluating · (\d+)%", before))
-    assert max(map(len, terminal.lines)) <= columns, max(terminal.lines, key=len)
-    with Terminal("evaluate", "runs/default", cwd=tmp_path, columns=columns) as terminal:
-        assert terminal.end() == 0, terminal.text
-    assert_rising(re.findall(r"evaluating · (\d+)%", terminal.text))
-    assert terminal.lines[-1].endswith("bytes")
-
-
-def assert_rising(shares):
-    """Check that a share was shown which rose."""
-    numbers = [int(share) for share in shares]
-    assert numbers == sorted(numbers)
-    assert len(set(numbers)) > 1
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    process = run_here("train", *tiny(corpus(tmp_path), *SHORT, "run.budget.steps=100000"), cwd=tmp_path)
+    stopper.join()
+    assert process.returncode == 0, process.stderr
+    printed = process.stdout + process.stderr
+    assert "finished" not in printed
+    assert re.search(r"stopped after step [\d,]+ of 100,000 .*STOP", printed)
 
 
 @WIDTHS
@@ -141,7 +140,7 @@ def test_a_full_disk_is_one_trouble(tmp_path, columns):
     """A disk that takes no checkpoint is told once with its remedy, without the names of classes, and ends with 4."""
     limit = (60_000, 60_000)
     settings = tiny(corpus(tmp_path), *SHORT, "state_store.every=0", "run.budget.steps=2")
-    prepared = run("prepare", *settings, cwd=tmp_path)
+    prepared = run_here("prepare", *settings, cwd=tmp_path)
     assert prepared.returncode == 0, prepared.stderr
     with Terminal(
         *("train", *settings),

@@ -218,8 +218,8 @@ class Stuck(Monitor):
 def test_a_monitor_that_fails_to_close_does_not_fail_the_run(home):
     """What a monitor raises at the end is told, and neither fails a finished run nor hides why another one failed."""
     said: list[str] = []
-    assert build(settings_of(home), say=said.append, monitors=[Stuck()]).run().step == 4
-    assert "Stuck failed to close: OSError: the sink is gone" in said
+    assert build(settings_of(home), report=said.append, monitors=[Stuck()]).run().step == 4
+    assert "the monitor Stuck failed: OSError: the sink is gone" in said
     (home / "corpus.jsonl").write_text("{")
     with pytest.raises(DataError):
         build(settings_of(home, f"run.dir={home / 'other'}"), monitors=[Stuck()]).run()
@@ -294,6 +294,15 @@ def test_options_that_an_outside_adapter_does_not_take_are_refused(tmp_path, mon
         build(load_settings([], overrides, {}).settings).run()
 
 
+def test_the_former_name_of_an_argument_still_works(home):
+    """A host that passes ``say``, as in earlier versions, gets the lines and a warning that names ``report``."""
+    said: list[str] = []
+    with pytest.warns(DeprecationWarning, match="now called report"):
+        run = build(settings_of(home), say=said.append)
+    run.run()
+    assert said
+
+
 def test_a_run_is_run_once(home):
     """A second ``run`` of one object is refused; another object of the same settings goes on."""
     run = build(settings_of(home))
@@ -305,7 +314,7 @@ def test_a_run_is_run_once(home):
 def test_secrets_in_an_error_do_not_reach_the_events(home):
     """A URL with a password in an exception's text is masked in events.jsonl and in what a person is told."""
     said = []
-    run = build(settings_of(home), say=said.append)
+    run = build(settings_of(home), report=said.append)
 
     def fail(_):
         message = "cannot reach https://user:hunter2secret@example.org/x"

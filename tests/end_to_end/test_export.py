@@ -151,6 +151,6 @@ def test_what_cannot_be_exported_is_said(home, plain, capsys):
     (home / "full").mkdir()
     (home / "full/mine.txt").write_text("mine")
     assert main(["export", str(plain), str(home / "full")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert [path.name for path in (home / "full").iterdir()] == ["mine.txt"]
     assert not list(home.glob(".nothing*")) + list(home.glob(".full*"))

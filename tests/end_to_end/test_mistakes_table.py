@@ -33,6 +33,7 @@ READY = ("tokenizer.kind=huggingface", "tokenizer.path={files}/tokenizer")
 DECODER = ("model.kind=decoder", "model.num_hidden_layers=1")
 UNTRUE = ("single document", "holds text to train a tokenizer")
 
+_SHORT = ("data.validation.fields.text.max_length=5",)
 DATA = (
     ("wrong field", ("data.path={files}/content.jsonl",), ("'text' is missing; there is 'content'", "data.text_field")),
     ("wrong column", ("data.path={files}/body.parquet",), ("no column 'text', only 'body'", "data.text_field")),
@@ -62,6 +63,29 @@ DATA = (
         "all documents dropped from a stream",
         ("data.path={files}/long.jsonl", "data.packing.overflow=drop", "data.holdout=0.0", "data.mode=stream"),
         ("every document has more than 64 tokens", "data.packing.overflow=split"),
+    ),
+    (
+        "a text field that no record has, beside outliers",
+        ("data.path={files}/long.jsonl", "data.text_field=content", "data.validation.outliers.symbols.zscore=5"),
+        ("the field 'content' is missing", "set data.text_field"),
+    ),
+    *(
+        (
+            f"all records rejected, {more}",
+            ("data.path={files}/long.jsonl", *_SHORT, "data.validation.max_rejected=1", *more.split()),
+            (r"long.jsonl holds no text to use.*[ .]validation",),
+        )
+        for more in ("data.mode=cache", "data.mode=stream", "data.mode=stream data.epochs=1 data.holdout=0")
+    ),
+    (
+        "rule for a column that a table lacks",
+        ("data.path={files}/body.parquet", "data.text_field=body", "data.validation.fields.nope.min=1"),
+        ("body.parquet: there is no column 'nope', only 'body'", "data.validation"),
+    ),
+    (
+        "no such version",
+        ("data.path={files}/corpus.jsonl", "data.drift.reference=nope"),
+        ("there is no version 'nope' in ",),
     ),
     ("all records skipped", ("data.path={files}/content.jsonl", "data.on_error=skip"), ("content.jsonl", "text")),
 )
@@ -95,10 +119,71 @@ MODEL = (
     ("no such field", ("model.config.hiden_size=64",), ("it has no field hiden_size: did you mean hidden_size[?]",)),
 )
 
-ROWS = tuple(Row(name, settings, 2, says, LATE) for name, settings, says in MODEL) + tuple(
-    Row(f"{name}, {tokenizer}", (*more, *settings), 3, says, UNTRUE)
-    for name, settings, says in DATA
-    for tokenizer, more in (("tokenizer trained", ()), ("tokenizer ready", READY))
+
+def _transform(kind, **options):
+    return (f"data.transforms={json.dumps([{'kind': kind, 'options': options}])}",)
+
+
+REJECTED = (
+    (
+        "too many records rejected",
+        ("data.path={files}/long.jsonl", *_SHORT),
+        ("validation rejected 3 of 3 records", r"validation.text.max_length \(3\)"),
+    ),
+    (
+        "rule that stops",
+        ("data.path={files}/long.jsonl", *_SHORT, "data.validation.on_violation=stop", "data.holdout=0"),
+        ("long.jsonl, the document at position 0: the field 'text' .* the length .* above max_length, 5: repair",),
+    ),
+)
+
+RULES = (
+    ("pattern", ('data.validation.fields.text.pattern="(("',), ("pattern .* is not a regular .* that Python accepts",)),
+    ("no such rule", ("data.validation.fields.text={minn: 3}",), ("'minn', which is no rule .* did you mean min[?]",)),
+    ("share above 1", ("data.validation.max_rejected=2",), ("max_rejected .* must be at most 1, not 2",)),
+    (
+        "unique stream",
+        ("data.validation.fields.id.unique=true", "data.mode=stream", *READY),
+        ("unique values.*data.mode=cache",),
+    ),
+    ("duplicates of a stream", ("data.dedup=exact", "data.mode=stream", *READY), ("data.dedup .* data.mode=cache",)),
+    ("no such dedup", ("data.dedup=fuzzy",), ("data.dedup.kind .* exact or minhash, not fuzzy",)),
+    ("no such transform", ("data.transforms=[gofer_quality]",), ("did you mean gopher_quality[?]",)),
+    ("no such option", _transform("gopher_quality", min_wordz=4), ("'gopher_quality' do not fit: .*'min_wordz'",)),
+    (
+        "an option beside the kind",
+        ("data.transforms=[{kind: gopher_quality, min_words: 4}]",),
+        (r"data.transforms\[0\].min_words .* is not a setting; put .* under data.transforms\[0\].options",),
+    ),
+    ("no such evaluation file", _transform("decontaminate", files=["/nope"]), ("/nope of .* cannot be read",)),
+    ("no score function", _transform("score"), ("'score' needs function",)),
+    ("no such language", _transform("language", languages=["xx"]), ("such as en or de, not 'xx'",)),
+    ("rate above 1", _transform("augment", fim_rate=2), ("fim_rate .* from 0 to 1, not 2",)),
+    ("no id", ("data.exclude=[zz]",), ("data.exclude names zz, which is neither an id",)),
+    ("no file of ids", ("data.exclude=/nope/ids",), ("data.exclude names /nope/ids, .* no such file",)),
+    ("no such ledger", ("ledger=sqlight",), ("no ledger is called 'sqlight' .* did you mean sqlite[?]",)),
+    (
+        "a server that refuses",
+        ("ledger.kind=postgres", "ledger.dsn=postgresql://u:geheim@127.0.0.1:1/db"),
+        ("the ledger in the database db at 127.0.0.1, port 1, cannot be used: .* refused",),
+    ),
+    (
+        "a port that is text",
+        ("ledger.kind=postgres", "ledger.dsn=postgresql://u:geheim@127.0.0.1:port/db"),
+        ("the ledger in the database db .* cannot be used",),
+    ),
+    ("no such variable", ("ledger.kind=postgres", "ledger.dsn=env:NO_VARIABLE"), ("NO_VARIABLE, which is not set",)),
+)
+
+ROWS = (
+    tuple(Row(name, settings, 2, says, (*LATE, "geheim")) for name, settings, says in RULES)
+    + tuple(Row(name, settings, 2, says, LATE) for name, settings, says in MODEL)
+    + tuple(Row(name, (*READY, *settings), 3, says) for name, settings, says in REJECTED)
+    + tuple(
+        Row(f"{name}, {tokenizer}", (*more, *settings), 3, says, UNTRUE)
+        for name, settings, says in DATA
+        for tokenizer, more in (("tokenizer trained", ()), ("tokenizer ready", READY))
+    )
 )
 
 

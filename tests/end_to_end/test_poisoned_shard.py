@@ -79,7 +79,7 @@ class Outcome:
 
     def __init__(self, home, data, name, *more):
         self.consumed, self.starts, self.returns, self.evaluations = {}, [], [], []
-        run = build(settings_of(home, data, name, *more), say=lambda _: None, tokenizer=MemoryTokenizer())
+        run = build(settings_of(home, data, name, *more), report=lambda _: None, tokenizer=MemoryTokenizer())
         run.subscribe(RunStarted, self.starts.append)
         run.subscribe(StepCompleted, self.on_step)
         run.subscribe(RolledBack, self.returns.append)

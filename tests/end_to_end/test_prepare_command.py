@@ -15,7 +15,7 @@ from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.bootstrap import build
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.holdout import Holdout
-from holdfast.domain.errors import DataError
+from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
 from tests.support.command_line import corpus, environment, run_here, tiny
 
@@ -86,7 +86,8 @@ def test_rejected_records_are_told_and_are_no_pass_for_a_stricter_run(tmp_path):
     for _ in range(2):
         result = run_here("prepare", *tiny(path, "data.on_error=skip"), cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        assert "2 records rejected" in result.stdout
+        assert "2 records left out" in result.stdout
+        assert "2 unusable" in result.stdout
         assert "'text' is missing" in result.stdout
         assert "not JSON" in result.stdout
     stopped = run_here("prepare", *tiny(path), cwd=tmp_path)
@@ -168,7 +169,7 @@ def train(path, name, *more):
     """Train in a folder beside ``path``; return the documents that were tokenized."""
     tokenizer = CountingTokenizer()
     settings = tiny(path, f"run.dir={path.parent / name}", "monitors=[]", *more)
-    build(load_settings([], settings, {}).settings, say=lambda _: None, tokenizer=tokenizer).run()
+    build(load_settings([], settings, {}).settings, report=lambda _: None, tokenizer=tokenizer).run()
     return tokenizer.encoded
 
 
@@ -200,3 +201,24 @@ def test_what_decides_no_order_may_change_on_the_way(tmp_path):
     )
     train(path, "run", *settings, *more)
     assert len((tmp_path / "run/rejected.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_limit_of_rejected_records_may_change_on_the_way(tmp_path):
+    """A run goes on with the remedy that its error names; another rule would make another run."""
+    path = corpus(tmp_path, documents=12)
+    settings = ("data.mode=stream", "data.holdout=0", "data.validation.max_rejected=0.4")
+    train(path, "run", *settings, "data.validation.fields.id.min=6", "run.budget.steps=1")
+    more = ("data.validation.max_rejected=1", "run.budget.steps=2")
+    train(path, "run", *settings, "data.validation.fields.id.min=6", *more)
+    assert len((tmp_path / "run/rejected.jsonl").read_text().splitlines()) == 6
+    with pytest.raises(ConfigurationError, match=r"data\.validation\.fields\.id\.min was 6"):
+        train(path, "run", *settings, "data.validation.fields.id.min=5", *more)
+
+
+def test_a_run_may_be_compared_with_a_version_from_its_next_start_on(tmp_path):
+    """data.drift is no part of a run's identity."""
+    path = corpus(tmp_path, documents=12)
+    train(path, "run", "data.mode=cache", "data.holdout=0", "run.budget.steps=2")
+    [dataset] = datasets(tmp_path / "cache")
+    train(path, "run", "data.mode=cache", "data.holdout=0", "run.budget.steps=4", f"data.drift.reference={dataset}")
+    assert '"event": "DataDrifted"' not in (tmp_path / "run/events.jsonl").read_text()

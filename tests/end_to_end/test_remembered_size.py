@@ -24,7 +24,7 @@ def train(tmp_path):
         settings = load_settings([], [*overrides, "monitors=[]", "evaluation.every=0", *more], {}).settings
         said, events = [], []
         parts = {"model_factory": MemoryModelFactory(), "optimizer": MemoryOptimizer(max_rows=max_rows)}
-        run = build(settings, say=said.append, **parts)
+        run = build(settings, report=said.append, **parts)
         for kind in (MemoryExhausted, BatchSplit, ContractWeakened, StepCompleted):
             run.subscribe(kind, events.append)
         run.run()

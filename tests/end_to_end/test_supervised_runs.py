@@ -41,7 +41,7 @@ def test_killed_three_times_it_ends_with_the_same_bytes(tmp_path):
     output, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert "finished 30 steps" in output
-    assert re.search(r"goodput: \d+\.\d% of [\d.,]+ s in 4 starts \(.*restarts .*%", output), output
+    assert re.search(r"goodput: +\d+\.\d% of [\d.,]+ s in 4 starts \(.*restarts .*%", output), output
     weights = FOLDER / "checkpoints/checkpoint-30/model.safetensors"
     assert (killed / weights).read_bytes() == (undisturbed / weights).read_bytes()
     assert losses(killed / FOLDER) == losses(undisturbed / FOLDER)

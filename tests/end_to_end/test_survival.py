@@ -52,17 +52,15 @@ def test_kill_nine_changes_nothing(tmp_path, precision, kills):
     settings = tiny(corpus(tmp_path), f"optimizer.precision={precision}")
     assert run_here("train", *settings, cwd=undisturbed).returncode == 0
     moment, hold = random.Random(sum(kills)), Hold(tmp_path)
-    settings.append(hold.settings)
     for durable in kills:
         hold.behind(min(durable + 9, 29))  # so that there is a run to kill, however late
-        process = start("train", *settings, cwd=killed)
+        process = start("train", *settings, hold.settings, cwd=killed)
         wait_for_checkpoint(killed / FOLDER, durable, process)
         time.sleep(moment.uniform(0, 0.03))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    hold.release()
-    assert run("train", *settings, cwd=killed).returncode == 0
+    assert run_here("train", *settings, cwd=killed).returncode == 0
     steps = resumed_steps(killed)
     assert steps[0] == 0
     assert all(0 < earlier < later for earlier, later in itertools.pairwise(steps[1:])), steps

@@ -32,7 +32,7 @@ def train(corpus, name, *more):
     """Train in the folder ``name`` beside ``corpus``; return the loss of each step and the lines said."""
     overrides = tiny(corpus, f"run.dir={corpus.parent / name}", "run.budget.steps=4", "monitors=[]", *more)
     losses, said = [], []
-    run = build(load_settings([], overrides, {}).settings, say=said.append, tokenizer=MemoryTokenizer())
+    run = build(load_settings([], overrides, {}).settings, report=said.append, tokenizer=MemoryTokenizer())
     run.subscribe(StepCompleted, lambda event: losses.append(event.outcome.loss))
     run.run()
     return losses, said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.command_line import corpus, tiny
-from tests.support.installations import install
+from tests.support.installations import ROOT, install
 
 NAMES = ("adapters", "application", "configs", "domain", "ports", "tests")
 SERVICE = """
@@ -32,12 +32,15 @@ def installation(request, tmp_path_factory):
     return install(tmp_path_factory.mktemp(request.param), editable=request.param == "editable")
 
 
-@pytest.fixture(params=["folders", "packages"])
-def home(request, tmp_path):
-    """Return a folder with empty folders of these names, or with packages that must not be imported."""
+@pytest.fixture
+def home(installation, tmp_path):
+    """Return a folder with packages of these names that must not be imported, or with empty folders.
+
+    Each way of starting meets both, one with an editable installation and the other with a wheel.
+    """
     for name in NAMES:
         (tmp_path / name).mkdir()
-        if request.param == "packages":
+        if installation.folder.parent.name.startswith("editable"):
             (tmp_path / name / "__init__.py").write_text("raise RuntimeError('the user meant another package')\n")
     (tmp_path / "service.py").write_text(SERVICE)
     return tmp_path
@@ -70,3 +73,15 @@ def test_the_command_of_the_checkout_is_installed(installation, tmp_path):
     process = installation.run(*arguments(command, installation, tmp_path), cwd=tmp_path)
     assert process.returncode == 0, process.stdout + process.stderr
     assert "finished 6 steps" in process.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_files_of_the_pages_are_installed(installation, tmp_path):
+    """The pages, their scripts and their styles come with each installation."""
+    script = (
+        "from holdfast.bootstrap.web.watch_app import STATIC; print(*sorted(each.name for each in STATIC.iterdir()))"
+    )
+    process = installation.run(installation.python, "-c", script, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.split() == sorted(path.name for path in (ROOT / "bootstrap/web/static").iterdir())

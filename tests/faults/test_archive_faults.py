@@ -23,7 +23,7 @@ from holdfast.adapters.state_store.archive.lease import ArchiveLease
 from holdfast.adapters.state_store.archive.local_object_store import LocalObjectStore
 from holdfast.domain.errors import StateError
 from tests.support.archives import FILES, QUICK, WatchedObjects, archive_of, committed, objects_at
-from tests.support.faulty_server import RESET, STALL, Answer, Fault, FaultyServer, _Handler
+from tests.support.faulty_server import RESET, STALL, Answer, Fault, FaultyHandler, FaultyServer
 from tests.support.file_faults import MEMORY, FailAt, WatchedFiles, files_under
 from tests.support.s3_server import s3_server
 
@@ -139,8 +139,8 @@ def server():
 @pytest.fixture
 def failing(server, monkeypatch):
     """Return the server, whose proxy has its faults with requests that write too."""
-    monkeypatch.setattr(_Handler, "do_PUT", lambda self: self._answer(self.script.next_fault()))
-    monkeypatch.setattr(_Handler, "do_POST", lambda self: self._answer(self.script.next_fault()))
+    monkeypatch.setattr(FaultyHandler, "do_PUT", lambda self: self.answer(self.script.next_fault()))
+    monkeypatch.setattr(FaultyHandler, "do_POST", lambda self: self.answer(self.script.next_fault()))
     server.proxy.behave()
     yield server
     server.proxy.behave()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +17,8 @@ import pytest
 
 HERE = Path(__file__).parent
 DRIVER = HERE.parent / "support/flip_driver.py"
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="what flips bits of readings is compiled by cc")
 
@@ -25,6 +29,11 @@ def shim(tmp_path_factory):
     path = tmp_path_factory.mktemp("shim") / "flip_reads.so"
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", path, HERE / "flip_reads.c", "-ldl"], check=True)
     return path
+
+
+def end_with_parent():
+    """Have the system kill this process when the tests that started it are gone."""
+    LIBC.prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
 
 
 def sweep(shim, folder, way, *, large, stride, ranks=1):
@@ -42,6 +51,7 @@ def sweep(shim, folder, way, *, large, stride, ranks=1):
             env=os.environ | own | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}),
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509  it calls one function of the system
         )
         for rank in range(ranks)
     ]

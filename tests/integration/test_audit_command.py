@@ -85,7 +85,7 @@ def test_an_audit_without_entries(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["missing", "run/audit.jsonl/below", "."])
 def test_where_there_is_no_audit(run, tmp_path, name):
     """A place without an audit is an error of state, in one sentence."""
-    with pytest.raises(StateError, match="is not there"):
+    with pytest.raises(StateError, match="does not exist"):
         audit_run(tmp_path / name, as_json=False)
 
 

@@ -11,6 +11,16 @@ from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.adapters.shared.modeling.losses import IGNORED, chunked_cross_entropy, chunked_rows, rows_at_once
 from holdfast.domain.errors import ConfigurationError
 
+SMALL = LlamaConfig(
+    vocab_size=61,
+    hidden_size=16,
+    intermediate_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    max_position_embeddings=32,
+)
+
 
 def case(*, tokens=67, vocabulary=301, width=16, bias=False, seed=0, ignored=0.2):
     generator = torch.Generator().manual_seed(seed)
@@ -52,6 +62,40 @@ def test_the_chunked_loss_is_the_plain_one(tokens, rows, bias, ignored, scale):
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
     found = gradients(loss, *parts, scale=scale)
     assert max(differences(found, gradients(expected, *parts, scale=scale))) <= 1e-5
+
+
+@pytest.mark.parametrize("ignored", [0.0, 0.4])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_loss_of_each_label_is_written_where_it_is_asked_for(bias, ignored):
+    """Each label has the loss that it has alone, ignored ones keep their place, and the sum is the same number."""
+    *parts, labels = case(bias=bias, ignored=ignored)
+    each = torch.zeros(len(labels))
+    with torch.no_grad():
+        total = chunked_cross_entropy(*parts, labels, rows_at_once=20, each=each)
+        assert total == chunked_cross_entropy(*parts, labels, rows_at_once=20)
+        logits = linear(*parts)
+    torch.testing.assert_close(each, cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none"))
+
+
+@pytest.mark.parametrize("loss", ["plain", "chunked"])
+def test_an_evaluation_writes_the_loss_of_each_token_at_its_place(loss):
+    """A model writes the loss of each target where it stands in the row, however it computes the sum."""
+    torch.manual_seed(0)
+    model = CausalLanguageModel(LlamaForCausalLM(SMALL)).eval()
+    model.loss = loss
+    ids = torch.randint(0, SMALL.vocab_size, (3, 12))
+    mask = torch.rand(3, 12) < 0.7
+    mask[:, 0] = False
+    positions = torch.arange(12).expand(3, 12)
+    with torch.no_grad():
+        plain_sum = model(ids, positions, mask)
+        model.token_losses = torch.zeros(3, 12)
+        total = model(ids, positions, mask)
+        scores = model.network(input_ids=ids, position_ids=positions).logits[:, :-1]
+    expected = torch.zeros(3, 12)
+    expected[:, 1:] = cross_entropy(scores.transpose(1, 2), ids[:, 1:], reduction="none") * mask[:, 1:]
+    assert total == plain_sum
+    torch.testing.assert_close(model.token_losses, expected)
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -152,8 +152,8 @@ def batches_of(folder, *more):
         settings,
         folder / "run",
         {"tokenizer": MemoryTokenizer()},
-        say=lambda _: None,
-        decide=lambda _name, value, _reason: value,
+        report=lambda _: None,
+        keep_choice=lambda _name, value, _reason: value,
     )
     return [batch.input_ids.tolist() for batch in islice(container.batch_stream().batches(Cursor()), 40)]
 

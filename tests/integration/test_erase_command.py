@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_plain_checkpoints_are_refused_with_the_reason(run, save, capsys):
     """What an SSD may remember is deleted only if that is asked for in so many words."""
     save(1, 2, sealed=False)
     assert main(["erase", str(run), "1", "--yes"]) == 4
-    assert "is not encrypted, and what was written to an SSD cannot be overwritten" in capsys.readouterr().err
+    assert "is not encrypted, and data on an SSD cannot be overwritten" in capsys.readouterr().err
     assert left(run)[0] == [1, 2]
     assert main(["erase", str(run), "1", "--yes", "--unencrypted"]) == 0
     assert left(run)[0] == [2]
@@ -103,7 +104,7 @@ def test_what_is_not_there_is_told(run, save, capsys):
     """A step that has nothing to erase ends the command before anything is erased."""
     save(1, 2)
     assert main(["erase", str(run), "1", "7", "--yes"]) == 4
-    assert "holds nothing of step 7 that could be erased" in capsys.readouterr().err
+    assert "holds no checkpoint of step 7 to erase" in capsys.readouterr().err
     assert left(run)[0] == [1, 2]
 
 
@@ -161,3 +162,53 @@ def test_inspect_says_what_was_erased(run, save, capsys):
     assert main(["erase", str(run), "2", "--yes"]) == 0
     assert main(["inspect", str(run)]) == 4
     assert "holds no checkpoints but 2 erased" in capsys.readouterr().err
+
+
+RECORDS = ("ledger-calls/000000000001.call", "ledger.sqlite", "ledger.sqlite-wal", "rejected.jsonl")
+
+
+def records_in(run):
+    """Write each record of single documents that a run may have, and two files beside them; return the former."""
+    (run / "ledger-calls").mkdir()
+    for name in (*RECORDS, "rejected.rank1.jsonl", "rejected-by-me.jsonl", "events.jsonl"):
+        (run / name).write_text("a record")
+    return [str(run / name) for name in (*RECORDS, "rejected.rank1.jsonl")]
+
+
+def test_records_of_documents_are_erased_with_the_checkpoints(run, save, capsys):
+    """Without a step they are listed, audited one by one and overwritten; other files of the folder stay."""
+    save(1, 2)
+    paths = records_in(run)
+    (run.parent / "link").hardlink_to(run / "rejected.jsonl")
+    assert main(["erase", str(run)]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert listed[1:-1] == [f"would erase {path} (record of the data)" for path in paths]
+    assert main(["erase", str(run), "--yes"]) == 0
+    assert "an SSD may hold older copies" in capsys.readouterr().out
+    assert sorted(path.name for path in run.glob("*.jsonl")) == ["audit.jsonl", "events.jsonl", "rejected-by-me.jsonl"]
+    assert [path.name for path in run.glob("ledger*/*")] + [path.name for path in run.glob("ledger.*")] == []
+    assert set((run.parent / "link").read_bytes()) == {0}
+    assert audited(run) == [("CheckpointErased", 1), *[("DataRecordErased", None)] * 5]
+
+
+def test_records_of_documents_are_kept_if_steps_are_named(run, save):
+    """A step says which checkpoints go, and the records belong to no step."""
+    save(1, 2)
+    paths = records_in(run)
+    assert main(["erase", str(run), "1", "--yes"]) == 0
+    assert all(map(os.path.exists, paths))
+
+
+def test_records_of_documents_are_erased_without_a_checkpoint_to_erase(run, save, capsys):
+    """The newest checkpoint stays, and a link in the place of a record is refused before anything is erased."""
+    save(1)
+    records_in(run)
+    (run / "rejected.jsonl").rename(run.parent / "elsewhere")
+    (run / "rejected.jsonl").symlink_to(run.parent / "elsewhere")
+    assert main(["erase", str(run), "--yes"]) == 4
+    assert "rejected.jsonl is a link, which is not followed" in capsys.readouterr().err
+    (run / "rejected.jsonl").unlink()
+    assert (run / "ledger.sqlite").exists()
+    assert main(["erase", str(run), "--yes"]) == 0
+    assert left(run)[0] == [1]
+    assert not (run / "ledger.sqlite").exists()

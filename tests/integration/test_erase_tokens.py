@@ -66,7 +66,7 @@ def test_all_datasets_of_a_cache_are_erased(root, capsys):
     assert [(record["name"], record["shards"]) for record in records_in(root)] == [("first", 2), ("second", 2)]
     assert all(record["by"]["user"] and record["erased_at"] for record in records_in(root))
     assert main(["erase", str(root), "--yes"]) == 4
-    assert f"there are no tokens in {root} that could be erased" in capsys.readouterr().err
+    assert f"there are no tokens to erase in {root}" in capsys.readouterr().err
 
 
 def test_one_dataset_is_erased_alone(root, capsys):
@@ -76,7 +76,7 @@ def test_one_dataset_is_erased_alone(root, capsys):
     assert len(DiskTokenCache(root, "second", encryption=SEALING).shards()) == 2
     capsys.readouterr()
     assert main(["erase", str(root / "first"), "--yes"]) == 4
-    assert f"there are no tokens in {root / 'first'} that could be erased" in capsys.readouterr().err
+    assert f"there are no tokens to erase in {root / 'first'}" in capsys.readouterr().err
 
 
 def test_what_was_set_aside_or_left_by_a_crash_is_erased_too(root):
@@ -177,3 +177,19 @@ def test_a_run_tokenizes_again(tmp_path, monkeypatch):
     again = keys_in(tmp_path / "cache")
     assert len(again) == len(keys) > 0
     assert set(again).isdisjoint(keys)
+
+
+def test_versions_are_erased_with_their_datasets(root, capsys):
+    """The record of a version goes with its dataset, also after the dataset, and a damaged one with the whole cache."""
+    (root / ".versions").mkdir()
+    for name, dataset in (("1", "first"), ("2", "second"), ("3", "second")):
+        (root / f".versions/{name}.json").write_text(json.dumps({"dataset": dataset}))
+    (root / ".versions/4.json").write_text("{")
+    assert main(["erase", str(root / "first")]) == 0
+    assert f"would erase {root}/.versions/1.json (version)" in capsys.readouterr().out
+    assert main(["erase", str(root / "first"), "--yes"]) == 0
+    assert sorted(path.stem for path in root.glob(".versions/*")) == ["2", "3", "4"]
+    (root / ".versions/5.json").write_text(json.dumps({"dataset": "first"}))
+    assert main(["erase", str(root / "first"), "--yes"]) == 0
+    assert main(["erase", str(root), "--yes"]) == 0
+    assert [*root.glob(".versions/*")] == []

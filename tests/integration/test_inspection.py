@@ -109,6 +109,7 @@ def test_a_good_run_is_told_oldest_first(root, inspect, look):
         "problems": [],
         "loss": None,
         "evaluation": None,
+        "suites": {},
     }
 
 

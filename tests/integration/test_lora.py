@@ -156,7 +156,7 @@ def test_a_merged_model_loads_in_transformers(name, quantize, tmp_path):
 def test_adapters_of_other_weights_are_refused(tmp_path):
     """A checkpoint is refused if the base weights are others by now, or if it holds a whole model."""
     write(prepare(adapted()).capture(), tmp_path / "state")
-    with pytest.raises(StateError, match="of other base weights"):
+    with pytest.raises(StateError, match="belong to other base weights"):
         prepare(adapted(base_seed=1)).restore(tmp_path / "state")
     write(prepare(build()).capture(), tmp_path / "whole")
     with pytest.raises(StateError, match="holds no adapters"):

@@ -53,8 +53,8 @@ def container_of(settings, **overrides):
         settings,
         settings.run.directory,
         {"tokenizer": MemoryTokenizer(), **overrides},
-        say=lambda _: None,
-        decide=lambda _name, value, _reason: value,
+        report=lambda _: None,
+        keep_choice=lambda _name, value, _reason: value,
     )
 
 
@@ -198,7 +198,7 @@ def test_a_source_that_never_gives_is_not_prepared(tmp_path):
     """A tokenizer is trained, and a cache filled, without a source of weight 0 in every stage."""
     write(tmp_path / "a.jsonl", TEXTS)
     write(tmp_path / "b.jsonl", [f"another {text}" for text in TEXTS])
-    _, prepared, _ = prepare_ahead(settings_of(tmp_path, {"a": 1, "b": 0}, "tokenizer.vocabulary_size=260"))
+    _, prepared, *_ = prepare_ahead(settings_of(tmp_path, {"a": 1, "b": 0}, "tokenizer.vocabulary_size=260"))
     assert prepared.documents == len(TEXTS)
 
 
@@ -228,7 +228,11 @@ def test_what_never_gives_needs_no_room(tmp_path):
     for weight in (0, 1):
         settings = settings_of(tmp_path, {"a": 1, "b": weight}, "data.mode=auto", "data.cache.budget=4000")
         chosen = assemble(
-            settings, tmp_path, {}, say=lambda _: None, decide=lambda name, value, _: modes.append((name, value))
+            settings,
+            tmp_path,
+            {},
+            report=lambda _: None,
+            keep_choice=lambda name, value, _: modes.append((name, value)),
         )
         chosen.mode()
     assert modes == [("data.mode", "cache"), ("data.mode", "stream")]

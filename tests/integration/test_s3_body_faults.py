@@ -19,7 +19,7 @@ import pytest
 from holdfast.adapters.data_source.ranges import ReadCounter
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
-from tests.support.faulty_server import RESET, STALL, TRUNCATE, Answer, Fault, _Handler, _Server
+from tests.support.faulty_server import RESET, STALL, TRUNCATE, Answer, Fault, FaultyHandler, ListeningServer
 from tests.support.s3_bodies import CONTENT, NATIVE, OWN, QUICK, is_read_by, object_server, open_x, read, seen
 
 pytestmark = pytest.mark.usefixtures("clean_aws_environment")
@@ -175,7 +175,7 @@ def secure_url(server, tmp_path):
     subprocess.run(["openssl", "req", *made], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with _Server(("127.0.0.1", 0), _Handler) as listener:
+    with ListeningServer(("127.0.0.1", 0), FaultyHandler) as listener:
         listener.script = server
         listener.socket = context.wrap_socket(listener.socket, server_side=True)
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02})

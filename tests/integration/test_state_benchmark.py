@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_figure_is_that_of_pairs():
 
 def test_raw_files_hold_the_bytes(tmp_path):
     """What is written as one file in pieces is what is read from it."""
-    data = memoryview(os.urandom((4 << 20) + 5))
+    data = memoryview(random.Random(0).randbytes((4 << 20) + 5))
     write_raw(tmp_path / "state", data)
     make_durable(tmp_path)
     buffer = touched_buffer(len(data))

@@ -17,10 +17,10 @@ from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.supervisor import Supervisor
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
 policy = RestartPolicy(max_restarts=9, crash_loop=3, first_seconds=0.0, longest_seconds=0.0)
-say = lambda line: print(line, file=sys.stderr, flush=True)
+show = lambda line: print(line, file=sys.stderr, flush=True)
 child = [sys.executable, "-c", sys.argv[2]]
 heartbeats = HeartbeatMonitor(Path(sys.argv[1]) / "heartbeats", 0.5)
-sys.exit(Supervisor(child, Path(sys.argv[1]), policy, heartbeats, grace_seconds=float(sys.argv[3]), say=say).run())
+sys.exit(Supervisor(child, Path(sys.argv[1]), policy, heartbeats, grace_seconds=float(sys.argv[3]), report=show).run())
 """
 # a child that numbers its starts, and its checkpoints
 CHILD = """
@@ -71,7 +71,7 @@ def test_a_crash_loop_stops(tmp_path, supervised):
     assert process.returncode == 1
     assert errors.splitlines()[-1].endswith(
         "it died 3 times in a row without a new checkpoint, so another start would fail: "
-        "look at the error above, then start it by hand"
+        "see the error above, then start the run by hand"
     )
     assert [record["start"] for record in restarts(tmp_path)] == [1, 2, 3]
 
@@ -88,7 +88,7 @@ def test_a_dead_run_is_started_until_it_ends(tmp_path, supervised):
     assert told == [
         ("was killed by SIGKILL", 10, 4),
         ("failed with code 1", 20, 4),
-        ("asked for a new process, or hung", 30, 4),
+        ("needed a new process, or hung", 30, 4),
     ]
 
 

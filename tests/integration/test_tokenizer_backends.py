@@ -362,12 +362,13 @@ def test_threads_may_meet_at_the_first_documents():
     assert len(said) == 1
 
 
-def test_gigatoken_forgets_without_a_trace(monkeypatch):
+def test_gigatoken_forgets_without_a_trace():
     """Beginning anew, so that what gigatoken remembers stays bounded, changes no id."""
-    pytest.importorskip("gigatoken", reason="gigatoken comes with the extra `fast`")
-    monkeypatch.setattr("holdfast.adapters.tokenizer.backends.gigatoken._CHARACTERS_BETWEEN_LOOKS", 10)
-    monkeypatch.setattr("holdfast.adapters.tokenizer.backends.gigatoken._MOST_GROWTH", -(1 << 40))
-    encoder = FAST["gigatoken"](KINDS["gpt-2"], UINT16)
+    module = pytest.importorskip(
+        "holdfast.adapters.tokenizer.backends.gigatoken", reason="gigatoken comes with the extra `fast`"
+    )
+    limits = {"characters_between_looks": 10, "most_growth": -(1 << 40)}
+    encoder = module.GigatokenEncoder(KINDS["gpt-2"], UINT16, **limits)
     expected = HuggingfaceEncoder(KINDS["gpt-2"], UINT16).encode(PIECES)
     for _ in range(4):
         assert_equal(encoder.encode(PIECES), expected)

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from functools import partial
+from operator import attrgetter
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from holdfast.adapters.data_source.python_library import PythonLibraryDataSource
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
 from holdfast.adapters.tokenizer.train import sample_documents, train_tokenizer
 from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.phase import Amount
 from holdfast.ports.basic import BasicDataSource
 from holdfast.ports.data_source import Document, Rejected, Unit
 
@@ -29,7 +31,7 @@ from pathlib import Path
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.train import train_tokenizer
 train_tokenizer(
-    MemoryDataSource({units!r}), vocabulary_size=300, max_bytes=1 << 20, usable=str,
+    MemoryDataSource({units!r}), vocabulary_size=300, max_bytes=1 << 20, usable=lambda document: document.text,
     usable_key="none", cache_dir=Path(sys.argv[1]),
 )
 """
@@ -41,10 +43,27 @@ def train(tmp_path):
         train_tokenizer,
         vocabulary_size=300,
         max_bytes=1 << 20,
-        usable=str,
+        usable=lambda document: document.text,
         usable_key="none",
         cache_dir=tmp_path,
     )
+
+
+def test_training_shows_its_progress(train):
+    """The bytes that are read and counted rise to all there are, and then the merges have a phase of their own."""
+    shown = []
+    train(MemoryDataSource(TIES), show=lambda *phase: shown.append(phase))
+    phases = list(dict.fromkeys(phase for phase, *_ in shown))
+    assert phases == [
+        "reading text for the tokenizer",
+        "training the tokenizer, counting words",
+        "training the tokenizer, merging",
+    ]
+    num_bytes = sum(len(text.encode()) for texts in TIES.values() for text in texts)
+    for phase, total in zip(phases, (1 << 20, num_bytes), strict=False):
+        amounts = [amount for name, *rest in shown for amount in rest if name == phase]
+        assert amounts[-1] == Amount(num_bytes, total)
+        assert [amount.done for amount in amounts] == sorted(amount.done for amount in amounts)
 
 
 def kept(folder):
@@ -122,7 +141,9 @@ def test_a_tokenizer_that_cannot_be_kept_is_used_all_the_same(train, tmp_path):
 def test_held_out_documents_are_never_trained_on(train):
     """What is kept for evaluation leaves no trace in the vocabulary."""
     units = {"a": ["common words only " * 50, "zqxzqxzqx " * 500], "b": ["zqxzqxzqx " * 500]}
-    tokenizer = train(MemoryDataSource(units), usable=lambda text: None if "zqx" in text else text, usable_key="zqx")
+    tokenizer = train(
+        MemoryDataSource(units), usable=lambda each: None if "zqx" in each.text else each.text, usable_key="zqx"
+    )
     assert len(tokenizer.encode(["common words"]).ids) < 6
     assert len(tokenizer.encode(["zqxzqxzqx"]).ids) == 9
 
@@ -139,7 +160,7 @@ def test_a_small_corpus_gives_a_small_vocabulary(train):
 def test_no_text_is_an_error(train, units):
     """A corpus without a text to train on is refused with one sentence."""
     with pytest.raises(DataError, match="a holds no text to use"):
-        train(MemoryDataSource(units), usable=lambda text: None if text == "held out" else text)
+        train(MemoryDataSource(units), usable=lambda each: None if each.text == "held out" else each.text)
 
 
 def test_a_vocabulary_below_the_bytes_is_refused(train):
@@ -178,7 +199,7 @@ def test_the_kept_file_is_json_that_names_its_hash(train, tmp_path):
 def test_a_sample_is_spread_over_the_units():
     """A sample smaller than the corpus takes its share of each unit, not the first ones alone."""
     source = MemoryDataSource({f"{number:02}": [f"{number:02}" * 5] * 10 for number in range(50)})
-    sample = list(sample_documents(source, 1000, str))
+    sample = list(sample_documents(source, 1000, attrgetter("text")))
     assert [text[:2] for text in sample] == [f"{number:02}" for number in range(50) for _ in range(2)]
 
 
@@ -199,7 +220,7 @@ class Torn(BasicDataSource):
 
 def test_a_rejected_record_is_no_text_to_train_on():
     """What the source rejects is passed over, and what follows it is used."""
-    assert list(sample_documents(Torn(), 1000, str)) == ["first", "last"]
+    assert list(sample_documents(Torn(), 1000, attrgetter("text"))) == ["first", "last"]
 
 
 units_of_text = st.dictionaries(
@@ -211,7 +232,7 @@ units_of_text = st.dictionaries(
 @given(units=units_of_text.filter(bool), max_bytes=st.integers(1, 60))
 def test_a_sample_is_bounded_and_complete_if_it_can_be(units, max_bytes):
     """No sample is larger than asked for, and a corpus that fits is taken whole, in order."""
-    sample = list(sample_documents(MemoryDataSource(units), max_bytes, str))
+    sample = list(sample_documents(MemoryDataSource(units), max_bytes, attrgetter("text")))
     everything = "".join(text for name in sorted(units) for text in units[name])
     size = sum(max(1, sum(len(text.encode()) for text in texts)) for texts in units.values())
     assert sum(len(text.encode()) for text in sample) <= max_bytes

@@ -77,8 +77,8 @@ class WatchedObjects(ObjectStore):
     def create(self, key: str, data: bytes) -> bool:
         return self._watched("create", key, data)
 
-    def upload(self, key: str, path: Path) -> None:
-        self._watched("upload", key, path)
+    def upload(self, key: str, path: Path, count: Callable[[int], object] = int) -> None:
+        self._watched("upload", key, path, count)
 
     def remove(self, key: str) -> None:
         self._watched("remove", key)

@@ -172,29 +172,31 @@ class Hold:
         self._file.unlink()
 
 
-def wait_for_step(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(run_folder: Path, step: int, process: subprocess.Popen[str], seconds: float = 100) -> None:
     """Return once ``metrics.jsonl`` holds ``step``."""
 
     def written() -> bool:
         path = run_folder / "metrics.jsonl"
         return path.exists() and f'"step": {step},' in path.read_text()
 
-    wait_until(written, process, f"step {step} was not reached")
+    wait_until(written, process, f"step {step} was not reached", seconds)
 
 
-def wait_for_checkpoint(run_folder: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_checkpoint(run_folder: Path, step: int, process: subprocess.Popen[str], seconds: float = 100) -> None:
     """Return once a checkpoint of ``step``, or of a later one, is durable: it is written beside training."""
 
     def written() -> bool:  # that of the very step may have been deleted since
         commits = run_folder.glob("checkpoints/checkpoint-*/COMMIT")
         return any(int(commit.parent.name.rpartition("-")[2]) >= step for commit in commits)
 
-    wait_until(written, process, f"the checkpoint of step {step} was not written")
+    wait_until(written, process, f"the checkpoint of step {step} was not written", seconds)
 
 
-def wait_until(happened: Callable[[], bool], process: subprocess.Popen[str], complaint: str) -> None:
+def wait_until(
+    happened: Callable[[], bool], process: subprocess.Popen[str], complaint: str, seconds: float = 100
+) -> None:
     """Return once it has ``happened``; raises ``AssertionError`` if ``process`` ends without, or takes too long."""
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         has_ended = process.poll() is not None  # asked first: it may end just behind what is waited for
         if happened():

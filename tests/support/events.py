@@ -14,6 +14,7 @@ from holdfast.domain.events import (
     CheckpointSaved,
     CheckpointStarted,
     ContractWeakened,
+    DataDrifted,
     DataEnded,
     DataStalled,
     EvaluationCompleted,
@@ -28,11 +29,15 @@ from holdfast.domain.events import (
     RunStarted,
     StepCompleted,
     StopRequested,
+    SuiteEvaluated,
+    SuiteFailed,
+    TextGenerated,
     UpdateDropped,
 )
 from holdfast.domain.resources.knobs import Knob
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
+from holdfast.domain.training.text_generation import GeneratedText
 
 PROGRESS = Progress(7, 700, Cursor(28))
 OUTCOME = StepOutcome(
@@ -68,8 +73,12 @@ EXAMPLES = [
     ArchiveFailed(7, "s3://bucket cannot be reached: look at the network"),
     ResourcesAdjusted(PROGRESS, Knob.PREFETCH, 4, 8, "training waited for data 43% of its time"),
     UpdateDropped(PROGRESS, "the loss is nan"),
+    TextGenerated(PROGRESS, [GeneratedText("Row,", " row your boat", 3), GeneratedText("Ah", "!", 4)]),
+    SuiteEvaluated(7, {"arc": {"acc": 0.25, "acc_stderr": 0.125}, "piqa": {"acc_norm": 0.5}}, 61.0),
+    SuiteFailed(7, "there is no task 'ark'"),
     RolledBack(PROGRESS, 12, "the loss rose from 2.1 to 7.5"),
     RollBackSkipped(PROGRESS, "the loss rose from 2.1 to 7.5"),
+    DataDrifted(PROGRESS, "4f1c2a", "tokens a document moved from 210 to 420", [{"name": "tokens", "distance": 0.4}]),
 ]
 
 

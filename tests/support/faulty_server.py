@@ -127,7 +127,7 @@ class FaultyServer:
 def faulty_server(**options) -> Iterator[FaultyServer]:
     """Run a ``FaultyServer`` on a free port of this machine."""
     script = FaultyServer(**options)
-    server = _Server(("127.0.0.1", 0), _Handler)
+    server = ListeningServer(("127.0.0.1", 0), FaultyHandler)
     server.script = script
     script.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -142,7 +142,9 @@ def faulty_server(**options) -> Iterator[FaultyServer]:
         server.server_close()
 
 
-class _Server(ThreadingHTTPServer):
+class ListeningServer(ThreadingHTTPServer):
+    """Listens for requests, and can drop all connections."""
+
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
@@ -164,7 +166,9 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: clients that were failed on purpose hang up."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class FaultyHandler(BaseHTTPRequestHandler):
+    """Answers the requests of a client as the server's ``script`` says."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -176,20 +180,20 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def do_HEAD(self) -> None:
-        self._answer(None)
+        self.answer(None)
 
     def do_GET(self) -> None:
         self.script.requests.append(f"{self.path} {self.headers.get('Range', '')}".strip())
         self.script.headers.append(dict(self.headers.items()))
         with self.script.counting():
-            self._answer(self.script.next_fault())
+            self.answer(self.script.next_fault())
 
     def do_PUT(self) -> None:
-        self._answer(None)
+        self.answer(None)
 
     do_POST = do_DELETE = do_PUT  # noqa: N815
 
-    def _answer(self, fault: Fault | None) -> None:
+    def answer(self, fault: Fault | None) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         time.sleep(self.script.latency)
         with self.script.closed_gate:

@@ -19,20 +19,34 @@ from holdfast.application.checkpointing.memory_tier import MemoryTier
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.handlers.adapt_micro_batch import AdaptMicroBatch
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
+from holdfast.application.handlers.roll_back import ProtectRollBackTarget
 from holdfast.application.handlers.save_checkpoints import SaveOnCadence, SaveOnFailure, SaveOnStop
+from holdfast.application.handlers.stop_early import StopWithoutImprovement
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.command_executor import LoopParts
 from holdfast.application.training.evaluator import Evaluator
 from holdfast.application.training.loop import TrainRun
+from holdfast.application.training.sample_prompts import PromptSampler
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.data.holdout import Holdout
-from holdfast.domain.events import BatchSplit, MemoryExhausted, RunFailed, RunStarted, StepCompleted, StopRequested
+from holdfast.domain.events import (
+    BatchSplit,
+    CheckpointStarted,
+    EvaluationCompleted,
+    MemoryExhausted,
+    RunFailed,
+    RunStarted,
+    StepCompleted,
+    StopRequested,
+)
 from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 from holdfast.domain.training.budget import Budget
 from holdfast.domain.training.cadence import Cadence
+from holdfast.domain.training.early_stopping import EarlyStopping
 from holdfast.domain.training.lr_schedule import Span, WarmupDecay, half_cosine
 from holdfast.domain.training.micro_batch import MicroBatchPolicy, MicroBatchState
+from holdfast.domain.training.text_generation import Sampling
 from holdfast.domain.training.train_plan import TrainPlan
 from holdfast.ports.forwarding.optimizer import ForwardingTrainable, ForwardingUpdate
 from holdfast.ports.optimizer import Trainable
@@ -117,6 +131,8 @@ class Loop:
     save_every: int = 0
     evaluate_every: int = 0
     evaluate_at_start: bool = False
+    early_stopping: EarlyStopping | None = None
+    prompts: tuple[str, ...] = ()
     saves_beside: bool = False
     keeps_copy: bool = False
     is_tight: bool = False
@@ -142,11 +158,17 @@ class Loop:
         )
         held_out = held_out_of(self.source, self.plan, self.holdout, max_tokens=64)
         self.train = TrainRun(
-            TrainPlan(self.budget, WarmupDecay(self.peak, Span(3), 0.5, half_cosine, self.budget), self.grace),
+            TrainPlan(
+                self.budget,
+                WarmupDecay(self.peak, Span(3), 0.5, half_cosine, self.budget),
+                self.grace,
+                self.early_stopping,
+            ),
             LoopParts(
                 feed=feed_of(self.source, self.plan, self.holdout, self.rejections),
                 engine=StepEngine(self.trainable, micro_batch=(self.known or MicroBatchState(self.micro_batch)).rows),
                 evaluator=Evaluator(self.trainable, held_out, TOKENIZER.token_bytes, self.group),
+                sampler=PromptSampler(self.trainable, TOKENIZER, self.prompts, Sampling(8), self.group),
                 checkpoints=self.checkpoints,
                 bus=self.bus,
                 inbox=self.inbox,
@@ -154,11 +176,21 @@ class Loop:
             ),
         )
         measure = EvaluateOnCadence(
-            Cadence(self.evaluate_every), self.budget, self.inbox, at_start=self.evaluate_at_start
+            Cadence(self.evaluate_every),
+            self.budget,
+            self.inbox,
+            at_start=self.evaluate_at_start,
+            early_stopping=self.early_stopping,
         )
+        self.told = []
+        stop = StopWithoutImprovement(self.early_stopping, self.budget, self.inbox, self.told.append)
         if self.evaluate_every:
             self.bus.subscribe(RunStarted, measure.on_start)
             self.bus.subscribe(StepCompleted, measure.on_step)
+            self.bus.subscribe(RunStarted, stop.on_start)
+            self.bus.subscribe(EvaluationCompleted, stop.on_evaluation)
+        if self.early_stopping:
+            self.bus.subscribe(CheckpointStarted, ProtectRollBackTarget(3, self.save_every, self.store))
         self.bus.subscribe(StepCompleted, SaveOnCadence(Cadence(self.save_every), self.budget, self.inbox))
         self.kept = []
         policy = MicroBatchPolicy(self.micro_batch, self.plan.rows, grow_after=self.grow_after)

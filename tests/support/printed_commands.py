@@ -22,7 +22,16 @@ _PROGRAM = re.compile(
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _STANDS_FOR_ANOTHER = re.compile(r"(?<![\w$/])([A-Z]{2,}|N)(?![\w=])|/NAME\b|\.\.\.")
 _SPAN = re.compile(r"`([^`]+)`")
-_CALLED = {name for action in _parser()[0]._actions for name in action.choices or ()}
+_COMMANDS = {name: parser for action in _parser()[0]._actions for name, parser in (action.choices or {}).items()}
+_CALLED = set(_COMMANDS)
+_NAMES_OF_TWO_WORDS = {
+    f"{name} {second}"
+    for name, parser in _COMMANDS.items()
+    for action in parser._actions
+    if isinstance(action.choices, dict)
+    for second in action.choices
+}
+"""Commands that a sentence may name without their arguments, such as ``data profile``."""
 
 
 class Printed(NamedTuple):
@@ -84,7 +93,8 @@ def _in_sentences(page: str, text: str) -> Iterator[Printed]:
     for span in _SPAN.finditer(text):
         command = " ".join(span[1].split())
         first, _, others = command.partition(" ")
-        if _PROGRAM.fullmatch(command) or (first in _CALLED and others):
+        is_named_only = command in _NAMES_OF_TWO_WORDS
+        if not is_named_only and (_PROGRAM.fullmatch(command) or (first in _CALLED and others)):
             yield Printed(page, text.count("\n", 0, span.start()) + 1, command, is_block=False)
 
 

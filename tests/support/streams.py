@@ -87,6 +87,12 @@ def held_out_of(source, plan, holdout, max_tokens):
     return HoldoutBatches(groups, holdout, ConcatPacking(plan.length), rows=plan.rows, max_tokens=max_tokens)
 
 
+def groups_of(sources, holdout, seed, *source_numbers):
+    """Return the documents that ``holdout`` holds of each of ``sources``, corpora as dictionaries."""
+    readers = [TextReader(MemoryDataSource(each), MemoryTokenizer(), RejectedRecords("stop")) for each in sources]
+    return TextGroups(readers, holdout, seed, *source_numbers)
+
+
 def batches_of(feed, cursor=None, limit=None):
     """Return the batches from ``cursor`` on, all of them or ``limit``."""
     feed.seek(cursor or Cursor())

@@ -31,9 +31,10 @@ def documents(
 ) -> Iterator[Document | Rejected]:
     """Yield the documents of ``batch``, whose first row has ``position``."""
     texts = _texts(batch.column(fields.text))
-    others = [(name, _values(batch.column(name))) for name in fields.names[1:]] if fields.filter else []
+    others = [(name, _values(batch.column(name))) for name in fields.names[1:]]
     for index, text in enumerate(texts):
-        if fields.filter and not fields.wants({fields.text: text, **{name: values[index] for name, values in others}}):
+        record = {fields.text: text, **{name: values[index] for name, values in others}} if others else None
+        if fields.filter and not fields.wants(record or {fields.text: text}):
             continue
         start = position + index
         place = f"{file}, row {start}"
@@ -44,7 +45,7 @@ def documents(
         elif isinstance(text, str) and len(text) > record_bytes // 4 and len(text.encode()) > record_bytes:
             found = too_long(place, start, start + 1, record_bytes)
         else:
-            found = document(text, place, start, start + 1, fields)
+            found = document(text, place, start, start + 1, fields, record)
         if found:
             yield found
 

@@ -42,7 +42,7 @@ def unpacked(packed: io.BufferedReader, compression: Compression) -> io.Buffered
 
 @final
 class _Unpacked(io.RawIOBase):
-    """Unpacks in the same steps wherever reading begins, so that a damaged file gives the same documents each time."""
+    """Unpacks in the same steps from any start of reading, so a damaged file gives the same documents each time."""
 
     def __init__(self, pieces: Iterator[bytes], name: str) -> None:
         self._pieces = pieces

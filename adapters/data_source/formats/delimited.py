@@ -28,7 +28,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def read_header(stream: io.BufferedReader, delimiter: str, record_bytes: int) -> list[str]:
-    """Return the names of the columns; raises ``ValueError`` if the first row does not hold them."""
+    """Return the names of the columns; raises ``ValueError`` if the first row is not a header."""
     lines = _Lines(stream, 0, record_bytes)
     try:
         names = next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), [])
@@ -51,8 +51,8 @@ def read_delimited(
 ) -> Iterator[Document | Rejected]:
     """Yield the text column of each row; a quoted field may hold line ends. Empty rows are left out.
 
-    The header comes first whatever ``part.start``, which is 0 or where a row begins. ``model`` names another file and
-    its columns, which must be those of this one in any order.
+    The header is read first, for any ``part.start``, which is 0 or the beginning of a row. ``model`` is the name of
+    another file and its columns; this file must have the same columns, in any order.
     """
     try:
         columns = read_header(stream, delimiter, record_bytes)
@@ -105,8 +105,10 @@ def _records(
         elif row and len(row) != len(columns):
             reason = f"{place}: the row has {len(row)} fields and the header {len(columns)}: repair it or leave it out"
             found = Rejected(reason, start, lines.position)
-        elif row and (not fields.filter or fields.wants(dict(zip(columns, row, strict=True)))):
-            found = document(row[text], place, start, lines.position, fields)
+        elif row:
+            record = dict(zip(columns, row, strict=True)) if fields.filter or fields.kept else None
+            if not fields.filter or fields.wants(record or {}):
+                found = document(row[text], place, start, lines.position, fields, record)
         if found:
             yield found
 

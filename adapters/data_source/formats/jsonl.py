@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from holdfast.adapters.data_source.formats.lines import skip_line, to_line
 from holdfast.adapters.data_source.formats.records import (
     BYTE_ORDER_MARK,
     Fields,
@@ -25,16 +24,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 
+_PIECE_BYTES = 1 << 16
+
+
 def read_jsonl(
     stream: io.BufferedReader, part: Part, fields: Fields, record_bytes: int
 ) -> Iterator[Document | Rejected]:
     """Yield the text of each line's JSON object; empty lines and texts of white space alone are left out."""
-    start, stop = to_line(stream, part), part.limit
-    parse, field, has_filter = orjson.loads, fields.text, bool(fields.filter)
+    start, stop = _to_line(stream, part), part.limit
+    parse, field, has_filter, has_kept = orjson.loads, fields.text, bool(fields.filter), bool(fields.kept)
     while start < stop and (line := stream.readline(record_bytes + 1)):
         end = start + len(line)
         if len(line) > record_bytes:
-            end += 0 if line.endswith(b"\n") else skip_line(stream, stop - end)
+            end += 0 if line.endswith(b"\n") else _skip_line(stream, stop - end)
             yield too_long(_place(part, start), start, end, record_bytes)
         else:
             try:
@@ -44,7 +46,7 @@ def read_jsonl(
             except (ValueError, KeyError, TypeError):
                 is_plain = False
             if is_plain:
-                yield Document(text, start, end)
+                yield Document(text, start, end, fields.kept_of(record)) if has_kept else Document(text, start, end)
             elif found := _judge(line, part, start, fields):
                 yield found
         start = end
@@ -70,7 +72,7 @@ def _document(
     record: Mapping[str, object], place: str, start: int, end: int, fields: Fields
 ) -> Document | Rejected | None:
     if fields.text in record:
-        return document(record[fields.text], place, start, end, fields)
+        return document(record[fields.text], place, start, end, fields, record)
     reason = (
         f"{place}: the field {fields.text!r} is missing; there is {shown(record)}: set data.text_field to the field "
         "that holds the text"
@@ -87,3 +89,21 @@ def _parsed(line: bytes) -> object:
 
 def _place(part: Part, start: int) -> str:
     return f"{part.file}, line at byte {start}"
+
+
+def _to_line(stream: io.BufferedReader, part: Part) -> int:
+    """Move ``stream`` to the first line that begins in ``part``, and return its position."""
+    if part.start == 0:
+        return 0
+    stream.seek(part.start - 1)
+    return part.start - 1 + _skip_line(stream, part.limit - part.start + 1)
+
+
+def _skip_line(stream: io.BufferedReader, limit: float) -> int:
+    """Skip the rest of a line, or at least ``limit`` bytes of it; return the number of bytes skipped."""
+    skipped = 0
+    while skipped < limit and (piece := stream.readline(_PIECE_BYTES)):
+        skipped += len(piece)
+        if piece.endswith(b"\n"):
+            break
+    return skipped

@@ -42,7 +42,7 @@ def split_parquet(file: Any, size: int, unit_bytes: int) -> list[tuple[int, int]
 
 
 def read_parquet(file: Any, part: Part, fields: Fields, record_bytes: int) -> Iterator[Document | Rejected]:
-    """Yield the text column of each row; only it and the columns of the filter are read, some pages at a time."""
+    """Yield the text of each row; only the text column and those of the filter are read, some pages at a time."""
     table = pq.ParquetFile(file, pre_buffer=False, buffer_size=_PAGE_BYTES)
     if problem := problem_with(table.schema_arrow, fields, part.file):
         yield Rejected(problem, part.start, None)

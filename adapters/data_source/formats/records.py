@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Self, final
 
@@ -21,7 +21,7 @@ _MOST_NAMES_SHOWN = 10
 
 
 def fingerprint_of(*how: object) -> str:
-    """Return a short fingerprint of ``how`` the data are read, given as JSON values."""
+    """Return a short fingerprint of the options ``how``, JSON values, with which the data are read."""
     return blake2b(json.dumps([_READING, *how]).encode(), digest_size=16).hexdigest()
 
 
@@ -56,29 +56,41 @@ class Part:
 @final
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The text field of a record, and the ``filter``: for each name of another field, the allowed values."""
+    """The text field of a record, and the ``filter``: for each name of another field, the allowed values.
+
+    ``kept`` are the names of other fields that are handed on with the document.
+    """
 
     text: str
     filter: tuple[tuple[str, frozenset[tuple[bool, Value]]], ...] = ()
+    kept: tuple[str, ...] = ()
 
     @classmethod
     def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None) -> Self:
-        """Return the fields with the text field ``text`` and the filter ``allowed``, a value or several a name."""
+        """Return the fields with the text field ``text`` and the filter ``allowed``, one or more values per name."""
         return cls(text, tuple((name, frozenset(map(_key, _several(some)))) for name, some in (allowed or {}).items()))
+
+    def keeping(self, names: Sequence[str]) -> Self:
+        """Return these fields, with the fields of ``names`` handed on."""
+        return replace(self, kept=tuple(sorted(set(names) - {self.text})))
 
     @property
     def names(self) -> list[str]:
-        """Return the names of all fields that are read, the text first."""
-        return [self.text, *(name for name, _ in self.filter if name != self.text)]
+        """Return the names of all fields that are read, each once, the text first."""
+        return list(dict.fromkeys([self.text, *(name for name, _ in self.filter), *self.kept]))
 
     def as_text(self) -> Self:
         """Return the same fields for records whose values are all text."""
         as_text = ((name, frozenset((False, str(value)) for _, value in allowed)) for name, allowed in self.filter)
-        return type(self)(self.text, tuple(as_text))
+        return type(self)(self.text, tuple(as_text), self.kept)
 
     def to_json(self) -> list[object]:
-        """Return the fields as JSON, equal for equal fields."""
+        """Return the fields as JSON, equal for fields that select the same documents."""
         return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter)]
+
+    def kept_of(self, record: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the values of ``record`` that are handed on with its document."""
+        return {name: record[name] for name in self.kept if name in record}
 
     def wants(self, record: Mapping[str, object]) -> bool:
         """Return whether ``record`` passes the filter; a missing field counts as None."""
@@ -89,15 +101,23 @@ class Fields:
         columns = list(columns)
         for name in self.names:
             if name not in columns:
-                setting = "data.text_field" if name == self.text else "data.filter"
+                setting = self._setting_of(name)
                 return f"{file}: there is no column {name!r}, only {shown(columns)}: set {setting} to one of them"
         return None
 
+    def _setting_of(self, name: str) -> str:
+        if name == self.text:
+            return "data.text_field"
+        is_filtered = any(name == each for each, _ in self.filter)
+        return "data.filter" if is_filtered else "the fields of data.validation and data.transforms"
 
-def document(text: object, place: str, start: int, end: int, fields: Fields) -> Document | Rejected | None:
+
+def document(
+    text: object, place: str, start: int, end: int, fields: Fields, record: Mapping[str, object] | None = None
+) -> Document | Rejected | None:
     """Return the document of the record at ``place``, its rejection if ``text`` is not text, or None if it is blank.
 
-    Half of a surrogate pair is not valid Unicode.
+    ``record`` is needed if ``fields`` keeps other fields. Half of a surrogate pair is not valid Unicode.
     """
     if not isinstance(text, str):
         reason = (
@@ -115,7 +135,7 @@ def document(text: object, place: str, start: int, end: int, fields: Fields) -> 
             f"character {error.start}, which is not valid Unicode: repair the record or leave it out"
         )
         return Rejected(reason, start, end)
-    return Document(text, start, end)
+    return Document(text, start, end, fields.kept_of(record)) if record and fields.kept else Document(text, start, end)
 
 
 def too_long(place: str, start: int, end: int, limit: int) -> Rejected:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def read_txt(stream: io.BufferedReader, part: Part, document_bytes: int) -> Iterator[Document | Rejected]:
     """Yield plain text in pieces, cut after the last line that ends in each ``document_bytes`` of the file.
 
-    Where no line ends, the cut is after a character. The cuts depend only on the place in the file, so the pieces are
-    the same however it is divided into parts. Pieces of white space alone are left out, and so is a byte order mark.
+    If no line ends there, the cut is after a character. The cuts depend only on the place in the file, so any division
+    into parts gives the same pieces. Pieces of white space alone are left out, and so is a byte order mark.
     """
     for start, content in _pieces(stream, part.start, document_bytes):
         if start >= part.limit:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class MuonWithAdamW(Optimizer):
     """Steps the groups whose ``algorithm`` is ``muon`` by Muon and the others by AdamW, all at the same learning rate.
 
-    That one rate fits both, as Muon's updates are scaled to the size of AdamW's (0.2 times the root of the longer side:
+    One rate fits both because Muon's updates are scaled to the size of AdamW's (0.2 times the root of the longer side:
     Liu et al., arXiv 2502.16982). Muon itself: Jordan et al., https://kellerjordan.github.io/posts/muon.
     """
 

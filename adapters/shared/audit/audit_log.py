@@ -32,10 +32,9 @@ class AuditLog:
 
     An entry is durable when ``append`` returns. If that fails, the entry is removed, and the next ``append`` tries
     again. An incomplete last line, left by a crash, is atomically replaced by an entry ``TornEndCut`` with the number
-    of its bytes. With ``key``, 32 bytes, only its owners can write entries; a file is written with one key, or with
-    none, from its first line on.
-    Raises ``StateError`` if another process writes the file, the disk refuses, the last line is not valid, or the file
-    or its folder belongs to another user. Other lines are not checked: ``verify_chain`` does that.
+    of its bytes. With ``key``, 32 bytes, only its owners can write entries; all lines of a file have the same key or
+    none. Raises ``StateError`` if another process writes the file, the disk reports an error, the last line is not
+    valid, or the file or its folder belongs to another user. Other lines are not checked: ``verify_chain`` does that.
     """
 
     def __init__(self, path: Path, *, key: bytes | None = None) -> None:
@@ -46,7 +45,10 @@ class AuditLog:
         self._attempt_to_open()
 
     def append(self, event: str, details: Mapping[str, Any]) -> str:
-        """Add an entry and return its hash, which, stored elsewhere, shows later whether lines were removed."""
+        """Add an entry and return its hash; stored elsewhere, the hash shows later whether lines were removed.
+
+        Raises ``StateError`` if the entry is too long or cannot be written.
+        """
         if self._file < 0:
             self._attempt_to_open()
         last, end = self._state
@@ -69,7 +71,7 @@ class AuditLog:
         return entry.hash
 
     def mend(self) -> None:
-        """Replace the incomplete line of an entry that could be neither added nor removed; raises ``StateError``."""
+        """Replace an incomplete line that a failed ``append`` could not remove; raises ``StateError`` if that fails."""
         if self._file < 0:
             self._attempt_to_open()
 
@@ -107,7 +109,7 @@ class AuditLog:
         try:
             return read_line(os.pread(self._file, min(end - start, LONGEST_LINE + 1), start), self._key)
         except MalformedEntryError as error:
-            msg = f"the last line of {self._path} {error}; move the file away, and a new log is started"
+            msg = f"the last line of {self._path} {error}; a new log is started if you move the file away"
             raise StateError(msg) from error
 
     def _replace_torn_end(self, num_bytes: int) -> None:

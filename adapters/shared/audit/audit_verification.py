@@ -48,8 +48,8 @@ class ChainReport:
 def verify_chain(path: Path, *, key: bytes | None = None, holding: str | None = None) -> ChainReport:
     """Read the audit file ``path`` and return how far it is valid; memory holds one line.
 
-    Without ``key`` the whole file may have been forged, and with or without it whole lines may have been removed at the
-    end: only ``holding``, the hash of an entry that must exist, reveals either. Raises ``OSError``.
+    Without ``key`` the whole file may have been forged, and in any case whole lines may have been removed at the end.
+    Only ``holding``, the hash of an entry that must exist, shows that. Raises ``OSError`` if the file cannot be read.
     """
     first: AuditEntry | None = None
     last: AuditEntry | None = None
@@ -92,7 +92,7 @@ def _follows(entry: AuditEntry, last: AuditEntry | None) -> bool:
 def _unreadable(line: bytes, reason: str) -> tuple[ChainFlaw, str]:
     if line.endswith(b"\n") or len(line) == LONGEST_LINE:
         return ChainFlaw.CHANGED, reason
-    return ChainFlaw.TORN, "has no end: a crash tore it, which the next writer records, or somebody cut it"
+    return ChainFlaw.TORN, "is incomplete: a crash interrupted it, and the next writer will record that, or it was cut"
 
 
 def _misplaced(entry: AuditEntry, last: AuditEntry | None, rest: BinaryIO, key: bytes | None) -> tuple[ChainFlaw, str]:

@@ -32,8 +32,8 @@ class Attention(ABC):
     def separate(self, position_ids: Tensor, *, is_packed: bool | None) -> Any:
         """Return the value that separates the documents with ``position_ids``, int64 (rows, length), from 0 on.
 
-        ``is_packed`` is whether any row holds several documents; with None the implementation finds out or assumes so,
-        without waiting for an accelerator.
+        ``is_packed`` is whether any row holds several documents; with None the implementation finds out, or assumes
+        that some row does, without waiting for an accelerator.
         """
 
     @abstractmethod
@@ -48,8 +48,8 @@ class Attention(ABC):
 class SdpaAttention(Attention):
     """torch's ``scaled_dot_product_attention``, with a boolean mask where rows hold several documents.
 
-    Its ``documents`` are that mask, (rows, 1, length, length), or None where each row is one document. It also takes
-    fewer queries than keys, as generation has: these see all keys.
+    The ``documents`` of ``attend`` are this mask, of shape (rows, 1, length, length), or None if each row is one
+    document. Fewer queries than keys, as in generation, see all keys.
     """
 
     @override
@@ -85,8 +85,9 @@ class SdpaAttention(Attention):
 class VarlenAttention(Attention):
     """torch's kernel for rows of documents on GPUs in half precision, elsewhere one document after the other.
 
-    Its ``documents`` are their ends in the flattened rows, int32 (documents + 1,), from 0 on, and a row's length, which
-    none exceeds; their number requires one wait for the accelerator per forward pass.
+    Its ``documents`` are a pair: the ends of the documents in the flattened rows, int32 (documents + 1,), with a first
+    0, and a row's length, which no document exceeds. Finding the number of documents requires one wait for the
+    accelerator per forward pass.
     """
 
     @override

@@ -54,7 +54,7 @@ class DecoderConfig:
         return self.shape.tied
 
     def to_json_string(self) -> str:
-        """Return the config.json for the weights, in Hugging Face's form if it has an equivalent model."""
+        """Return the text of config.json, in Hugging Face's form if Hugging Face has an equivalent model."""
         family = family_of(self.shape)
         if family is None:
             described = {**fields_of(self.shape), "dropout": asdict(self.dropout)}

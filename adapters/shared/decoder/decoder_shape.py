@@ -11,11 +11,11 @@ ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 @dataclass(frozen=True, slots=True)
 class RopeScaling:
-    """The scaling of rotary frequencies for more positions than those of the training.
+    """The scaling of rotary frequencies for more positions than the model was trained with.
 
-    ``linear`` divides all of them by ``factor`` (Chen et al., 2023, arXiv:2306.15595); ``llama3`` only those that turn
-    less than ``low_freq_factor`` times within the original positions, fading out at ``high_freq_factor`` turns
-    (Llama 3.1, as transformers computes it).
+    ``linear`` divides all of them by ``factor`` (Chen et al., 2023, arXiv:2306.15595). ``llama3`` divides the
+    frequencies that make at most ``low_freq_factor`` turns within the original positions, and keeps those that make at
+    least ``high_freq_factor`` turns. Between the two it interpolates (Llama 3.1, as transformers computes it).
     """
 
     kind: str

@@ -39,7 +39,7 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class LayerContext:
-    """Values shared by all layers of a forward pass; no NamedTuple, or FSDP would cast the rotation with its inputs."""
+    """Values shared by all layers of a forward pass; not a NamedTuple, as FSDP would cast the rotation in it."""
 
     attention: Attention
     documents: Any
@@ -54,7 +54,10 @@ class KVCache:
         self._cached: tuple[Tensor, Tensor] | None = None
 
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Append ``key`` and ``value`` of new tokens, and return all of them along the length."""
+        """Append ``key`` and ``value`` of new tokens; return those of all tokens so far, in the same dtype.
+
+        All are (rows, heads, length, head size).
+        """
         if self._cached is not None:
             key, value = torch.cat((self._cached[0], key), dim=2), torch.cat((self._cached[1], value), dim=2)
         self._cached = key, value
@@ -62,7 +65,7 @@ class KVCache:
 
 
 def make_norm(shape: NormShape, size: int) -> nn.Module:
-    """Return a norm over the last ``size`` numbers."""
+    """Return a norm over the last dimension, of ``size`` numbers."""
     kind = nn.RMSNorm if shape.kind == "rmsnorm" else nn.LayerNorm
     return kind(size, eps=shape.epsilon)
 

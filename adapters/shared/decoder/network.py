@@ -148,15 +148,18 @@ class DecoderNetwork(nn.Module):
         return self.lm_head
 
     def generate(self, input_ids: Tensor, **options: Any) -> Tensor:
-        """Return ``input_ids`` and new tokens after them; options are those of ``generation.generate``."""
+        """Return ``input_ids``, int64 (rows, length), and new tokens after them, in the same dtype.
+
+        Options are those of ``cached_generation.generate``.
+        """
         return generate(self, input_ids, **options)
 
     def to_huggingface(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return this network's ``tensors`` as those of the Hugging Face model that ``config`` names."""
+        """Return this network's ``tensors`` in the names and shapes of the Hugging Face model that ``config`` names."""
         return to_huggingface(self.config.model_type, tensors)
 
     def from_huggingface(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the ``tensors`` of the Hugging Face model that ``config`` names as this network's."""
+        """Return ``tensors`` of the Hugging Face model that ``config`` names in this network's names and shapes."""
         ours = from_huggingface(self.config.model_type, tensors)
         if self.config.tie_word_embeddings:
             ours.pop("lm_head.weight", None)  # some files contain the tied matrix twice

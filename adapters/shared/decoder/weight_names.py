@@ -41,7 +41,10 @@ _NO_WEIGHTS = re.compile(r"(\.rotary_emb\.inv_freq|\.attn\.(bias|masked_bias))$"
 
 
 def to_huggingface(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``tensors``, by the network's own names, as those of the Hugging Face model of ``model_type``."""
+    """Return ``tensors``, which have the network's own names, in the names of Hugging Face's ``model_type``.
+
+    Dtypes stay. Shapes stay too, except those of matrices that GPT-2 stores transposed or joined.
+    """
     if model_type != "gpt2":
         return {_renamed(name, _NAMES.get(model_type, {})): tensor for name, tensor in tensors.items()}
     theirs: dict[str, Tensor] = {}
@@ -56,7 +59,10 @@ def to_huggingface(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, 
 
 
 def from_huggingface(model_type: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return ``tensors`` of a Hugging Face model of ``model_type`` by the network's own names."""
+    """Return ``tensors`` of a Hugging Face model of ``model_type`` in the network's own names.
+
+    Dtypes stay. Shapes stay too, except those of matrices that GPT-2 stores transposed or joined.
+    """
     tensors = {name: tensor for name, tensor in tensors.items() if not _NO_WEIGHTS.search(name)}
     back = {theirs: ours for ours, theirs in _NAMES.get(model_type, {}).items()}
     if model_type != "gpt2":

@@ -24,7 +24,7 @@ def usable_cpus(root: Path = _ROOT, environment: Mapping[str, str] = os.environ)
 
 
 def allowed_cpus() -> int:
-    """Return the number of processors on which this process may run, whatever its quota of their time."""
+    """Return the number of processors on which this process may run, without regard to quotas of time."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 

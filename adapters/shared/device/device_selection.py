@@ -12,7 +12,10 @@ _FLOAT8_CAPABILITY = (8, 9)  # Ada, and all from Hopper on
 
 
 def choose_device(wanted: str) -> tuple[str, str]:
-    """Return the device type for ``wanted`` (auto, cpu, cuda, mps) and why; raises ``ConfigurationError``."""
+    """Return the device type for ``wanted`` (auto, cpu, cuda, mps) and the reason.
+
+    Raises ``ConfigurationError`` if this machine or this torch has no such device.
+    """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if wanted == "auto":
         chosen = next(kind for kind, is_there in available.items() if is_there)
@@ -24,10 +27,10 @@ def choose_device(wanted: str) -> tuple[str, str]:
 
 
 def choose_precision(wanted: str, device: str) -> tuple[str, str]:
-    """Return the precision for ``wanted`` (auto or a name) on ``device``, and why; auto is fp32 or bf16.
+    """Return the precision for ``wanted`` (auto or a name) on ``device``, and the reason; auto is fp32 or bf16.
 
-    On a CPU bf16 is chosen where it multiplies such numbers itself, by matrix tiles (AMX) or dot products (AVX-512
-    BF16): docs/benchmarks.md. Raises ``ConfigurationError`` for fp8 on a device without it.
+    On a CPU bf16 is chosen if the CPU has instructions for it, matrix tiles (AMX) or dot products (AVX-512 BF16):
+    docs/benchmarks.md. Raises ``ConfigurationError`` for fp8 on a device without it.
     """
     if wanted == "fp8" and (device != "cuda" or torch.cuda.get_device_capability() < _FLOAT8_CAPABILITY):
         name = torch.cuda.get_device_name() if device == "cuda" else device

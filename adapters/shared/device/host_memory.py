@@ -20,19 +20,20 @@ _COUNTS = {  # by the name of the limit: the memory in use, and the part of it t
 
 
 def free_share(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> float:
-    """Return the fraction of memory that is left: of the machine, or of a control group if that is less."""
+    """Return the fraction of memory that is left: the smaller of the machine's and its control groups'."""
     return min(free / total for free, total in _rooms(cgroup, membership))
 
 
 def free_bytes(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
-    """Return the bytes of memory that are left: of the machine, or of a control group if that is less."""
+    """Return the bytes of memory that are left: the smaller of the machine's and its control groups'."""
     return int(min(free for free, _ in _rooms(cgroup, membership)))
 
 
 def groups_of_memory(cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> Iterator[tuple[Path, str]]:
     """Yield the control groups that bound the memory of this process, and the name of the file with their limit.
 
-    ``cgroup`` is where control groups are mounted, of version 2 or 1, and ``membership`` says which is this process's.
+    ``cgroup`` is the mount point of control groups, version 2 or 1; ``membership`` is the file that lists those of this
+    process.
     """
     for place, name in _own_groups(cgroup, membership):
         for folder in (place, *place.parents):

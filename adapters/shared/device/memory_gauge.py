@@ -17,7 +17,7 @@ _PEAK_OF_PROCESS = Path("/proc/self/clear_refs")  # "5" resets the peak of the r
 
 @final
 class GpuGauge:
-    """The memory of this process's GPU in bytes; ``share`` of it may be used, less that of other processes."""
+    """The memory of this process's GPU in bytes; ``share`` of it, less that of other processes, may be used."""
 
     def __init__(self, share: float) -> None:
         self._share = share

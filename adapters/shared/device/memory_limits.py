@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def host_room(num_processes: int = 1, *, cgroup: Path = CGROUP, membership: Path = MEMBERSHIP) -> MemoryCapacity:
     """Return the tightest room of this process, one of ``num_processes`` that share machine and control group.
 
-    ``cgroup`` is where control groups are mounted, of version 2 or 1, and ``membership`` says which is this process's.
-    Swap counts as memory, although it is slow. Memory used by other processes counts as free.
+    ``cgroup`` is the mount point of control groups, version 2 or 1; ``membership`` is the file that lists those of this
+    process. Swap counts as memory, although it is slow. Memory used by other processes counts as free.
     """
     swap = psutil.swap_memory().total
     shared = [(psutil.virtual_memory().total + swap, "this machine has {} of memory")]
@@ -37,7 +37,7 @@ def gpu_room(num_bytes: int) -> MemoryCapacity:
 
 
 def _group_limits(cgroup: Path, membership: Path) -> Iterator[int]:
-    """Yield the limits of the control group and all above it, as far as they can be read."""
+    """Yield the limits of the control group and all groups above it, as far as they can be read."""
     for folder, name in groups_of_memory(cgroup, membership):
         try:
             yield int((folder / name).read_text())

@@ -50,9 +50,9 @@ class BriefWaits:
     """Makes the threads of libgomp sleep early at a barrier, whatever GOMP_SPINCOUNT says.
 
     libgomp lets waiting threads sleep early while it manages more threads in the process than it found processors when
-    it was loaded. So a thread here has it start one thread more. libgomp ends the process without a save if a thread
-    cannot be started, so this object does nothing from then on if ``has_room`` finds too little room for the threads of
-    all ranks on this machine, and nothing if libgomp is not loaded.
+    it was loaded. Therefore a thread of this object makes libgomp start one more thread. libgomp ends the process
+    without a save if a thread cannot be started. So this object does nothing if libgomp is not loaded, and nothing from
+    then on if ``has_room`` finds too little room for the threads of all ranks on this machine.
     """
 
     def __init__(self, maps: Path = _MAPS, *, has_room: Callable[[int], bool] = has_room_for_threads) -> None:
@@ -103,7 +103,7 @@ class BriefWaits:
 def spinning_by_load(spinning: Spinning, seconds: float = _SECONDS_BETWEEN_LOOKS) -> Iterator[None]:
     """Within the block a thread checks every ``seconds`` whether threads wait for a processor.
 
-    As long as ``spinning`` advises it, the threads of libgomp sleep early at barriers. Results do not change.
+    While ``spinning`` advises it, the threads of libgomp sleep early at barriers. Results do not change.
     """
     waits, over = BriefWaits(), Event()
 
@@ -126,7 +126,7 @@ def spinning_by_load(spinning: Spinning, seconds: float = _SECONDS_BETWEEN_LOOKS
 
 
 def thread_times(tasks: Path = _TASKS) -> ThreadTimes:
-    """Return how many seconds this process's threads have run, and how many they waited for a processor, until now."""
+    """Return the seconds that this process's threads have run so far, and those that they waited for a processor."""
     ran = waited = 0
     for file in tasks.glob("*/schedstat"):
         try:

@@ -37,7 +37,7 @@ class TorchProfiler:
         self._profile.step()
 
     def stop(self, name: str) -> str:
-        """Write ``name.trace.json.gz`` (Perfetto and chrome://tracing open it) and ``name.txt``; return where."""
+        """Write ``name.trace.json.gz`` (for Perfetto and chrome://tracing) and ``name.txt``; return their places."""
         assert self._profile is not None, "stop needs a profiler that was started"
         seen, self._profile = self._profile, None
         seen.stop()

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class EncryptedFile:
     """Reads an encrypted file at any offset, from several threads at once; owns ``file``, which must not change.
 
-    Opening authenticates the last segment and so ``size``, the bytes of the plaintext; every other segment is
-    authenticated before a byte of it is returned. The last segment is cached, so that sequential reads are fast.
-    Raises ``AuthenticationError`` about ``name``, and ``OSError``.
+    Opening authenticates the last segment, and thereby ``size``, the number of bytes of the plaintext. Every other
+    segment is authenticated before its bytes are returned. The last segment is cached, so that sequential reads are
+    fast. Raises ``AuthenticationError`` about ``name`` if the file was changed, and ``OSError`` if it cannot be read.
     """
 
     def __init__(

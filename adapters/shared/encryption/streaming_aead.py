@@ -75,7 +75,8 @@ def decrypt_stream(
 ) -> Iterator[bytes]:
     """Yield the plaintext of ``chunks``, each segment once it is authenticated; memory holds one of them.
 
-    Only the end proves that the file is complete. Raises ``AuthenticationError`` about ``name``.
+    Only the last segment proves that the file is complete. Raises ``AuthenticationError`` about ``name`` if it was
+    changed.
     """
     pieces = _cut(chunks, chain([HEADER_SIZE, segment_size - HEADER_SIZE], repeat(segment_size)))
     header, is_all = next(pieces)
@@ -123,7 +124,10 @@ class Encryptor:
 
 @final
 class SegmentCipher:
-    """Encrypts and decrypts single segments of the file that begins with ``header``."""
+    """Encrypts and decrypts single segments of the file that begins with ``header``.
+
+    Raises ``ValueError`` for a key of another length, ``AuthenticationError`` for a header of another length.
+    """
 
     def __init__(self, key: bytes, associated_data: bytes, header: bytes, name: str = "") -> None:
         if len(key) != KEY_SIZE:
@@ -141,7 +145,7 @@ class SegmentCipher:
         return self._cipher.encrypt(self._nonce(number, is_last=is_last), text, None)
 
     def decrypt(self, number: int, segment: _Bytes, *, is_last: bool) -> bytes:
-        """Return the text of a segment; raises ``AuthenticationError``."""
+        """Return the text of a segment; raises ``AuthenticationError`` if it was changed."""
         try:
             return self._cipher.decrypt(self._nonce(number, is_last=is_last), segment, None)
         except InvalidTag as error:

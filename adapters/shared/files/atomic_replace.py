@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def replace_file(path: Path, content: bytes, *, is_shared: bool = False, is_durable: bool = True) -> None:
-    """Write ``content`` to the file ``path``, which may exist; raises ``OSError``, which leaves ``path`` as it was.
+    """Write ``content`` to the file ``path``, which may exist; if it raises ``OSError``, ``path`` is unchanged.
 
-    The new contents are durable at return, after a power cut too. Without ``is_durable`` they survive only the end of
-    this process: for heartbeats, which the disk must not slow down. The draft is ``.NAME.new`` in the same folder;
-    with ``is_shared``, for files that several processes may write at once, its name is unique.
+    The new contents are durable at return, after a power cut too. Without ``is_durable`` they survive the end of this
+    process, but no power cut: for heartbeats, which must not wait for the disk. The draft is ``.NAME.new`` in the same
+    folder; with ``is_shared``, for files that several processes may write at once, its name is unique.
     """
     draft = path.with_name(f".{path.name}.{uuid4().hex}.new" if is_shared else f".{path.name}.new")
     try:

@@ -30,7 +30,7 @@ _REMEDIES = {
 
 
 def explain(error: OSError) -> str:
-    """Return the system's reason and a remedy, to end a sentence with."""
+    """Return the system's reason and a remedy, as the end of a sentence."""
     remedy = _REMEDIES.get(error.errno or 0, "check the disk")
     return f"{(error.strerror or str(error)).lower()}: {remedy}"
 
@@ -41,8 +41,8 @@ _BLOCK = 1 << 20
 class FileOperations:
     """The operations of a durable adapter on a file system; at each call a crash or a full disk may occur.
 
-    All raise ``OSError``. Only ``sync_folder`` follows a link at the end of its path. Nothing is durable before
-    ``sync_file`` (bytes) and ``sync_folder`` (names). A subclass may count, refuse or interrupt calls.
+    All raise ``OSError`` if they fail. Only ``sync_folder`` follows a link at the end of its path. Nothing is durable
+    before ``sync_file`` (bytes) and ``sync_folder`` (names). A subclass may count, refuse or interrupt calls.
     """
 
     def make_folder(self, path: Path) -> None:
@@ -113,7 +113,7 @@ class FileOperations:
             self.remove_file(path)
 
     def open_file(self, path: Path) -> FileIO:
-        """Open the file for unbuffered reading at once; raises ``OSError`` for a link, a pipe or a device."""
+        """Open the file for unbuffered reading, without waiting; raises ``OSError`` for a link, a pipe or a device."""
         return FileIO(path, "rb", opener=_without_links)
 
     def _sync(self, path: Path, flags: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @final
 class HeartbeatFiles:
-    """One small file a rank in ``folder``, replaced whole; each rank of ``size`` reads those of all."""
+    """One small file per rank in ``folder``, replaced as a whole; each of the ``size`` ranks reads all of them."""
 
     def __init__(self, folder: Path, rank: int, size: int) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Records in a file, one JSON object a line."""
+"""Records in a file, one JSON object per line."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class JsonLines:
     them back. One writer at a time.
 
     A record that the disk refuses raises ``StateError`` and waits in memory: it and later ones, up to ``most_waiting``
-    bytes, are written in order, each once, as soon as the disk accepts them. Until then only the first dropped record
-    raises again. Records that cannot be written at ``close`` are logged.
+    bytes, are written in order, each once, as soon as the disk accepts them. Until then, of later records, only the
+    first that is dropped raises ``StateError`` again. Records that cannot be written at ``close`` are logged.
     """
 
     def __init__(self, path: Path, *, most_waiting: int = 16 << 20) -> None:
@@ -62,7 +62,7 @@ class JsonLines:
         self._write_waiting()
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield the stored records; other lines are skipped."""
+        """Yield the stored records; other lines are skipped. Raises ``StateError`` if the file cannot be opened."""
         if self._path.exists():
             try:
                 lines = open_regular(self._path)
@@ -75,7 +75,8 @@ class JsonLines:
     def cut(self, keep: Callable[[Mapping[str, Any]], bool]) -> None:
         """Remove the records for which ``keep`` is false; all other complete lines stay, byte for byte.
 
-        Atomic and durable; memory holds one line at a time.
+        The change is atomic and durable; memory holds one line at a time. Raises ``StateError`` if the disk reports an
+        error.
         """
         self._let_go()
         self._waiting = deque(line for line in self._waiting if keep(_decode(line) or {}))
@@ -123,7 +124,7 @@ class JsonLines:
             if not self._refused:
                 self._refused = True
                 msg = (
-                    f"a record cannot be added to {self._path}, {explain(error)}; it and later ones are "
+                    f"a record cannot be added to {self._path}, {explain(error)}; this record and later ones are "
                     "kept in memory and written as soon as possible"
                 )
                 raise StateError(msg) from error

@@ -28,7 +28,7 @@ class MicroBatchRecord:
         self._say = say
 
     def read(self) -> MicroBatchState | None:
-        """Return the stored state of ``key``, None if there is none or it is unreadable."""
+        """Return the stored state of ``key``, None if no state is stored or the file cannot be read."""
         try:
             record = json.loads(read_regular(self._path))
             rows, shortages = record["rows"], {int(size): times for size, times in record["shortages"].items()}

@@ -24,13 +24,16 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the bytes of the file; raises as ``open_regular``."""
+    """Return the bytes of the file; raises the errors of ``open_regular``."""
     with open_regular(path) as file:
         return file.read()
 
 
 def read_alike(path: Path) -> bytes:
-    """Return the bytes of a small file without a stored hash, once two readings agree; raises ``OSError``."""
+    """Return the bytes of a small file that has no stored hash, once two readings agree.
+
+    Raises ``OSError`` if they never agree or the file cannot be read.
+    """
     for _ in range(_TRIES):
         first, second = read_regular(path), read_regular(path)
         if first == second:  # else it was replaced meanwhile, or a reading was wrong
@@ -39,7 +42,10 @@ def read_alike(path: Path) -> bytes:
 
 
 def regular(path: str, flags: int) -> int:
-    """Open a descriptor as ``os.open`` does, of a regular file only: the ``opener`` of ``open``."""
+    """Return a descriptor as ``os.open`` does, to be the ``opener`` of ``open``.
+
+    Raises ``IrregularFileError`` if ``path`` is not a regular file.
+    """
     check_regular(path)  # a device is better not opened at all
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -55,13 +55,13 @@ def choose_attention(wanted: str, device: str, precision: str) -> tuple[str, str
 def register_attention(name: str, function: Callable[..., Any]) -> None:
     """Offer a function of another package as attention ``name`` to all Hugging Face models of this process.
 
-    ``function`` is what transformers calls an attention function: it takes the module, query, key and value
-    (rows, heads, length, width of a head), a mask and keywords (scaling, dropout, sliding_window), and returns the
-    outputs (rows, length, heads, width of a head) and weights or None. Its attribute ``mask`` says what keeps documents
-    apart: ``sdpa`` (the default: a bool mask (rows, 1, length, length), True where a token may look, or None for plain
-    causal rows), ``eager`` (the same in floats, to be added), ``flex_attention`` (a BlockMask), or ``lengths`` (no
-    mask, but the keywords ``cu_seq_lens_q`` int32, the documents' ends in the flattened rows from 0 on, and
-    ``max_length_q``, a row's length, which none of them exceeds). Raises ``ConfigurationError`` for another mask.
+    ``function`` is an attention function in the sense of transformers: it takes the module, query, key and value (rows,
+    heads, length, width of a head), a mask and keywords (scaling, dropout, sliding_window), and returns the outputs
+    (rows, length, heads, width of a head) and weights or None. Its attribute ``mask`` names the argument that separates
+    documents: ``sdpa`` (the default: a bool mask (rows, 1, length, length), True where a token may look, or None for
+    plain causal rows), ``eager`` (the same in floats, to be added), ``flex_attention`` (a BlockMask), or ``lengths``
+    (no mask, but the keywords ``cu_seq_lens_q`` int32, the documents' ends in the flattened rows with a first 0, and
+    ``max_length_q``, a row's length, which no document exceeds). Raises ``ConfigurationError`` for another mask.
     """
     mask = getattr(function, "mask", "sdpa")
     if mask == "lengths":
@@ -85,7 +85,7 @@ def packed_arguments(network: nn.Module, position_ids: Tensor) -> dict[str, Any]
     """Return arguments of ``network`` that keep documents apart; ``position_ids`` are int64 (rows, length).
 
     By positions alone transformers' flash attention finds documents only in batches of one row, and silently mixes
-    documents in larger batches; given the lengths it finds them in all (transformers 5.23).
+    documents in larger batches; given the lengths it finds them in all batches (transformers 5.23).
     """
     arguments: dict[str, Any] = {"use_cache": False}
     parameters = signature(network.forward).parameters
@@ -116,6 +116,10 @@ def varlen_attention(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Attend within each document: torch's varlen kernel on CUDA in half precision, else one document at a time.
+
+    ``query``, ``key`` and ``value`` are (rows, heads, length, head size), ``key`` and ``value`` possibly with fewer
+    heads; ``cu_seq_lens_q`` is int32 (documents + 1,). Returns (rows, length, heads, head size), in autocast's dtype
+    where that is on.
 
     Raises ``ValueError`` for unsupported features (soft caps, sinks, position biases, attention to later tokens).
     """

@@ -48,16 +48,22 @@ class Adapters(Protocol):
     """Adapters that are trained and saved in place of all weights."""
 
     def tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return the trainable tensors of ``network`` by their saved names."""
+        """Return the trainable tensors of ``network`` by their saved names, in their own shapes and dtypes."""
 
     def files(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the files of the tensors, ``MODEL_FILE`` among them, each with its additional tensors."""
+        """Return the files of the tensors, ``MODEL_FILE`` among them, each with its additional tensors.
+
+        Additional tensors may have any shape and dtype.
+        """
 
     def description(self) -> StatePart:
         """Return the file that describes the adapters."""
 
     def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the ``tensors`` of ``MODEL_FILE`` by the network's names; ``StateError`` if of another base."""
+        """Return the ``tensors`` of ``MODEL_FILE`` without the additional ones, shapes and dtypes unchanged.
+
+        Raises ``StateError`` if they belong to another base model.
+        """
 
 
 @final
@@ -67,10 +73,12 @@ class CausalLanguageModel(nn.Module):
     The network gets position ids that restart with each document, no attention mask and ``use_cache=False``: only then
     does transformers isolate packed documents. ``loss`` says how it is computed: ``chunked`` (never all logits; the
     head must be a plain linear one), ``liger`` (the same by that package's kernels) or ``plain`` (all logits at once).
-    ``own_loss``, if given, is minimized in its place: it takes fp32 logits (tokens, vocabulary)
-    and labels int64 (tokens,), -100 for ignored ones, and returns the sum of independent losses of the tokens;
-    evaluation stays cross-entropy. ``isolates_documents``: rows may hold several documents. ``notes`` explain choices
-    to a person, a line each. If there are ``adapters``, only they are captured and loaded.
+    ``own_loss``, if given, is minimized in place of cross-entropy: it takes fp32 logits (tokens, vocabulary) and labels
+    int64 (tokens,), -100 for ignored ones, and returns the sum of independent losses of the tokens; evaluation stays
+    cross-entropy. ``isolates_documents``: rows may hold several documents. ``notes`` explain choices to a person, a
+    line each. If there are ``adapters``, only they are captured and loaded. ``token_losses``, if given, is a tensor
+    fp32 (rows, length) of zeros, into which an evaluation also writes the loss of each target; the sum that it returns
+    does not change.
     """
 
     def __init__(self, network: PreTrainedModel) -> None:
@@ -81,6 +89,7 @@ class CausalLanguageModel(nn.Module):
         self.isolates_documents = True
         self.notes: tuple[str, ...] = ()
         self.adapters: Adapters | None = None
+        self.token_losses: Tensor | None = None
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, loss_mask: Tensor) -> Tensor:
         """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length)."""
@@ -90,6 +99,8 @@ class CausalLanguageModel(nn.Module):
         own_loss = self.own_loss if self.training else None
         if self.loss == "plain":
             logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1).float()
+            if (each := self._losses_by_label()) is not None:
+                each += cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")[:-1]
             return _summed(logits, labels.flatten()) if own_loss is None else own_loss(logits, labels.flatten())
         hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
         return self._chunked(hidden.flatten(0, 1), labels.flatten(), own_loss)
@@ -140,9 +151,9 @@ class CausalLanguageModel(nn.Module):
         return (part, *joined, *self._descriptions())
 
     def loading(self, saved: SlicedTensors) -> Callable[[], None]:
-        """Return a function that loads the weights of ``saved``, as ``capture`` wrote them, while that is open.
+        """Return a function that loads the weights of ``saved``, as ``capture`` wrote them, while ``saved`` is open.
 
-        Raises ``StateError`` if they do not fit. Weights that need no conversion are read in place.
+        Raises ``StateError`` if names or shapes differ. Weights that need no conversion are read in place.
         """
         if self.adapters is not None or hasattr(self.network, "from_huggingface"):
             return partial(self._read, self._ranges_of({name: saved.whole(name) for name in saved.shapes}))
@@ -150,17 +161,29 @@ class CausalLanguageModel(nn.Module):
         return partial(self._read, {name: partial(saved.read, name) for name in saved.shapes})
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy ``tensors``, as ``capture`` wrote them, into the network; raises ``StateError`` if they do not fit."""
+        """Copy ``tensors``, as ``capture`` wrote them, into the network; each is cast to its parameter's dtype.
+
+        Raises ``StateError`` if names or shapes differ.
+        """
         self._read(self._ranges_of(tensors))
 
     def _chunked(self, hidden: Tensor, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:
         head = self.network.get_output_embeddings()
         if own_loss is not None:
             return chunked_rows(own_loss, hidden, head, labels, rows_at_once=rows_at_once(head.out_features))
+        rows, each = rows_at_once(head.out_features), self._losses_by_label()
         if self.loss == "liger":
+            if each is not None:
+                chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows, each=each)
             return liger_cross_entropy(hidden, head.weight, head.bias, labels)
-        rows = rows_at_once(head.out_features)
-        return chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows)
+        return chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows, each=each)
+
+    def _losses_by_label(self) -> Tensor | None:
+        """Return the flat view of ``token_losses`` in which the loss of a target is at the place of its label.
+
+        A label stands one place before its target; the last place of a row has none.
+        """
+        return None if self.token_losses is None or self.training else self.token_losses.view(-1)[1:]
 
     def _room_for_prompt(self, sampling: Sampling) -> int:
         if (positions := self.num_positions) is None:

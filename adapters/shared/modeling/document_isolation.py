@@ -23,7 +23,7 @@ _MOST = 0.05  # the largest rounding of a half-precision kernel
 
 
 def probe_isolation(network: nn.Module, *, length: int, vocabulary: int) -> bool:
-    """Return whether ``network`` gives the documents of a packed row the logits that they have alone.
+    """Return whether ``network`` gives each document of a packed row the logits that it has in a row of its own.
 
     ``length`` (at least 6) is the longest row that it takes, ``vocabulary`` the number of its ids. It runs two batches
     of at most 85 tokens on the network's device, in evaluation mode, within the caller's autocast, and does not change
@@ -47,7 +47,7 @@ def probe_isolation(network: nn.Module, *, length: int, vocabulary: int) -> bool
 
 
 def raise_mixed_rows(network: nn.Module, sequence_length: int) -> None:
-    """Raise the ``ConfigurationError`` for a model that cannot keep apart the documents that the settings pack."""
+    """Raise ``ConfigurationError``: the model cannot separate the documents that the settings pack into rows."""
     msg = (
         f"{type(network).__name__} mixes the documents of a packed row: set data.packing.kind=sliding and "
         f"data.packing.stride={sequence_length}, which give each document rows of its own"

@@ -37,7 +37,7 @@ _BASE = "base_model.blake3"
 @final
 @dataclass(frozen=True, slots=True)
 class LoraPlan:
-    """The adapters to add: ``target_modules`` are names of linear layers, or their ends; None means all but the head.
+    """The adapters to add: ``target_modules`` are linear layers by name or end of name; None means all but the head.
 
     An adapter's output is scaled by ``alpha / rank``. ``quantize`` stores the model's own linear layers in nf4 of
     bitsandbytes (QLoRA; Dettmers et al., arXiv 2305.14314).
@@ -67,7 +67,7 @@ class LoraAdapters:
         return self._config.base_model_name_or_path
 
     def tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        """Return the adapters' parameters by PEFT's names."""
+        """Return the adapters' parameters by PEFT's names, in their own shapes and dtypes."""
         return {
             _PREFIX + name.replace(f".{_ADAPTER}.", "."): parameter
             for name, parameter in network.named_parameters()
@@ -75,7 +75,10 @@ class LoraAdapters:
         }
 
     def files(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Return the file to resume from, which names the base, and the one that PEFT loads."""
+        """Return the file to resume from and the file that PEFT loads.
+
+        The first also has the hash of the base weights, uint8 (32,).
+        """
         return {MODEL_FILE: {_BASE: self._base}, ADAPTER_FILE: {}}
 
     def description(self) -> StatePart:
@@ -86,19 +89,25 @@ class LoraAdapters:
         return TextPart(ADAPTER_DESCRIPTION, json.dumps(fields, indent=2, sort_keys=True) + "\n")
 
     def exported(self, tensors: Mapping[str, Tensor]) -> Sequence[StatePart]:
-        """Return the two files that PEFT loads; ``tensors`` are those of ``tensors``, wherever they are."""
+        """Return the two files that PEFT loads, with copies of ``tensors`` in their shapes and dtypes.
+
+        ``tensors`` come from the method ``tensors``, and may be on any device.
+        """
         by_value = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         return TensorsPart(ADAPTER_FILE, by_value), self.description()
 
     def read(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the adapters among a checkpoint's ``tensors``; ``StateError`` if they belong to other weights."""
+        """Return the adapters among a checkpoint's ``tensors``, shapes and dtypes unchanged.
+
+        Raises ``StateError`` if there are none or if they belong to other base weights.
+        """
         found = dict(tensors)
         base = found.pop(_BASE, None)
         if base is None:
             msg = "the checkpoint holds no adapters: it comes from a run without model.lora"
             raise StateError(msg)
         if not torch.equal(base, self._base):
-            msg = "the checkpoint's adapters are of other base weights: set model.path to the model of their training"
+            msg = "the checkpoint's adapters belong to other base weights: set model.path to the model of their run"
             raise StateError(msg)
         return found
 
@@ -108,7 +117,8 @@ def add_lora(
 ) -> None:
     """Freeze ``model`` and give it new adapters, drawn by ``seed``; ``path`` and ``revision`` name its weights.
 
-    The adapters change nothing until they train. Raises ``ConfigurationError`` if a target or a package is missing.
+    The adapters do not change the model's output until they are trained. Raises ``ConfigurationError`` if a target or a
+    package is missing.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -165,7 +175,7 @@ def fingerprint(network: nn.Module) -> str:
 
 
 def _linear_layers(network: Any) -> dict[str, nn.Module]:
-    """Return the linear layers but the head; without those whose weights Mamba's kernels read past the layer."""
+    """Return the linear layers, without the head and those whose weights Mamba's kernels read directly."""
     head, modules = network.get_output_embeddings(), dict(network.named_modules())
     return {
         name: module

@@ -30,9 +30,10 @@ def choose_loss(
 ) -> None:
     """Set ``model.loss`` to the implementation for ``wanted``, and ``model.own_loss``.
 
-    auto is chunked where that gives the loss of all logits, else plain, with a line in ``model.notes``; a name that is
-    not built in comes with ``own_loss``, computed in chunks where possible. Call it again after layers were replaced.
-    Raises ``ConfigurationError`` for chunked or liger with a model that cannot take them.
+    auto is chunked if that gives the loss of all logits, else plain, with a line in ``model.notes``. A name that is not
+    built in comes with ``own_loss``, which takes fp32 logits (tokens, vocabulary) and labels int64 (tokens,), and is
+    computed in chunks where possible. Call it again after layers were replaced. Raises ``ConfigurationError`` for an
+    unknown name, and for chunked or liger with a model that does not support them.
     """
     if wanted not in LOSSES and own_loss is None:
         msg = f"model.loss is {wanted}, which is not a loss: it must be one of {', '.join(LOSSES)}"
@@ -53,9 +54,9 @@ def choose_loss(
 def why_not_chunked(network: Any) -> str | None:
     """Return why the logits of ``network`` are not its last hidden states times a matrix, None if they are.
 
-    Runs it where it is on a few tokens, twice; gradients and random state stay as they were. The second time the head
-    gets hidden states that make large logits, so that changes of logits after it (soft caps, scales) show in a model
-    with fresh weights too.
+    Runs the network twice on a few tokens, on its own device; gradients and random state do not change. The second time
+    the head gets hidden states that make large logits, so that changes of logits after it (soft caps, scales) show in a
+    model with fresh weights too.
     """
     name = type(network).__name__
     head = network.get_output_embeddings()

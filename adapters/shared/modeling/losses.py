@@ -22,26 +22,33 @@ IGNORED = -100  # the label of ignored tokens, as in ``torch.nn.functional.cross
 
 
 def rows_at_once(vocabulary: int) -> int:
-    """Return how many tokens' logits make a chunk: 64 MiB / (4 bytes x ``vocabulary``), but at least 64."""
+    """Return the number of tokens in a chunk of logits: 64 MiB / (4 bytes x ``vocabulary``), but at least 64."""
     return max(FEWEST_ROWS, LOGITS_BYTES // (4 * vocabulary))
 
 
 def chunked_cross_entropy(
-    hidden: Tensor, head_weight: Tensor, head_bias: Tensor | None, labels: Tensor, *, rows_at_once: int
+    hidden: Tensor,
+    head_weight: Tensor,
+    head_bias: Tensor | None,
+    labels: Tensor,
+    *,
+    rows_at_once: int,
+    each: Tensor | None = None,
 ) -> Tensor:
     """Return the summed cross-entropy in nats, fp32, of ``hidden @ head_weight.T + head_bias``, a chunk at a time.
 
     ``hidden`` is (tokens, width), ``head_weight`` (vocabulary, width), ``labels`` int64 (tokens,), -100 for ignored
-    tokens, which cost nothing. The gradients are made in the forward, while a chunk's logits are there, and scaled in
-    the backward (fused linear cross-entropy of Liger: Hsu et al., arXiv 2410.10989), so only one backward through a
-    graph is possible. Products are in autocast's dtype where that is on, the softmax and the sum of the weight's
-    gradient in fp32.
+    tokens, which add nothing to the loss. The gradients are computed in the forward, while a chunk's logits exist, and
+    scaled in the backward (fused linear cross-entropy of Liger: Hsu et al., arXiv 2410.10989), so only one backward
+    through a graph is possible. Products are computed in autocast's dtype where autocast is on, the softmax and the sum
+    of the weight's gradient in fp32. Without gradients the loss of each label that is not ignored is also written to
+    ``each``, fp32 (tokens,) or shorter, if it is given.
     """
     arguments = (hidden, head_weight, head_bias, labels)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in arguments[:3]):
         loss: Tensor = _ChunkedCrossEntropy.apply(*arguments, rows_at_once)  # type: ignore[no-untyped-call]
         return loss
-    return _sum_losses(*arguments, rows_at_once, _Gradients(hidden, head_weight, head_bias, (False,) * 3))
+    return _sum_losses(*arguments, rows_at_once, _Gradients(hidden, head_weight, head_bias, (False,) * 3), each)
 
 
 def chunked_rows(
@@ -55,8 +62,8 @@ def chunked_rows(
     """Return the sum of ``loss(head(hidden), labels)`` over chunks of tokens, holding one chunk's logits.
 
     For custom losses, whose gradient is unknown: each chunk's logits are recomputed in the backward, which costs
-    another product with the head. ``loss`` takes fp32 logits (tokens, vocabulary) and labels, and sums independent
-    losses of tokens.
+    another product with the head. ``loss`` takes fp32 logits (tokens, vocabulary) and labels int64 (tokens,), and
+    returns the sum of independent losses of the tokens.
     """
 
     def summed(part: Tensor, targets: Tensor) -> Tensor:
@@ -71,8 +78,9 @@ def chunked_rows(
 def liger_cross_entropy(hidden: Tensor, head_weight: Tensor, head_bias: Tensor | None, labels: Tensor) -> Tensor:
     """Return the loss of ``chunked_cross_entropy``, by the Triton kernels of the package liger-kernel, on CUDA.
 
-    Only ``model.loss=liger`` chooses it: it computes the same within the rounding of bf16, and is little faster. Raises
-    ``ConfigurationError`` if it is not installed.
+    Shapes and dtypes are those of ``chunked_cross_entropy``. Only ``model.loss=liger`` chooses it: it computes the same
+    within the rounding of bf16, and is only a little faster. Raises ``ConfigurationError`` if the package is not
+    installed.
     """
     try:
         liger = import_module("liger_kernel.transformers")
@@ -94,7 +102,7 @@ class _Gradients:
         self.any = any(wanted)
 
     def add(self, rows: Tensor, logits: Tensor, hidden: Tensor, weight: Tensor) -> None:
-        """Add those of the chunk ``rows``, from the gradient of its ``logits``, fp32."""
+        """Add the gradients of the chunk ``rows``, from the gradient of its ``logits``, fp32."""
         if self.bias is not None:
             self.bias += logits.sum(0)
         of_products = logits.to(weight.dtype)
@@ -138,6 +146,7 @@ def _sum_losses(
     labels: Tensor,
     rows_at_once: int,
     gradients: _Gradients,
+    each: Tensor | None = None,
 ) -> Tensor:
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
@@ -153,7 +162,10 @@ def _sum_losses(
             logits, log_probabilities = scratch[:, : len(rows)]
             _multiply(part, weight, bias, out=logits)
             torch.log_softmax(logits, dim=-1, out=log_probabilities)
-            total -= log_probabilities.gather(1, targets).sum()
+            chosen = log_probabilities.gather(1, targets)
+            total -= chosen.sum()
+            if each is not None:
+                each[rows] = -chosen[:, 0]
             if gradients.any:
                 of_logits = torch.exp(log_probabilities, out=logits)
                 of_logits.scatter_add_(1, targets, of_logits.new_full(targets.shape, -1.0))

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 
+from holdfast.adapters.shared.modeling.random_turns import RandomTurn
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,9 +24,10 @@ def new_tokens(
     end_of_text: int,
     tell: Callable[[int], object],
 ) -> Sequence[int]:
-    """Return the ids after ``prompt`` up to ``end_of_text``, which is left out; ``tell`` receives each one at once.
+    """Return the ids after ``prompt`` up to ``end_of_text``, which is left out; ``tell`` receives each id at once.
 
-    The random state of the process and the mode of ``network`` (training) stay as they were.
+    The random state of the process and the mode of ``network`` (training) stay as they were, also if ``tell`` raises.
+    Threads that generate with different networks take turns after each token.
     """
     ids = torch.tensor([list(prompt)], device=network.device)
     chosen: dict[str, Any] = {"do_sample": False}
@@ -33,15 +36,14 @@ def new_tokens(
         chosen |= {"top_k": sampling.top_k, "top_p": sampling.top_p}
     network = network.eval()
     try:
-        with torch.random.fork_rng(), torch.no_grad():
-            torch.manual_seed(sampling.seed)
+        with RandomTurn(sampling.seed, ids.device) as turn, torch.no_grad():
             out = network.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 max_new_tokens=sampling.max_new_tokens,
                 eos_token_id=end_of_text,
                 pad_token_id=end_of_text,
-                streamer=_Streamer(tell, end_of_text),
+                streamer=_Streamer(tell, end_of_text, turn),
                 **chosen,
             )
     finally:
@@ -52,10 +54,11 @@ def new_tokens(
 
 @final
 class _Streamer:
-    """Passes on new ids, as transformers calls it: first with the prompt, then with each token, at last ``end``."""
+    """Passes on new ids; transformers calls ``put`` with the prompt and then with each token, and ``end`` last."""
 
-    def __init__(self, tell: Callable[[int], object], end_of_text: int) -> None:
+    def __init__(self, tell: Callable[[int], object], end_of_text: int, turn: RandomTurn) -> None:
         self._tell = tell
+        self._turn = turn
         self._end_of_text = end_of_text
         self._has_prompt = False
         self._has_ended = False
@@ -69,6 +72,7 @@ class _Streamer:
             self._has_ended = self._has_ended or token == self._end_of_text
             if not self._has_ended:
                 self._tell(token)
+        self._turn.pass_on()
 
     def end(self) -> None:
         """Do nothing."""

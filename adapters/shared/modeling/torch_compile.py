@@ -99,7 +99,8 @@ def _compile(layer: nn.Module, mode: str) -> None:
 def _beneath_checkpointing(layer: nn.Module) -> Callable[..., Any] | None:
     """Return the forward of ``layer`` beneath activation checkpointing, or None where nothing wraps it.
 
-    transformers wraps the forward from 5.23 on; before, it did so around the call, which leaves the forward as it is.
+    From version 5.23 on transformers wraps the forward; earlier versions wrapped the call, which leaves the forward
+    unchanged.
     """
     if not isinstance(layer, GradientCheckpointingLayer) or "__call__" in vars(GradientCheckpointingLayer):
         return None
@@ -108,7 +109,7 @@ def _beneath_checkpointing(layer: nn.Module) -> Callable[..., Any] | None:
 
 
 def check_tools(device: str) -> None:
-    """Raise ``ConfigurationError`` if torch would find nothing to compile for ``device`` with."""
+    """Raise ``ConfigurationError`` if torch lacks a tool that it needs to compile for ``device``."""
     if device == "cpu":
         named = [name for name in inductor.cpp.cxx if name]
         if not any(shutil.which(name) for name in named):

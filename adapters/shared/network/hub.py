@@ -28,8 +28,8 @@ _FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 def reached(path: str, revision: str | None) -> Mapping[str, Any]:
     """Return options for ``from_pretrained`` of ``path``: cached files only, if the hub does not answer.
 
-    Within ``following`` the options are those that were found there. Raises ``ConfigurationError`` if no files are
-    cached: the libraries would retry the hub for half a minute.
+    Within ``following`` the options are those that it was given. Raises ``ConfigurationError`` if no files are cached
+    either: the libraries would retry the hub for half a minute.
     """
     if (found := _followed.get(_name(path, revision))) is not None:
         return found
@@ -62,7 +62,7 @@ def following(found: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
 
 
 def refusal(error: Exception, path: str | None) -> str | None:
-    """Return a sentence about the hub's refusal if that caused ``error``, else None."""
+    """Return a sentence about the hub's refusal if a refusal caused ``error``, else None."""
     causes = list(_chain(error))
     if any(isinstance(cause, GatedRepoError) for cause in causes):
         return f"{path} is a gated model: ask its owner for access, and set HF_TOKEN"

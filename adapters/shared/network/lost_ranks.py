@@ -24,7 +24,7 @@ _SIGNS = (
 
 
 def raise_if_peers_are_lost(error: BaseException) -> None:
-    """Raise ``TrainingError`` if ``error`` came from a collective that another rank left, for example by a kill."""
+    """Raise ``TrainingError`` if ``error`` came from a collective that another rank left, for example when killed."""
     if not dist.is_available() or not dist.is_initialized() or not is_of_lost_peers(error, dist.get_world_size()):
         return
     time.sleep(COURTESY_SECONDS)

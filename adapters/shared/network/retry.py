@@ -53,7 +53,7 @@ def retry(
     """Return the result of ``call``, retried under ``policy`` after each error that ``is_transient``.
 
     ``call`` receives the remaining seconds. The last error is raised if it is permanent, or if the next attempt would
-    start after the deadline; if the deadline cut an attempt short, the error of the attempt before is raised.
+    start after the deadline; if the deadline ended an attempt early, the error of the attempt before it is raised.
     """
     rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
     end = clock() + policy.deadline
@@ -74,7 +74,7 @@ def retry(
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of ``call``; after ``seconds`` raises ``TimeoutError`` and abandons its thread."""
+    """Return the result of ``call``; raises ``TimeoutError`` after ``seconds`` and leaves its thread running."""
     result: Future[T] = Future()
     threading.Thread(target=fulfil, args=(result, call), name="within", daemon=True).start()
     try:

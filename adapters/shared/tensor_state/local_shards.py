@@ -20,7 +20,10 @@ class ReadRange(Protocol):
     """Reads a range of a flattened tensor."""
 
     def __call__(self, start: int, count: int, into: Tensor | None = None, /) -> Tensor:
-        """Return (count,) elements from ``start`` on, possibly in ``into``, a host tensor (count,)."""
+        """Return ``count`` elements from ``start`` on, in the shape (count,).
+
+        The result may be ``into``, a host tensor (count,), or a tensor of the dtype that was saved.
+        """
         ...
 
 
@@ -34,9 +37,11 @@ class Slice:
 
 
 def local_slice(tensor: Tensor, key: str | None = None) -> Slice:
-    """Return this rank's part of ``tensor``, not copied; a replicated tensor belongs to rank 0, whole.
+    """Return this rank's part of ``tensor``, flat and in its dtype, not copied.
 
-    With ``key`` it is the part of DeepSpeed's optimizer state ``key`` for the parameter ``tensor``.
+    A replicated tensor belongs to rank 0 as a whole.
+
+    With ``key`` the part is that of DeepSpeed's optimizer state ``key`` for the parameter ``tensor``.
     """
     shape = shape_of(tensor)
     if isinstance(tensor, DTensor):
@@ -47,7 +52,7 @@ def local_slice(tensor: Tensor, key: str | None = None) -> Slice:
 
 
 def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Slice]:
-    """Return ``slices`` by value in host memory, without those that are empty on this rank.
+    """Return copies of ``slices`` in host memory, without the slices that are empty on this rank.
 
     Without ``copy`` slices that are in host memory already are not copied.
     """
@@ -59,7 +64,10 @@ def host_slices(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, 
 
 
 def host_tensors(slices: Mapping[str, Slice], *, copy: bool = True) -> dict[str, Tensor]:
-    """Return the whole tensors of ``slices``, as ``host_slices`` does; empty except on rank 0."""
+    """Return the tensors of ``slices``, which are whole, in their shapes and dtypes; empty except on rank 0.
+
+    ``copy`` is that of ``host_slices``.
+    """
     return {name: piece.values.view(piece.shape) for name, piece in host_slices(slices, copy=copy).items()}
 
 
@@ -71,7 +79,7 @@ def shape_of(tensor: Tensor) -> torch.Size:
 
 @torch.no_grad()
 def assign(target: Tensor, read: ReadRange, key: str | None = None) -> None:
-    """Copy this rank's part of ``target`` from ``read``; ``key`` is as in ``local_slice``."""
+    """Copy this rank's part of ``target`` from ``read``, cast to its dtype; ``key`` is as in ``local_slice``."""
     if _is_deepspeed(target):
         _set_fragment(target, read, key)
         return
@@ -85,7 +93,7 @@ def assign(target: Tensor, read: ReadRange, key: str | None = None) -> None:
 
 
 def _first_element(tensor: DTensor) -> int:
-    """Return where this rank's part begins: rows are dealt out in equal numbers, the last ranks have fewer or none."""
+    """Return where this rank's part begins: ranks have equally many rows, but the last ones fewer or none."""
     assert tensor.placements == (Shard(0),), "fully_shard cuts along rows"
     num_rows, mesh = tensor.shape[0], tensor.device_mesh
     first_row = min(num_rows, -(-num_rows // mesh.size()) * mesh.get_local_rank())

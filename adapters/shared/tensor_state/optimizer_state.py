@@ -38,7 +38,10 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 def capture_optimizer(
     optimizer: Optimizer, names: Mapping[Tensor, str], *, sharded: bool, copy: bool = True
 ) -> Sequence[StatePart | JoinedPart]:
-    """Return the state, as ``optimizer_parts`` does, and a readable description of the groups as JSON."""
+    """Return the state, as ``optimizer_parts`` does, and a readable description of the groups as JSON.
+
+    ``names`` are the names of the parameters. Tensors keep their shapes and dtypes.
+    """
     state = {name: local_slice(tensor) for name, tensor in _named(optimizer, names).items()}
     parts = optimizer_parts(state, sharded=sharded, copy=copy)
     return (*parts, describe_groups(optimizer.param_groups, names)) if is_first_rank() else parts
@@ -49,7 +52,7 @@ def optimizer_parts(
 ) -> Sequence[StatePart | JoinedPart]:
     """Return ``state``, named ``<key>/<parameter name>``: whole on the first rank, or each rank's slices.
 
-    By value, or without ``copy`` as ``host_slices`` do.
+    ``copy`` is that of ``host_slices``.
     """
     if not sharded:
         return (TensorsPart(OPTIMIZER_FILE, host_tensors(state, copy=copy)),) if is_first_rank() else ()
@@ -59,7 +62,10 @@ def optimizer_parts(
 
 
 def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, str]) -> StatePart:
-    """Return the groups of parameters as JSON, by name and without the learning rate, which follows from progress."""
+    """Return the parameter groups as JSON: their options and the names, not the shapes, of their parameters.
+
+    The learning rate is left out, as it follows from progress.
+    """
     described = [
         {key: value for key, value in group.items() if key not in ("params", "lr")}
         | {"params": [names[parameter] for parameter in group["params"]]}
@@ -72,9 +78,10 @@ def describe_groups(groups: Sequence[Mapping[str, Any]], names: Mapping[Tensor, 
 def restore_optimizer(
     optimizer: Optimizer, names: Mapping[Tensor, str], folder: Path, open_file: OpenFile = open_plainly
 ) -> None:
-    """Copy the files of ``capture_optimizer`` into the allocated state; raises ``StateError`` if they do not fit.
+    """Copy the files of ``capture_optimizer`` into the allocated state, whose dtypes stay.
 
-    Tensors are read in the order of the file. One with NaN or infinity raises ``NonFiniteState``.
+    Tensors are read in the order of the file. Raises ``StateError`` if names or shapes differ, and ``NonFiniteState``
+    if a tensor has NaN or infinity.
     """
     own = _named(optimizer, names)
     with saved_optimizer(folder, open_file) as saved:
@@ -107,7 +114,7 @@ def saved_optimizer(folder: Path, open_file: OpenFile) -> Iterator[SlicedTensors
 
 
 def check_finite_state(name: str, tensor: Tensor) -> None:
-    """Raise ``NonFiniteState`` if this rank's part of the state ``tensor`` contains NaN or infinity."""
+    """Raise ``NonFiniteState`` if this rank's part of ``tensor``, of any shape and dtype, has NaN or infinity."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     if local.dtype not in _FLOATS or torch.isfinite(local.sum()) or torch.isfinite(local).all():  # the sum is quick
         return

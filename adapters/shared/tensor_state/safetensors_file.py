@@ -70,7 +70,7 @@ class TensorsPart(StatePart):
 
 
 def in_file_order(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names in the order of their bytes in a file."""
+    """Return the names in the order of their bytes in a file: by dtype, then by name."""
     return sorted(tensors, key=lambda name: (_PLACES[tensors[name].dtype], name))
 
 
@@ -90,7 +90,7 @@ def tensors_header(tensors: Mapping[str, Tensor], more: Mapping[str, str]) -> by
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """Return the bytes of a host tensor, without copying if it is contiguous."""
+    """Return the bytes of a host tensor of any shape and dtype, not copied if it is contiguous."""
     data: memoryview = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return data
 
@@ -101,7 +101,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a ``TensorsPart``, lazily read: copy those that must outlive the file.
+    """Return the tensors of a ``TensorsPart`` in their shapes and dtypes.
+
+    They are read lazily: copy those that must outlive the file.
 
     Raises ``StateError`` if the file is missing or damaged.
     """

@@ -45,7 +45,7 @@ class Sliced:
 
 @dataclass(frozen=True, slots=True)
 class ShardLayout:
-    """Which file has which range of which tensor; the ranges of a tensor make up all of it."""
+    """The ranges of each tensor in each file; the ranges of a tensor make up all of it."""
 
     files: Sequence[str]
     tensors: Mapping[str, Sliced]
@@ -104,7 +104,7 @@ class ShardLayout:
 
 @final
 class TensorFile:
-    """A safetensors file, read by ranges through ``read``, which returns so many bytes from an offset on.
+    """A safetensors file, read by ranges: ``read`` takes an offset and a number of bytes and returns the bytes.
 
     It is not mapped, as a sector that cannot be read would then end the process. ``fill``, if given, reads from an
     offset on into a buffer and returns how many bytes there were, which saves a copy. Raises ``StateError`` about
@@ -131,7 +131,10 @@ class TensorFile:
             self._exactly(self._begin + end - 1, 1)
 
     def read_into(self, target: Tensor, name: str, first: int) -> None:
-        """Fill ``target`` (count,), a host tensor, with elements of the slice of ``name`` from its ``first`` on."""
+        """Fill ``target`` (count,), a host tensor, with elements of the slice of ``name`` from its ``first`` on.
+
+        Raises ``StateError`` if the slice lacks some of them or has another dtype than ``target``.
+        """
         dtype, _, _, count = self.slices[name]
         if first < 0 or first + target.numel() > count or target.dtype != dtype:
             self._raise_damaged(f"it has another range of {name}")
@@ -189,9 +192,9 @@ class SlicedTensors:
         return {name: tensor.shape for name, tensor in self.layout.tensors.items()}
 
     def read(self, name: str, start: int, count: int, into: Tensor | None = None) -> Tensor:
-        """Return ``count`` elements of the flattened tensor ``name`` from ``start`` on; ``into`` itself if it can be.
+        """Return ``count`` elements of the flattened tensor ``name`` from ``start`` on, in the dtype that was saved.
 
-        ``into``, a host tensor (count,) to be overwritten, is used if it has the dtype that was saved.
+        If ``into``, a host tensor (count,), has that dtype, it is overwritten and returned.
         """
         tensor = self.layout.tensors[name]
         found = torch.empty(count, dtype=tensor.dtype) if into is None or into.dtype != tensor.dtype else into
@@ -202,7 +205,7 @@ class SlicedTensors:
         return found
 
     def whole(self, name: str) -> Tensor:
-        """Return all of the tensor ``name``."""
+        """Return the whole tensor ``name``, in the shape and dtype that were saved."""
         shape = self.layout.tensors[name].shape
         return self.read(name, 0, math.prod(shape)).view(shape)
 

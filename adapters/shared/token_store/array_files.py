@@ -29,7 +29,8 @@ _DTYPES = {"U8": np.uint8, "U16": np.uint16, "U32": np.uint32, "U64": np.uint64,
 def store_arrays(folder: TokenFolder, path: Path, arrays: Arrays, cipher: ShardCipher | None = None) -> None:
     """Write ``arrays`` to ``path``, durably, as a safetensors file with a hash of them, encrypted by ``cipher``.
 
-    Of several simultaneous calls one wins. Raises ``OSError``; the parent folder must exist.
+    If several processes write the file at once, one of their files remains. Raises ``OSError``; the parent folder must
+    exist.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     with folder.draft() as draft:

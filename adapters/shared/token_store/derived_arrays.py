@@ -36,8 +36,8 @@ class DerivedArrayStore:
     def get(self, path: Path, make: Callable[[], Arrays], cipher: ShardCipher | None = None) -> Arrays:
         """Return the arrays in the file ``path``; if missing or damaged, make and store them, encrypted by ``cipher``.
 
-        If the parent folder is gone (its shard was evicted), they are made but not stored. Raises ``StateError`` if
-        the disk refuses them.
+        If the parent folder no longer exists (its shard was evicted), they are made but not stored. Raises
+        ``StateError`` if the disk reports an error.
         """
         arrays = self._recent.get(str(path))
         if arrays is None:

@@ -56,23 +56,23 @@ def plain_name(text: str) -> str:
 
 
 def bytes_of(array: NDArray[Any]) -> memoryview:
-    """Return the bytes of ``array`` in memory order, copied only if it is not contiguous."""
+    """Return the bytes of ``array``, of any shape and dtype, in row-major order; not copied if contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
 def storing(what: str, where: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into a ``StateError``: ``what`` could not be stored in ``where``, and the remedy."""
+    """Raise ``StateError`` in place of an ``OSError``: ``what`` could not be stored in ``where``, and the remedy."""
     try:
         yield
     except OSError as error:
-        msg = f"{what} cannot be stored in {where}, {explain(error)}; what was complete there is unchanged"
+        msg = f"{what} cannot be stored in {where}, {explain(error)}; complete data there is unchanged"
         raise StateError(msg) from error
 
 
 @contextmanager
 def reading(what: str, where: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into a ``StateError``: ``what`` could not be read in ``where``, and the remedy."""
+    """Raise ``StateError`` in place of an ``OSError``: ``what`` could not be read in ``where``, and the remedy."""
     try:
         yield
     except OSError as error:

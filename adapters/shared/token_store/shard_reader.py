@@ -5,16 +5,16 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import weakref
 from errno import EWOULDBLOCK
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from blake3 import blake3
 
-from holdfast.adapters.shared.token_store.encrypted_token_ids import EncryptedTokenIds
-from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError
+from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError, reading
 from holdfast.adapters.shared.token_store.mmap_file import map_file
 from holdfast.adapters.shared.token_store.token_manifest import (
     HASHES,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
+    from holdfast.adapters.shared.encryption.encrypted_file import EncryptedFile
     from holdfast.adapters.shared.files.file_operations import FileOperations
     from holdfast.adapters.shared.token_store.token_encryption import ShardCipher, ShardEncryption
 
@@ -49,7 +50,7 @@ def read_manifest(files: FileOperations, folder: Path, encryption: ShardEncrypti
 
 
 def read_name(files: FileOperations, folder: Path) -> str:
-    """Return the name of the shard in ``folder``, which needs no key; raises as ``read_manifest``."""
+    """Return the name of the shard in ``folder``, without a key; raises the errors of ``read_manifest``."""
     with files.open_file(folder / MANIFEST) as file:
         return name_in(file.read())
 
@@ -70,7 +71,7 @@ def check_sizes(folder: Path, manifest: ShardManifest) -> None:
 def check_digests(files: FileOperations, folder: Path, manifest: ShardManifest) -> None:
     """Raise ``CorruptTokensError`` unless each file of the shard has the bytes that were written; about 1-2 GB/s.
 
-    It does not map the files: a bad sector then raises ``OSError`` and does not end the process.
+    The files are not memory-mapped, so a bad sector raises ``OSError`` and does not end the process.
     """
     for name, digest in manifest.digests.items():
         hasher = blake3()
@@ -97,7 +98,7 @@ def _decrypted(file: FileIO, name: str, cipher: ShardCipher) -> Iterator[Buffer]
 def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
     """Return the shard's tokens, whose ids pin it: no other process evicts it while they exist.
 
-    They are memory maps; the ids of an encrypted shard are decrypted when read, its other arrays now.
+    The arrays are memory maps. The ids of an encrypted shard are decrypted when they are read, its other arrays here.
     Raises ``FileNotFoundError`` for a shard that is deleted or being deleted.
     """
     if manifest.cipher is not None:
@@ -109,7 +110,7 @@ def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
 
 
 def map_array(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the flat, little-endian file as a read-only array."""
+    """Return the flat, little-endian file as a read-only array of ``dtype``, (num_elements,)."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     try:
         return np.frombuffer(map_file(descriptor), dtype)
@@ -171,3 +172,28 @@ def _lock(descriptor: int, path: Path, kind: int) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:  # it was moved away between opening and locking
         return False
+
+
+@final
+class EncryptedTokenIds:
+    """The ids in an encrypted file: a slice is decrypted on access, into a new array.
+
+    Usable from several threads; the file stays open until this object is garbage-collected. A slice raises
+    ``StateError`` if the file has changed.
+    """
+
+    def __init__(self, file: EncryptedFile, dtype: np.dtype[np.unsignedinteger[Any]], folder: Path) -> None:
+        self.dtype = dtype
+        self._file = file
+        self._folder = folder
+        # not at exit: another thread may still read
+        weakref.finalize(self, file.close).atexit = False
+
+    def __len__(self) -> int:
+        return self._file.size // self.dtype.itemsize
+
+    def __getitem__(self, part: slice, /) -> NDArray[np.unsignedinteger[Any]]:
+        start, stop, _ = part.indices(len(self))
+        width = self.dtype.itemsize
+        with reading("tokens", self._folder):
+            return np.frombuffer(self._file.read(start * width, (stop - start) * width), self.dtype)

@@ -29,8 +29,8 @@ assert sys.byteorder == "little", "the files of tokens are little endian, and wr
 class ShardWriter:
     """Writes parts into a new folder, with a few MiB in memory; all is durable except the folder's own name.
 
-    ``grown`` receives the number of bytes so far after each part, and may raise to stop the writing. With ``cipher``
-    only encrypted bytes reach the disk.
+    After each part ``grown`` receives the number of bytes written so far; it may raise to stop the writing. With
+    ``cipher`` only encrypted bytes reach the disk.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ShardWriter:
     def write(self, name: str, parts: Iterable[Tokens], meta: Mapping[str, object]) -> ShardManifest:
         """Write the shard ``name``; ``meta`` is read after the last part.
 
-        Raises ``StateError`` if the disk refuses it, and the exceptions of the parts.
+        Raises ``StateError`` if the disk reports an error, and the exceptions of the parts.
         """
         what = f"the shard {name!r}"
         with storing(what, self._folder):

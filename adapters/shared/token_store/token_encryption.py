@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class ShardCipher:
     """Encrypts the files of one shard; each can be read only under its own name, in its own shard.
 
-    Segments are small, as rows are read here and there. Reading raises ``CorruptTokensError`` if the bytes are not
-    those that were written.
+    Segments are small, as rows are read at random places. Reading raises ``CorruptTokensError`` if the bytes differ
+    from those that were written.
     """
 
     def __init__(self, shard_id: str, key: bytes, wrapped: WrappedKey) -> None:
@@ -62,7 +62,7 @@ class ShardCipher:
             return b"".join(decrypt_stream(self._key, belongs_to, [data], name=name, segment_size=SMALL_SEGMENT_SIZE))
 
     def open(self, name: str, file: FileIO) -> EncryptedFile:
-        """Return ``file``, which it takes over, for reading at any place."""
+        """Return ``file``, which the result owns, for reading at any place."""
         with _damage():
             return EncryptedFile(
                 file, self._key, self._belongs_to(name), name=str(file.name), segment_size=SMALL_SEGMENT_SIZE
@@ -74,7 +74,7 @@ class ShardCipher:
             return file.read(offset, size)
 
     def hidden(self, text: str) -> str:
-        """Return a keyed hash of ``text``, to name a file by it without revealing it."""
+        """Return a keyed hash of ``text``, for a file name that does not reveal ``text``."""
         key = blake3(self._key, derive_key_context="holdfast names beside a shard of tokens").digest()
         return str(blake3(text.encode("utf-8", "surrogatepass"), key=key).hexdigest(length=16))
 
@@ -103,7 +103,7 @@ class ShardEncryption:
     def open(self, record: Mapping[str, str]) -> ShardCipher:
         """Return the cipher whose ``to_json`` gave ``record``; each key is unwrapped once.
 
-        Raises ``StateError`` if the key that it was wrapped by is not at hand.
+        Raises ``StateError`` if the provider does not have the key that wrapped it.
         """
         shard_id = record["id"]
         wrapped = WrappedKey(record["key_id"], b64decode(record["wrapped_key"]))

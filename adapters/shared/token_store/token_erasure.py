@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.file_operations import destroy_file
+from holdfast.adapters.shared.token_store.duplicate_files import DUPLICATES, DUPLICATES_KEY
 from holdfast.adapters.shared.token_store.shard_reader import lock_to_evict
-from holdfast.adapters.shared.token_store.token_folder import TokenFolder, lock_of_folder
+from holdfast.adapters.shared.token_store.token_folder import VERSIONS, TokenFolder, lock_of_folder
 from holdfast.adapters.shared.token_store.token_manifest import MANIFEST, TOKENS
 from holdfast.domain.errors import StateError
 
@@ -28,7 +29,10 @@ _LONGEST_NAME = 60  # of a dataset, in the names of its quarantined and half-era
 
 @dataclass(frozen=True, slots=True)
 class ErasableTokens:
-    """A folder with ``num_shards`` shards: a dataset, a shard in quarantine, a draft, or a half-erased dataset."""
+    """A folder with ``num_shards`` shards: a dataset, a shard in quarantine, a draft, or a half-erased dataset.
+
+    A folder of duplicates has no shards.
+    """
 
     folder: Path
     num_shards: int
@@ -40,8 +44,8 @@ class TokenEraser:
 
         .erased/<dataset>.<random>/ERASED.json   the record of one dataset: when it was erased, and ``by`` whom
 
-    A dataset is moved there first, so that no process can begin to read it meanwhile; the next call also erases
-    datasets that a crash left half erased.
+    A dataset is first moved there, so that no process can begin to read it during the erasure; the next call also
+    erases datasets that a crash left half erased.
     """
 
     def __init__(self, root: Path, files: TokenFileOperations, by: Mapping[str, str], dataset: str | None) -> None:
@@ -67,7 +71,7 @@ class TokenEraser:
     def found(self) -> Sequence[ErasableTokens]:
         """Return the folders that can be erased, including quarantined shards and remains of crashes.
 
-        Raises ``StateError`` for a dataset that is a link or holds one.
+        Raises ``StateError`` for a dataset that is a link or contains a link.
         """
         name = self._dataset
         datasets = [path for path in _folders_in(self._folder.root) if path.name == name or name is None]
@@ -78,8 +82,18 @@ class TokenEraser:
         prefix = "" if name is None else f"{name[:_LONGEST_NAME]}."
         folders = [*datasets, *(path for path in others if path.name.startswith(prefix))]
         if folders or name is None:  # a draft does not record its dataset
-            folders = [*_folders_in(self._folder.drafts), *folders]
+            # nor do duplicates, which the next search finds again
+            folders = [*_folders_in(self._folder.drafts), *_folders_in(self._folder.root / DUPLICATES), *folders]
         return [ErasableTokens(path, len(_shards_in(path))) for path in folders]
+
+    def versions(self) -> Sequence[Path]:
+        """Return the records of versions of the erased datasets; a damaged record belongs to no dataset."""
+        paths = sorted((self._folder.root / VERSIONS).glob("*.json"))
+        return [path for path in paths if self._dataset in (None, _dataset_of(path))]
+
+    def erase_version(self, path: Path) -> None:
+        """Overwrite and delete the record of a version."""
+        destroy_file(self._files, path)
 
     def erase(self, found: ErasableTokens) -> None:
         """Make ``found`` unreadable for good."""
@@ -108,9 +122,9 @@ class TokenEraser:
         return grave
 
     def _destroy_keys(self, folder: Path) -> None:
-        for manifest in sorted(folder.rglob(MANIFEST)):
-            if manifest.is_file() and not manifest.is_symlink():
-                destroy_file(self._files, manifest)
+        for path in sorted([*folder.rglob(MANIFEST), *folder.rglob(DUPLICATES_KEY)]):
+            if path.is_file() and not path.is_symlink():
+                destroy_file(self._files, path)
 
     def _record(self, grave: Path, num_shards: int) -> None:
         if (grave / _RECORD).exists():
@@ -158,6 +172,13 @@ def _check_no_links(dataset: Path) -> None:
 
 def _shards_in(folder: Path) -> list[Path]:
     return sorted({path.parent for name in (MANIFEST, TOKENS) for path in folder.rglob(name)})
+
+
+def _dataset_of(version: Path) -> str | None:
+    try:
+        return str(json.loads(version.read_bytes())["dataset"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _is_erased(folder: Path) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.adapters.shared.token_store.folder_operations import TokenFileOperations
 
 MARKER = "holdfast-token-cache.json"
+VERSIONS = ".versions"
 SCHEMA = 1
 
 
@@ -31,6 +32,7 @@ class TokenFolder:
         .tmp/                       writes and deletions in progress; each entry is locked by its process
         .quarantine/                damaged shards
         .erased/                    a record of each erased dataset
+        .versions/                  a record of each version of a dataset
 
     Nothing is created before ``prepare``. Methods raise ``OSError``, and ``ConfigurationError`` for a folder that has
     content but no marker, which is never written to. Locks are ``flock``s on the folders themselves, so they end with
@@ -133,7 +135,7 @@ class TokenFolder:
         return target
 
     def throw_away(self, path: Path) -> None:
-        """Delete a folder after moving it away, so that no process ever sees half of it."""
+        """Move a folder away, then delete it, so that no process ever sees an incomplete folder."""
         grave = self.drafts / uuid4().hex
         self.files.rename(path, grave)
         self.files.sync_folder(path.parent)
@@ -167,7 +169,7 @@ class TokenFolder:
 
 
 def holds_encrypted(root: Path) -> bool:
-    """Return whether the tokens in the cache at ``root`` are encrypted; raises as ``TokenFolder.check``."""
+    """Return whether the tokens in the cache at ``root`` are encrypted; raises errors as ``TokenFolder.check`` does."""
     return _read_marker(root / MARKER)
 
 

@@ -78,7 +78,7 @@ class ShardManifest:
     def from_bytes(cls, data: bytes, encryption: ShardEncryption | None = None) -> ShardManifest:
         """Return the manifest that ``to_bytes`` wrote, encrypted if there is an ``encryption``, else plain.
 
-        Raises ``CorruptTokensError`` for anything else, ``DataError`` for one of a later version, ``StateError``
+        Raises ``CorruptTokensError`` for anything else, ``DataError`` for a manifest of a later version, ``StateError``
         without the key.
         """
         record = _checked(data)
@@ -95,7 +95,7 @@ class ShardManifest:
 
 
 def name_in(manifest: bytes) -> str:
-    """Return the shard's name, which needs no key; raises as ``ShardManifest.from_bytes``."""
+    """Return the shard's name, without a key; raises the errors of ``ShardManifest.from_bytes``."""
     return str(_checked(manifest)["name"])
 
 

@@ -71,7 +71,7 @@ class StoredShards:
         return self.place / safe_name(name)
 
     def read(self, path: Path) -> ShardManifest:
-        """Return the manifest of the shard in the folder ``path``; raises as ``read_manifest``."""
+        """Return the manifest of the shard in the folder ``path``; raises the errors of ``read_manifest``."""
         return read_manifest(self._folder.files, path, self._encryption)
 
     def scan(self) -> Mapping[str, ShardManifest]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from threading import Lock
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
@@ -30,17 +31,23 @@ _UPLOADS = 3  # of one file, before the store is held to be at fault
 
 @final
 class CheckpointArchive:
-    """Stores copies of a run's checkpoints as ``objects``, laid out as on disk, the files of each under its name.
+    """Stores copies of a run's checkpoints in ``objects``, the files of each under its name, as on disk.
 
-    A copy counts once its COMMIT exists, which is created after all files were verified, and deleted first. Objects are
-    created and removed, never changed. Writing requires ``lease``; without it, the archive can only be read. One thread
-    at a time. All methods raise ``StateError`` if the object store or the disk fails.
+    A copy is complete once its COMMIT exists, which is created after all files were verified, and deleted first.
+    Objects are created and removed, never changed. Writing requires ``lease``; without it, the archive can only be
+    read. One thread at a time. All methods raise ``StateError`` if the object store or the disk fails.
     """
 
     def __init__(
-        self, objects: ObjectStore, *, lease: ArchiveLease | None = None, files: FileOperations | None = None
+        self,
+        objects: ObjectStore,
+        *,
+        lease: ArchiveLease | None = None,
+        files: FileOperations | None = None,
+        count: Callable[[int, int], object] = lambda _done, _total: None,
     ) -> None:
         self._objects = objects
+        self._count = count
         self._lease = lease
         self._files = files or FileOperations()
 
@@ -66,8 +73,9 @@ class CheckpointArchive:
     def put(self, folder: Path, should_stop: Callable[[], bool] = lambda: False) -> str | None:
         """Copy a committed checkpoint; return its location, or None if ``should_stop`` ended it between two files.
 
-        Files that an earlier attempt uploaded are left if equal and replaced if not. A complete copy is left unchanged.
-        Raises ``StateError`` if a different checkpoint has its name, the folder does not verify, or the lease is lost.
+        Files that an earlier attempt uploaded are kept if equal and otherwise replaced. A complete copy is left
+        unchanged. Raises ``StateError`` if the archive has a different checkpoint of this name, ``folder`` is damaged,
+        or the lease is lost.
         """
         with _on_disk(folder):
             manifest, data = read_manifest(self._files, folder), self._read(folder / MANIFEST)
@@ -78,11 +86,14 @@ class CheckpointArchive:
             verify(self._files, folder)
             self._clear()
             self._remove_others(folder.name, found, manifest, data)
+            done = 0
             for file in manifest.files:
                 if should_stop():
                     return None
                 lease.confirm()
-                self._bring(folder, file, found.get(f"{folder.name}/{file.path}"))
+                self._bring(folder, file, found.get(f"{folder.name}/{file.path}"), _Sent(self._count, done, manifest))
+                done += file.size
+                self._count(done, manifest.num_bytes)
             self._create(f"{folder.name}/{MANIFEST}", data)
             lease.renew()
             self._create(f"{folder.name}/{COMMIT}", commit_of(data))
@@ -99,7 +110,7 @@ class CheckpointArchive:
             return False
 
     def list(self) -> Sequence[CheckpointInfo]:
-        """Return the copies that count, oldest first, without verifying their bytes."""
+        """Return the complete copies, oldest first, without verifying their bytes."""
         found = self._objects.find()
         infos = []
         for step in sorted({step for key in found if (step := step_of(key)) is not None}):
@@ -110,8 +121,8 @@ class CheckpointArchive:
     def fetch(self, step: int, into: Path) -> CheckpointInfo:
         """Download a copy into the new folder ``into``, durably, and verify every byte.
 
-        ``into`` exists afterwards only if this returns. Raises ``CorruptCheckpoint``, which names the object, for a
-        damaged copy.
+        After an exception ``into`` does not exist. Raises ``CorruptCheckpoint``, which names the object, for a damaged
+        copy, and ``StateError`` if the archive or the disk fails.
         """
         found = self._objects.find(folder_name(step))
         manifest, data = read_copy(self._objects, step, found)
@@ -134,7 +145,7 @@ class CheckpointArchive:
         return read_copy(self._objects, step, self._objects.find(folder_name(step)))[0].wrapped_key is not None
 
     def delete(self, step: int, *, for_good: bool = False) -> None:
-        """Delete a copy, never leaving half of one that counts. ``for_good`` first destroys its key."""
+        """Delete a copy, its COMMIT first, so the rest never seems complete; ``for_good`` first destroys its key."""
         self._hold()
         name = folder_name(step)
         if for_good:
@@ -172,7 +183,7 @@ class CheckpointArchive:
         return True
 
     def _remove_others(self, name: str, found: Mapping[str, ObjectInfo], manifest: Manifest, data: bytes) -> None:
-        """Remove the leftovers of other uploads under that name, the manifest before any file is replaced."""
+        """Remove the leftovers of other uploads under that name; the manifest goes before any file is replaced."""
         kept = {f"{name}/{file.path}" for file in manifest.files}
         described = f"{name}/{MANIFEST}"
         if described in found and self._objects.read(described) == data:
@@ -194,11 +205,11 @@ class CheckpointArchive:
             msg = f"{self._objects.name(key)} was written by another process meanwhile: stop one of the two runs"
             raise StateError(msg)
 
-    def _bring(self, folder: Path, file: CheckpointFile, present: ObjectInfo | None) -> None:
+    def _bring(self, folder: Path, file: CheckpointFile, present: ObjectInfo | None, sent: _Sent) -> None:
         key, path = f"{folder.name}/{file.path}", folder / file.path
         for _ in range(_UPLOADS):
             if present is None:
-                self._objects.upload(key, path)
+                self._objects.upload(key, path, sent.add)
                 present = self._objects.info(key)
             if present is not None and self._is_equal(key, present, path, file):
                 return
@@ -232,6 +243,23 @@ class CheckpointArchive:
 
     def _location(self, step: int) -> str:
         return self._objects.name(folder_name(step))
+
+
+@final
+class _Sent:
+    """Counts the bytes of a file that were sent after the first ``done`` bytes of its checkpoint; for any thread."""
+
+    def __init__(self, count: Callable[[int, int], object], done: int, manifest: Manifest) -> None:
+        self._count = count
+        self._done = done
+        self._total = manifest.num_bytes
+        self._lock = Lock()
+
+    def add(self, num_bytes: int) -> None:
+        """Count ``num_bytes`` more."""
+        with self._lock:
+            self._done += num_bytes
+            self._count(min(self._done, self._total), self._total)
 
 
 @contextlib.contextmanager

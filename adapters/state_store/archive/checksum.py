@@ -1,7 +1,6 @@
 """MD5 checksums as object stores report them, computed from the file that was uploaded.
 
-They guard against damage on the way, not against a forger; if a store reports no matching checksum, the bytes are
-compared.
+They detect damage during the transfer, but no forgery; if a store reports no matching checksum, the bytes are compared.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ def tag_of(info: Mapping[str, Any]) -> str | None:
 
 
 def fingerprint(files: FileOperations, path: Path, tag: str) -> tuple[str, str]:
-    """Return the hash of the file in the manifest's form, and its tag if it were uploaded in the way of ``tag``.
+    """Return the hash of the file in the manifest's form, and its tag for an upload of the kind of ``tag``.
 
-    Both are of the same bytes, as the file is read once.
+    Both describe the same bytes, as the file is read once.
     """
     size, is_in_parts = path.stat().st_size, "-" in tag
     limit = part_bytes(size) if is_in_parts else max(1, size)

@@ -35,11 +35,11 @@ _PATIENCE = 5.0  # seconds to wait for a renewal in progress when the lease is r
 class ArchiveLease:
     """The right to write to the archive under ``objects``, for one process at a time.
 
-    Each term is an object of its own, ``lease/<number>``, which only one process can create; the highest holds. A term
-    lasts ``ttl`` seconds and is renewed by the next one. A process that waits for another's term observes it for
-    ``ttl`` seconds by ``timer``, which corrections of a clock do not affect; it compares the term's end with ``clock``
-    only if that was written on this host. It does not wait for a dead process of this machine. ``say`` reports a wait.
-    Terms below the highest are deleted; the highest never is, so that numbers only grow.
+    Each term is a separate object, ``lease/<number>``, which only one process can create; the highest number is valid.
+    A term lasts ``ttl`` seconds; creating the next term renews it. A process that waits for the term of another process
+    observes it for ``ttl`` seconds by ``timer``, which corrections of a clock do not affect. It compares the term's end
+    with ``clock`` only if the term was written on this host. It does not wait for a dead process of this machine.
+    ``say`` reports a wait. Lower terms are deleted; the highest is never deleted, so that numbers only grow.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ArchiveLease:
         return 0 if self._is_lost else self._fence
 
     def acquire(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
-        """Acquire the lease, waiting until another's expires; return False if ``should_stop`` ends the wait.
+        """Acquire the lease, after that of another process expires; return False if ``should_stop`` ends the wait.
 
         Raises ``StateError`` if another process keeps renewing it or acquires it first.
         """
@@ -214,8 +214,8 @@ def _number(key: str) -> int:
 class LeaseRecord:
     """One term of a lease, as its object says; ``fence`` is the number of its holder's first term.
 
-    ``expires_at`` is by the holder's clock, in seconds since 1970, 0 once released. ``place`` says where ``pid`` is
-    valid: the boot of the machine and its process namespace, empty if unknown.
+    ``expires_at`` is in seconds since 1970 by the holder's clock, 0 after the release. ``place`` identifies the boot of
+    the machine and the process namespace in which ``pid`` is valid, empty if unknown.
     """
 
     holder: str
@@ -236,7 +236,7 @@ class LeaseRecord:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> LeaseRecord | None:
-        """Return the term that ``to_bytes`` wrote, None for anything else, such as a half-written one."""
+        """Return the term that ``to_bytes`` wrote, None for anything else, such as an incomplete term."""
         try:
             record = json.loads(data)
             return cls(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, destroy_file, explain
-from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
+from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore, count_nothing
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ class LocalObjectStore(ObjectStore):
         return self._create(key, [data]) or self.read(key) == data
 
     @override
-    def upload(self, key: str, path: Path) -> None:
-        self._create(key, self._chunks(path))
+    def upload(self, key: str, path: Path, count: Callable[[int], object] = count_nothing) -> None:
+        self._create(key, _counted(self._chunks(path), count))
 
     @override
     def remove(self, key: str) -> None:
@@ -137,3 +137,9 @@ class LocalObjectStore(ObjectStore):
         except OSError as error:
             msg = f"{self.name(key)} could not be {what}, {explain(error)}"
             raise StateError(msg) from error
+
+
+def _counted(chunks: Iterable[bytes], count: Callable[[int], object]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        count(len(chunk))

@@ -22,11 +22,15 @@ class ObjectInfo:
     tag: str | None
 
 
+def count_nothing(_: int) -> None:
+    """Take a number of bytes, and do nothing with it."""
+
+
 class ObjectStore(ABC):
     """Objects under a URL, by keys in POSIX form relative to it; they are created and removed, never changed.
 
-    All methods raise ``StateError`` once their retries are exhausted; it names the operation, the object and the
-    remedy, without the secrets of the URL.
+    All methods raise ``StateError`` once their retries are exhausted; its message has the operation, the object and the
+    remedy, but no secrets of the URL.
     """
 
     @abstractmethod
@@ -50,8 +54,11 @@ class ObjectStore(ABC):
         """Create the object unless it exists, atomically; return whether it now holds ``data``."""
 
     @abstractmethod
-    def upload(self, key: str, path: Path) -> None:
-        """Create the object from a file; an existing object is left unchanged."""
+    def upload(self, key: str, path: Path, count: Callable[[int], object] = count_nothing) -> None:
+        """Create the object from a file; an existing object is left unchanged.
+
+        ``count`` receives the number of bytes of each part that was sent, in any thread.
+        """
 
     @abstractmethod
     def remove(self, key: str) -> None:
@@ -67,4 +74,4 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def clear(self, is_litter: Callable[[str], bool]) -> None:
-        """Delete unfinished uploads and empty folders whose key ``is_litter``."""
+        """Delete the unfinished uploads and empty folders for whose key ``is_litter`` is true."""

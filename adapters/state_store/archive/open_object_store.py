@@ -33,7 +33,7 @@ def open_object_store(
     """Return the object store at ``url``: a folder, or a bucket that creates objects atomically (S3, Google).
 
     ``mask`` removes secrets from a text with URLs, ``policy`` limits the retries of transient errors, and ``files``
-    writes into a folder. Sends no request. Raises ``ConfigurationError`` if a package is missing, the scheme is not
+    writes into a folder. No request is sent. Raises ``ConfigurationError`` if a package is missing, the scheme is not
     supported, or the URL of a bucket contains keys, and ``StateError`` if the file system cannot be opened.
     """
     if url.partition("://")[0] in _BUCKETS and mask(url) != url:

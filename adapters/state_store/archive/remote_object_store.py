@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from fsspec.asyn import AsyncFileSystem
+from fsspec.callbacks import Callback
 from typing_extensions import override
 
 from holdfast.adapters.shared.network.retry import http_status, is_transient, retry, within
 from holdfast.adapters.state_store.archive.checksum import part_bytes, tag_of
-from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore
+from holdfast.adapters.state_store.archive.object_store import ObjectInfo, ObjectStore, count_nothing
 from holdfast.domain.errors import StateError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
 
@@ -26,6 +27,19 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 T = TypeVar("T")
+
+
+class _Counting(Callback):  # type: ignore[misc]  # fsspec is not typed
+    """Passes the size of each part that fsspec has sent to ``count``."""
+
+    def __init__(self, count: Callable[[int], object]) -> None:
+        super().__init__()
+        self._count = count
+
+    @override
+    def relative_update(self, inc: int = 1) -> None:
+        self._count(inc)
+
 
 _RANGE = 16 << 20
 _AT_ONCE = 4  # parts of a file that are in memory, for uploads and downloads
@@ -96,9 +110,9 @@ class RemoteObjectStore(ObjectStore):
             return True
 
     @override
-    def upload(self, key: str, path: Path) -> None:
+    def upload(self, key: str, path: Path, count: Callable[[int], object] = count_nothing) -> None:
         size = path.stat().st_size
-        options: dict[str, Any] = {"mode": "create"}
+        options: dict[str, Any] = {"mode": "create", "callback": _Counting(count)}
         if "s3" in self._protocols:
             options |= {"chunksize": part_bytes(size), "max_concurrency": _AT_ONCE}
         with self._doing("uploaded", key):
@@ -133,7 +147,7 @@ class RemoteObjectStore(ObjectStore):
             return  # Google deletes unfinished uploads itself, after a week
         bucket, prefix, _ = self._file_system.split_path(self._path(""))
         inside = f"{prefix}/" if prefix else ""
-        with self._doing("rid of unfinished uploads", ""):
+        with self._doing("cleared of unfinished uploads", ""):
             for key, upload in list(self._unfinished(bucket, inside)):
                 if is_litter(key.removeprefix(inside)):
                     self._unless_missing(partial(self._file_system.abort_mpu, bucket, key, upload))

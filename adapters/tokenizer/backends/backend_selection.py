@@ -48,7 +48,8 @@ class ChosenEncoder:
 
     ``backend`` is ``auto``, ``huggingface`` or a name in ``builders``, which are tried in their order. A candidate is
     compared with ``core`` on difficult texts and on the first documents; ``report`` receives the choice, and why
-    candidates were rejected. Raises ``ConfigurationError`` if the one named by ``backend`` cannot be used.
+    candidates were rejected. Raises ``ConfigurationError`` if the name ``backend`` is unknown or its backend cannot be
+    used.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class ChosenEncoder:
         return FallbackEncoder(fast, self._reference, self._dtype, lambda reason: self._report(_failure(name, reason)))
 
     def _reject(self, name: str, reason: str) -> None:
-        line = f"the tokenizer backend {name} cannot stand in for Hugging Face here: {reason}"
+        line = f"the tokenizer backend {name} cannot replace Hugging Face here: {reason}"
         if not self._is_auto:
             self._refusal = f"{line}; set tokenizer.backend to auto"
             raise ConfigurationError(self._refusal)

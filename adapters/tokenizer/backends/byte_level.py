@@ -37,7 +37,7 @@ class Ranks:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Return the number of bytes of each rank's token."""
+        """Return the number of bytes of each rank's token, int64 (num_ranks,)."""
         return np.fromiter(map(len, self.by_token), np.int64, len(self.by_token))
 
 
@@ -46,13 +46,13 @@ def rank_tokens(model: Mapping[str, Any], merge: Callable[[str], Sequence[object
 
     tiktoken joins any two neighbours whose bytes are a token, Hugging Face only those that are listed. Both agree if
     the merges of each token are consecutive and merging the token's own bytes gives the token: its bytes are then
-    merged in a text as they are alone, so no other pair that spells it ever occurs. Tokens that merging never produces
-    are left out. Raises ``UnfitError`` if the condition fails.
+    merged in a text as they are alone, so no other pair with the same bytes ever occurs. Tokens that merging never
+    produces are left out. Raises ``UnfitError`` if the condition fails.
     """
     _check_options(model)
     vocabulary: Mapping[str, int] = model["vocab"]
     if missing := [byte for byte, letter in enumerate(LETTERS) if letter not in vocabulary]:
-        msg = f"its vocabulary lacks {len(missing)} of the 256 bytes"
+        msg = f"the tokenizer's vocabulary lacks {len(missing)} of the 256 bytes"
         raise UnfitError(msg)
     products = list(_products(model["merges"]))
     made = [token for token in products if len(merge(token)) == 1]
@@ -78,7 +78,7 @@ def split_pattern(pre_tokenizer: Mapping[str, Any] | None) -> str:
             ],
         }:
             return pattern
-    msg = "its pre-tokenizer is not one expression and then bytes"
+    msg = "the tokenizer's pre-tokenizer is not one expression and then bytes"
     raise UnfitError(msg)
 
 
@@ -111,11 +111,11 @@ def _alternatives(pattern: str) -> list[str]:
 
 def _check_options(model: Mapping[str, Any]) -> None:
     if model["type"] != "BPE":
-        msg = f"its model is {model['type']}, not BPE"
+        msg = f"the tokenizer's model is {model['type']}, not BPE"
         raise UnfitError(msg)
     for option in ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(option):
-            msg = f"its model uses {option}"
+            msg = f"the tokenizer's model uses {option}"
             raise UnfitError(msg)
 
 
@@ -126,7 +126,7 @@ def _products(merges: Sequence[Sequence[str]]) -> Iterator[str]:
         if word == previous:
             continue
         if word in seen or not set(word) <= BYTES.keys():
-            msg = f"the merges of its token {word!r} do not stand together, or it is not made of bytes"
+            msg = f"the merges of its token {word!r} are not consecutive, or the token is not made of bytes"
             raise UnfitError(msg)
         seen.add(word)
         yield word

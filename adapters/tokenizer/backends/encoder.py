@@ -20,7 +20,7 @@ class Encoder(Protocol):
     """Encodes documents as ordinary text, from several threads at once."""
 
     def encode(self, documents: Sequence[str]) -> Encoded:
-        """Return the ids of ``documents``; half of a surrogate pair raises ``DataError``."""
+        """Return the ids of ``documents``; raises ``DataError`` for half of a surrogate pair."""
 
 
 class UnfitError(Exception):
@@ -28,7 +28,7 @@ class UnfitError(Exception):
 
 
 def join_ids(parts: Sequence[Ids], dtype: np.dtype[np.unsignedinteger]) -> Encoded:
-    """Return the ids of one document a part, flat."""
+    """Return the ids of documents, one in each of ``parts``, as one flat array of ``dtype`` with offsets."""
     ids = np.concatenate([np.zeros(0, dtype), *parts], dtype=dtype, casting="same_kind")
     return Encoded(ids, offsets=np.cumsum([0, *map(len, parts)], dtype=np.int64))
 

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import unicodedata
+from functools import cache
+from itertools import accumulate
+from threading import Lock
 from typing import TYPE_CHECKING, final
 
 import numpy as np
+from tokenizers import Regex, pre_tokenizers
 
 from holdfast.adapters.tokenizer.backends.encoder import join, join_ids
-from holdfast.adapters.tokenizer.backends.unicode import find_unsettled, is_unsettled
 from holdfast.adapters.tokenizer.surrogates import check_surrogates
 from holdfast.domain.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from holdfast.adapters.tokenizer.backends.encoder import Encoder
     from holdfast.ports.tokenizer import Encoded
+
+
+# planes 4 to 13 and the rest of 14 are empty; 15 and 16 are private use for good
+_EMPTY = slice(0x40000, 0xF0000)
+_ASSIGNABLE = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
+_FIRST_UNSETTLED = 0x378  # earlier characters were assigned long ago
+_BUILDING = Lock()
 
 
 @final
 class FallbackEncoder:
     """Encodes with ``fast``, but with ``reference`` the documents that ``fast`` fails on or may encode differently.
 
-    The latter have characters on which versions of Unicode differ. ``dtype`` is that of the ids, and ``failed``
-    receives the first failure.
+    Documents with characters on which versions of Unicode differ may be encoded differently. ``dtype`` is that of the
+    ids, and ``failed`` receives the first failure.
     """
 
     def __init__(
@@ -38,7 +51,7 @@ class FallbackEncoder:
         self._dtype = dtype
         self._failed = failed
         self._has_failed = False
-        is_unsettled()  # made here and not after the first document: it takes a while, once a process
+        _is_unsettled()  # made here and not after the first document: it takes a while, once a process
 
     def encode(self, documents: Sequence[str]) -> Encoded:
         """Return the ids of ``documents``."""
@@ -49,7 +62,7 @@ class FallbackEncoder:
             raise
 
     def _encode_parted(self, documents: Sequence[str]) -> Encoded:
-        unsettled = find_unsettled(documents)
+        unsettled = _find_unsettled(documents)
         if not unsettled:
             return self._encode_settled(documents)
         rare = set(unsettled)
@@ -92,3 +105,42 @@ def _is_failure(error: BaseException) -> bool:
     # a panic in Rust reaches Python as PanicException, which is no Exception
     is_ours = isinstance(error, (DataError, MemoryError))
     return (isinstance(error, Exception) and not is_ours) or type(error).__name__ == "PanicException"
+
+
+def _find_unsettled(documents: Sequence[str]) -> list[int]:
+    """Return the indexes of documents with characters that this Python or ``tokenizers`` calls unassigned.
+
+    Whether such a character is a letter depends on the version of Unicode that a library was built with: gigatoken
+    0.10 has 17, tokenizers 0.23 has 16. Assigned characters keep their category in later versions.
+    """
+    others = [index for index, text in enumerate(documents) if not text.isascii()]
+    if not others:
+        return []
+    together = "".join([documents[index] for index in others])  # all at once: most documents have none
+    points = np.frombuffer(together.encode("utf-32-le", "surrogatepass"), "<u4")
+    places = np.flatnonzero(points >= _FIRST_UNSETTLED)
+    places = places[_is_unsettled()[points[places]]]
+    if not len(places):
+        return []
+    ends = list(accumulate(len(documents[index]) for index in others))
+    return [others[number] for number in np.unique(np.searchsorted(ends, places, side="right")).tolist()]
+
+
+def _is_unsettled() -> NDArray[np.bool_]:
+    """Return for each code point whether libraries may disagree on it: bool (0x110000,)."""
+    with _BUILDING:  # it takes a quarter of a second, once a process
+        return _build_table()
+
+
+@cache
+def _build_table() -> NDArray[np.bool_]:
+    everything = "".join(chr(point) for points in _ASSIGNABLE for point in points)
+    unassigned = pre_tokenizers.Split(Regex(r"\P{Cn}+"), "removed").pre_tokenize_str(everything)
+    theirs = "".join(part for part, _ in unassigned)
+    ours = "".join(character for character in everything if unicodedata.category(character) == "Cn")
+    table = np.zeros(0x110000, np.bool_)
+    table[_EMPTY] = True
+    table[list(map(ord, everything))] = False
+    table[list(map(ord, theirs + ours))] = True
+    table.flags.writeable = False
+    return table

@@ -30,20 +30,30 @@ class GigatokenEncoder:
     """Encodes with gigatoken on all cores (``RAYON_NUM_THREADS`` limits them), into ids of ``dtype``.
 
     Raises ``UnfitError`` for tokenizers that gigatoken cannot express. The library releases the GIL, and uses one
-    thread inside a worker of ``multiprocessing``.
+    thread inside a worker of ``multiprocessing``. Each ``characters_between_looks`` characters the encoder is recreated
+    if the process has grown by ``most_growth`` bytes since the last time.
     """
 
-    def __init__(self, core: Tokenizer, dtype: np.dtype[np.unsignedinteger]) -> None:
+    def __init__(
+        self,
+        core: Tokenizer,
+        dtype: np.dtype[np.unsignedinteger],
+        *,
+        characters_between_looks: int = _CHARACTERS_BETWEEN_LOOKS,
+        most_growth: int = _MOST_GROWTH,
+    ) -> None:
         record = json.loads(core.to_str())
         # without special tokens, as gigatoken has no other way to read one that is written out as text
         record["added_tokens"] = [token for token in record["added_tokens"] if not token["special"]]
         if any(token[flag] for token in record["added_tokens"] for flag in ("single_word", "lstrip", "rstrip")):
-            msg = "an added token takes the space around it or whole words only"
+            msg = "an added token takes the space around it, or matches only whole words"
             raise UnfitError(msg)
         record["post_processor"] = None
         self._serialized = json.dumps(record)
         self._tokenizer = _build(self._serialized)
         self._dtype = dtype
+        self._characters_between_looks = characters_between_looks
+        self._most_growth = most_growth
         self._process = psutil.Process()
         self._memory = self._process.memory_info().rss
         self._encoded = 0
@@ -66,14 +76,14 @@ class GigatokenEncoder:
 
     def _current(self) -> gigatoken.Tokenizer:
         with self._lock:
-            if self._encoded >= _CHARACTERS_BETWEEN_LOOKS:
+            if self._encoded >= self._characters_between_looks:
                 self._encoded = 0
                 self._forget_words()
             return self._tokenizer
 
     def _forget_words(self) -> None:
         """Recreate the encoder if the process has grown so much that remembered words may be the cause."""
-        if self._process.memory_info().rss - self._memory >= _MOST_GROWTH:
+        if self._process.memory_info().rss - self._memory >= self._most_growth:
             self._tokenizer = _build(self._serialized)
             self._memory = self._process.memory_info().rss
 

@@ -51,7 +51,7 @@ def sample_documents(core: Tokenizer) -> list[str]:
 
 
 def find_difference(reference: Encoder, candidate: Encoder, documents: Sequence[str]) -> str | None:
-    """Return a clause that says where ``candidate`` differs from ``reference``, None if it does not."""
+    """Return a clause about the first difference between ``candidate`` and ``reference``, None if there is none."""
     expected, found = reference.encode(documents), candidate.encode(documents)
     if _is_equal(expected, found):
         return None

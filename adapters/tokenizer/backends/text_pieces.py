@@ -47,7 +47,7 @@ _CUT = re.compile(rf"(?<={_ENDS})[\0-&(-/:-@\[-`{{-\x7f\u3001\u3002\uff01\uff0c\
 
 
 def can_be_cut(core: Tokenizer) -> bool:
-    """Return whether the ids of a text are those of its pieces, as ``pieces`` cuts it."""
+    """Return whether ``core`` gives a text the same ids whole as in the pieces that ``pieces`` yields."""
     record = json.loads(core.to_str())
     try:
         pattern = split_pattern(record["pre_tokenizer"])
@@ -59,7 +59,7 @@ def can_be_cut(core: Tokenizer) -> bool:
 
 
 def pieces(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
-    """Yield ``text`` in pieces of at least ``size`` characters, as far as it has places for a cut."""
+    """Yield ``text`` in pieces, each cut at the first possible place from ``size`` characters on."""
     start = 0
     while len(text) - start > size and (cut := _CUT.search(text, start + size)):
         yield text[start : cut.start()]
@@ -69,7 +69,7 @@ def pieces(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
 
 @final
 class TextPieces:
-    """Encodes documents of ``core`` in pieces of about ``size`` characters, some at once."""
+    """Encodes documents for ``core`` in pieces of about ``size`` characters, several at once."""
 
     def __init__(self, core: Tokenizer, size: int = PIECE_CHARACTERS) -> None:
         self._core = core
@@ -77,11 +77,11 @@ class TextPieces:
         self._long_words = LongWords(core)
 
     def fit(self, documents: Sequence[str]) -> bool:
-        """Return whether any of ``documents`` is long enough to be cut, and can be."""
+        """Return whether any of ``documents`` is long enough to be cut and can be cut."""
         return max(map(len, documents), default=0) > self._size and self._can_be_cut
 
     def encode(self, encode: Encode, documents: Sequence[str]) -> Encoded:
-        """Return the ids of ``documents``, of which ``encode`` gets some pieces at once."""
+        """Return the ids of ``documents``; ``encode`` gets several of their pieces at once."""
         cut = [list(pieces(document, self._size)) for document in documents]
         encoded = join(
             [self._encode(encode, group) for group in self._groups([piece for each in cut for piece in each])]

@@ -39,7 +39,7 @@ class TiktokenEncoder:
                 "reference", pat_str=group_plain(pattern), mergeable_ranks=dict(ranks.by_token), special_tokens={}
             )
         except ValueError as error:
-            msg = f"its expression {pattern!r} is not understood ({error})"
+            msg = f"tiktoken does not understand the tokenizer's expression {pattern!r} ({error})"
             raise UnfitError(msg) from error
         self._ids = ranks.ids.astype(dtype)
         self._lengths = ranks.lengths

@@ -81,32 +81,22 @@ data:
 """
 
 
-def test_the_sources_of_vorox_are_understood_and_the_rest_is_refused(tmp_path):
-    """Its URLs are paths and its shuffling is done anyway; what has no counterpart is told, without its secrets."""
+def test_the_configuration_of_vorox_is_understood(tmp_path):
+    """Each of its names is another name of a setting, and its shuffling is done anyway."""
     path = tmp_path / "vorox.yaml"
     path.write_text(VOROX)
-    with pytest.raises(ConfigurationError) as caught:
-        load_settings([path], [], {})
-    message = str(caught.value)
-    assert "pass" not in message
-    lines = message.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [
-        "data.settings.prefetch_size",
-        "data.settings.cache_dsn",
-        "data.source.name",
-    ]
-    path.write_text(
-        "\n".join(
-            line
-            for line in VOROX.splitlines()
-            if line.split(":")[0].strip() not in ("prefetch_size", "cache_dsn", "name")
-        )
-    )
-    found = load_settings([path], [], {})
-    assert found.settings.data.kind == "files"
-    assert found.settings.data.path == ("s3://bucket/train_part1.txt", "s3://bucket/train_part2.txt")
+    found = load_settings([path], [], {}).settings
+    assert (found.data.kind, found.data.label, found.data.prefetch_samples) == ("files", "dolma", 1000)
+    assert found.data.path == ("s3://bucket/train_part1.txt", "s3://bucket/train_part2.txt")
+    assert (found.ledger.kind, found.ledger.dsn) == ("postgres", "postgresql://user:pass@host:port/db")
     with pytest.raises(ConfigurationError, match=r"shuffle_buffer .* can only be true"):
         load_settings([path], ["data.settings.shuffle_buffer=false"], {})
+
+
+def test_a_name_without_data_is_refused():
+    """A name alone would train on the default data."""
+    with pytest.raises(ConfigurationError, match="'dolma', which names no data by itself"):
+        load_settings([], ["data.source.name=dolma"], {})
 
 
 def test_one_setting_under_two_names_is_refused():

@@ -110,9 +110,9 @@ def bomb():
 def test_bombs_are_refused_at_once(tmp_path, text):
     """Aliases that multiply, nesting by the thousand and floods of values are refused before they cost anything."""
     file = written(tmp_path, text)
-    started = time.process_time()
+    started = time.thread_time()  # other threads of the tests' process do not count
     message = complaint(file)
-    assert time.process_time() - started < 2
+    assert time.thread_time() - started < 2
     assert any(part in message for part in ("aliases", "nested deeper than 64", "more than 20000 values"))
 
 

@@ -161,8 +161,8 @@ def test_every_port_takes_an_outside_adapter(section, common):
 
 def test_monitors_are_named_or_written_out():
     """A monitor is a kind alone or a section; one from outside has options; none at all is fine."""
-    chosen = settings("monitors=[console, {kind: tensorboard}, {kind: pager, options: {number: 5}}]").monitors
-    assert [monitor.kind for monitor in chosen] == ["console", "tensorboard", "pager"]
+    chosen = settings("monitors=[console, {kind: tensorboard}, {kind: beeper, options: {number: 5}}]").monitors
+    assert [monitor.kind for monitor in chosen] == ["console", "tensorboard", "beeper"]
     assert chosen[2].options == {"number": 5}
     assert settings("monitors=[]").monitors == ()
 

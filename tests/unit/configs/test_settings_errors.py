@@ -39,7 +39,7 @@ def written(folder, text):
         ("optimiser.clip=1", "optimiser", "did you mean optimizer?"),
         ("run.budget.step=1", "run.budget.step", "did you mean run.budget.steps?"),
         ("optimizer.schedule.qqqq=1", "optimizer.schedule.qqqq", "optimizer.schedule has decay_shape, decay_steps,"),
-        ("qqqq=1", "qqqq", "there are data, distributed, evaluation, event_bus, handlers, model, monitors"),
+        ("qqqq=1", "qqqq", "there are data, distributed, evaluation, event_bus, handlers, ledger, model, monitors"),
         ("_env_file=x", "_env_file", "there are data,"),
         ("monitors=[{kind: jsonl, qqqq: 1}]", "monitors[0].qqqq", "monitors[0] has kind"),
         ("optimizer.learning_rate=fast", "optimizer.learning_rate", "must be a number, not fast"),
@@ -263,3 +263,34 @@ def test_a_key_in_place_of_its_place_is_refused_and_not_shown(section, key):
     message = complaint(f"{section}.encryption.key_from={key}")
     assert "must be env:NAME, file:PATH or KIND:PLACE" in message
     assert "QUJDREVG" not in message
+
+
+@pytest.mark.parametrize("ledger", ["ledger=sqlite", "ledger={kind: postgres, dsn: env:DSN}", "ledger.kind=outside"])
+def test_a_ledger_of_encrypted_data_is_refused(ledger):
+    """A ledger stores hashes of texts in plain, so it does not go with encrypted tokens unless it stays in memory."""
+    encrypted = "data.cache.encryption.key_from=env:KEY"
+    message = complaint(encrypted, ledger)
+    assert message.startswith("ledger (command line) has kind=")
+    assert "hashes of documents unencrypted" in message
+    assert load_settings([], [encrypted, "ledger=memory"], {}).settings.ledger.kind == "memory"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["data.holdout=0"], "data.holdout is 0, so there are no documents to evaluate on"),
+        (["evaluation.every=0"], "evaluation.every is 0, so there are no evaluations during training"),
+    ],
+)
+def test_early_stopping_needs_evaluations(overrides, reason):
+    """Settings without evaluations are refused with one sentence; folds hold documents out too."""
+    message = complaint("recovery.early_stopping.patience=3", *overrides)
+    assert "recovery (command line) has early_stopping.patience=3, but " in message
+    assert reason in message
+    load_settings([], ["recovery.early_stopping.patience=3", "data.holdout=0", "data.folds=5"], {})
+    load_settings([], overrides, {})
+
+
+def test_a_metric_that_no_evaluation_has_is_refused():
+    """Early stopping follows a metric of evaluations, not one of steps."""
+    assert "recovery.early_stopping.metric" in complaint("recovery.early_stopping.metric=loss")

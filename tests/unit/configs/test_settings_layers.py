@@ -202,7 +202,7 @@ plain_values = st.recursive(
 @given(
     options=st.dictionaries(st.sampled_from(["host", "yes", "1", "a b", "über", "x#y", "- z"]), plain_values),
     prompt=words,
-    monitors=st.lists(st.sampled_from(["console", "pager"]), unique=True),
+    monitors=st.lists(st.sampled_from(["console", "beeper"]), unique=True),
 )
 def test_what_is_rendered_can_be_read_again(folder, options, prompt, monitors):
     """Any settings, rendered and passed to --config, are the same settings again; so are those from the dump."""

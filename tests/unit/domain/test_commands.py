@@ -22,6 +22,7 @@ from holdfast.domain.commands import (
     SaveCheckpoint,
     SaveReason,
     SplitBatch,
+    StopEarly,
     StopRun,
     from_json,
     to_json,
@@ -38,7 +39,8 @@ COMMANDS = st.one_of(
     st.builds(
         RollBack, st.integers(0), st.text(), st.none() | st.integers(0), st.none() | st.integers(0), st.booleans()
     ),
-    st.builds(StopRun, st.text(), st.none() | st.integers(1, 64)),
+    st.builds(StopRun, st.text(), st.none() | st.integers(1, 64), st.booleans()),
+    st.builds(StopEarly, st.integers(1, 10**6), st.text()),
     st.builds(AcknowledgeArchive, *OUTCOME[1:]),
     st.builds(AcknowledgeSave, *OUTCOME),
     st.builds(AcknowledgeMove, st.integers(1, 99), st.sampled_from(Tier), st.sampled_from(Tier), st.text()),
@@ -57,7 +59,7 @@ def test_a_command_survives_the_way_to_another_rank(command):
 
 def test_every_command_can_be_told_to_another_rank():
     """No command is forgotten when a new one is written."""
-    examples = [SplitBatch(1), SaveCheckpoint(), Evaluate(), StopRun("why")]
+    examples = [SplitBatch(1), SaveCheckpoint(), Evaluate(), StopRun("why"), StopEarly(7, "why")]
     examples += [
         AcknowledgeSave(1, 7, "here", 0.5),
         AcknowledgeArchive(1, "there", 0.5, "no way"),

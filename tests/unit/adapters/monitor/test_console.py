@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 import threading
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.adapters.monitor import console
 from holdfast.adapters.monitor.console import ConsoleMonitor
+from holdfast.adapters.monitor.console_figures import Trend
 from holdfast.domain.errors import TrainingError
+from holdfast.domain.phase import Amount
 
-CLOSE_SECONDS = console._CLOSE_SECONDS
 FIGURES = {"loss": 3.41249, "tokens": 1000, "tokens_per_second": 45213.4, "memory_bytes": 3 * 2**30}
 
 
@@ -37,11 +40,6 @@ def _a_plain_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
 
 
-@pytest.fixture(autouse=True)
-def _a_writer_that_gets_a_core(monkeypatch):
-    monkeypatch.setattr(console, "_CLOSE_SECONDS", 60.0)
-
-
 @pytest.fixture
 def clock():
     return Clock()
@@ -52,8 +50,8 @@ def lines_of(file):
 
 
 def console_of(*budget, **options):
-    """Return a console whose plain lines bear no time of the day."""
-    return ConsoleMonitor(*budget, stamp=lambda: "", **options)
+    """Return a console whose plain lines bear no time of the day, with time enough on a busy machine to write them."""
+    return ConsoleMonitor(*budget, stamp=lambda: "", **{"close_seconds": 60.0} | options)
 
 
 def test_a_line_names_the_figures(clock):
@@ -76,13 +74,13 @@ def test_a_line_tells_what_was_left_out_of_the_data(clock):
     assert lines_of(file) == ["step 1 · loss 1.000", "step 2 · loss 1.000 · 1,204 rejected"]
 
 
-def test_a_line_at_most_every_ten_seconds(clock):
-    """A file gets the first figures, then the newest every ten seconds, and the last."""
+def test_a_line_at_most_a_minute(clock):
+    """A file gets the first figures, then the newest once a minute, and the last."""
     file = io.StringIO()
     monitor = console_of(None, None, file=file, clock=clock)
     for step in range(1, 26):
         monitor.record(step, {"loss": 1.0})
-        clock.now += 1.0
+        clock.now += 6.0
     monitor.close()
     assert lines_of(file) == [f"step {step} · loss 1.000" for step in (1, 11, 21, 25)]
 
@@ -234,7 +232,7 @@ def test_a_loss_that_is_no_number_is_shown(clock):
     monitor = console_of(None, None, file=file, clock=clock)
     for step, loss in enumerate([2.0, float("nan"), 2.0], start=1):
         monitor.record(step, {"loss": loss})
-        clock.now += 10
+        clock.now += 60
     monitor.close()
     assert lines_of(file) == ["step 1 · loss 2.000", "step 2 · loss nan", "step 3 · loss 2.000"]
 
@@ -261,27 +259,128 @@ def test_a_phase_leaves_no_line_in_a_terminal():
     assert "evaluating" not in file.getvalue().rpartition("\x1b[2K")[2]
 
 
-def test_a_long_phase_is_a_line_every_ten_seconds(clock):
-    """A file hears of a phase that takes a second, then every ten seconds; of a shorter one it hears nothing."""
+def test_a_long_phase_is_a_line_a_minute(clock):
+    """A file hears of a phase that takes a second, then once a minute; of a shorter one it hears nothing."""
     file = io.StringIO()
     monitor = console_of(None, None, file=file, clock=clock)
     monitor.show("opening the data")
     monitor.show("")
     monitor.show("tokenizing", 0.1)
-    for seconds, share in ((1, 0.2), (5, 0.3), (5, 0.4)):
+    for seconds, share in ((1, 0.2), (30, 0.3), (30, 0.4)):
         clock.now += seconds
         monitor.show("tokenizing", share)
         if seconds == 1 or share == 0.4:
             _wait_until(lambda share=share: f"{share:.0%}" in file.getvalue())
     monitor.close()
     told = lines_of(file)
-    assert [line.split(" · ")[:3] for line in told] == [["tokenizing", "20%", "1 s"], ["tokenizing", "40%", "11 s"]]
+    assert [line.split(" · ")[:3] for line in told] == [["tokenizing", "20%", "1 s"], ["tokenizing", "40%", "61 s"]]
+
+
+def test_a_phase_with_an_amount_has_a_rate_and_the_time_left(clock):
+    """Of 90 MB that began at 10 MB, 20 MB more in 10 s are 2 MB/s, so 60 MB take 30 s more; tokens have their unit."""
+    file = io.StringIO()
+    monitor = console_of(None, None, file=file, clock=clock, shortest_phase=5.0)
+    monitor.show("tokenizing", Amount(10e6, 90e6))
+    clock.now += 10.0
+    monitor.show("tokenizing", Amount(30e6, 90e6))
+    _wait_until(file.getvalue)
+    monitor.show("evaluating", Amount(0, 400, "tokens"))
+    clock.now += 8.0
+    monitor.show("evaluating", Amount(200, 400, "tokens"))
+    _wait_until(lambda: len(lines_of(file)) == 2)
+    monitor.show("saving", Amount(0, None))
+    clock.now += 10.0
+    monitor.show("saving", Amount(123e6, None))
+    _wait_until(lambda: len(lines_of(file)) == 3)
+    monitor.close()
+    assert lines_of(file) == [
+        "tokenizing · 33% · 10 s · 2.0 MB/s · 30 s left",
+        "evaluating · 50% · 8 s · 25 tokens/s · 8 s left",
+        "saving · 10 s · 12.3 MB/s",
+    ]
+
+
+def test_a_quiet_console_shows_problems_only(clock):
+    """Figures, phases, saves and evaluations are left out; a line about a problem is printed."""
+    file = io.StringIO()
+    monitor = console_of(None, None, file=file, clock=clock, is_quiet=True)
+    monitor.record(1, FIGURES)
+    monitor.record(1, {"eval_loss": 3.0})
+    monitor.show("tokenizing", 0.1)
+    clock.now += 100
+    for line in ("resumed at step 3", "step 1 · checkpoint-1 saved (periodic), 1.00 s, training waited 0.10 s"):
+        monitor.say(line)
+    monitor.say("step 4 · NOT SAVED, training continues: the disk is full")
+    monitor.close()
+    assert lines_of(file) == ["step 4 · NOT SAVED, training continues: the disk is full"]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("step 4 · NOT SAVED, training continues: the disk is full", "31"),
+        ("step 9 · ROLLED BACK to step 5: the loss rose", "31"),
+        ("step 4 · checkpoint-4 saved (periodic), 1.00 s, training waited 0.10 s", "32"),
+        ("step 4 · archived in s3://bucket/checkpoint-4, 1.00 s beside training", "32"),
+        ("step 4 · evaluation 3.000 nats/token", "1;36"),
+        ("resumed at step 3", None),
+    ],
+)
+@pytest.mark.parametrize("has_colours", [True, False])
+def test_colours_tell_what_a_line_is(monkeypatch, line, code, has_colours):
+    """Problems are red, saves green and evaluations bold; NO_COLOR leaves no colour."""
+    if not has_colours:
+        monkeypatch.setenv("NO_COLOR", "1")
+    file = Terminal()
+    monitor = console_of(None, None, file=file)
+    monitor.say(line)
+    monitor.close()
+    drawn = next(part for part in file.getvalue().splitlines() if line[:12] in part)
+    if not has_colours:
+        assert not re.search(r"\x1b\[(\d;)*3\dm", drawn)
+    elif code is None:
+        assert f"\x1b[{code}m" not in drawn
+        assert "\x1b[3" not in drawn
+    else:
+        assert f"\x1b[{code}m{line[:12]}" in drawn
+
+
+def test_a_sparkline_shows_the_course_of_the_loss(monkeypatch):
+    """Where there is room the live line ends with the falling loss; a plain line and a narrow terminal have none."""
+    for columns, has_one in ((120, True), (36, False)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        file = Terminal()
+        monitor = console_of(1000, None, file=file)
+        for step in range(1, 101):
+            monitor.record(step, {"loss": 10.0 / step**0.5})
+        monitor.close()
+        last = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue().rpartition("\r")[2]).rstrip()
+        assert len(last) <= columns
+        sparkline = re.search(r" ([▁▂▃▄▅▆▇█]+)$", last)
+        assert (sparkline is not None) == has_one
+        if sparkline is not None:
+            assert (sparkline[1][0], sparkline[1][-1]) == ("█", "▁")
+            assert len(sparkline[1]) == 20
+            assert [*sparkline[1]] == sorted(sparkline[1], reverse=True)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=400), st.integers(1, 40))
+def test_a_trend_is_never_longer_than_asked_for(values, width):
+    """However many values there are, the course is at most as long as the room, and has the lowest and highest bar."""
+    trend = Trend()
+    for value in values:
+        trend.add(value)
+    line = trend.sparkline(width)
+    assert 1 <= len(line) <= width
+    assert "▁" in line
+    trend.add(math.nan)
+    assert trend.sparkline(width) == line
 
 
 def test_a_plain_line_begins_with_the_time(clock):
     """In a file each line tells when it was written."""
     file = io.StringIO()
-    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock, close_seconds=60.0)
     monitor.say("hello")
     monitor.close()
     assert re.fullmatch(r"\d\d:\d\d:\d\d hello", lines_of(file)[0])
@@ -342,11 +441,10 @@ def test_a_held_output_does_not_block_the_loop(clock):
     assert len(lines_of(file)) < 1100
 
 
-def test_a_held_output_does_not_block_the_end(clock, monkeypatch):
+def test_a_held_output_does_not_block_the_end(clock):
     """``close`` gives up on an output that takes nothing, after a few seconds."""
-    monkeypatch.setattr(console, "_CLOSE_SECONDS", CLOSE_SECONDS)
     file = HeldTerminal()
-    monitor = console_of(None, None, file=file, clock=clock)
+    monitor = ConsoleMonitor(None, None, file=file, clock=clock)
     monitor.say("never read")
     start = time.monotonic()
     monitor.close()

@@ -197,7 +197,7 @@ def test_nvme_takes_its_place_and_its_threads_from_the_file():
 
 @pytest.mark.parametrize(
     ("text", "fault"),
-    [("{", "cannot be read"), ("[]", "not a JSON object"), ('{"aio": {"a": 1, "a": 2}}', "a stands there twice")],
+    [("{", "cannot be read"), ("[]", "not a JSON object"), ('{"aio": {"a": 1, "a": 2}}', "a appears twice")],
 )
 def test_a_file_that_is_no_configuration_is_refused(tmp_path, text, fault):
     """Broken JSON, another kind of JSON and a key that stands twice are named with the file."""

@@ -22,6 +22,7 @@ from holdfast.adapters.transform.length import LengthTransform
 from holdfast.adapters.transform.memory import MemoryTransform
 from holdfast.adapters.transform.normalize import NormalizeTransform
 from holdfast.adapters.transform.replace import ReplaceTransform
+from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.text_transforms import load_transforms
@@ -39,7 +40,9 @@ def chosen(transforms, *more):
 def read(texts, transforms, on_error="stop", rejected=None):
     """Return the texts that reading the unit ``book`` of ``texts`` leaves, each with its end-of-text taken off."""
     tokenizer = MemoryTokenizer()
-    reader = TextReader(MemoryDataSource({"book": texts}), tokenizer, RejectedRecords(on_error), transforms)
+    reader = TextReader(
+        MemoryDataSource({"book": texts}), tokenizer, RejectedRecords(on_error), RecordPipeline(transforms)
+    )
     [unit] = reader.source.units()
     left = []
     for group in reader.tokens(unit, rejected=rejected):
@@ -299,7 +302,7 @@ def test_transforms_leave_the_hold_out_as_it_is():
         MemoryDataSource({"book": ["One", "Two"]}),
         MemoryTokenizer(),
         RejectedRecords("stop"),
-        [MemoryTransform(str.upper, "")],
+        RecordPipeline([MemoryTransform(str.upper, "")]),
     )
     [group] = reader.tokens(reader.source.units()[0])
     assert group.tokens.hashes.tolist() == [hash_of("One"), hash_of("Two")]

@@ -1,12 +1,16 @@
+from dataclasses import replace
+
 import pytest
 
 from holdfast.adapters.state_store.disk import DiskStateStore
+from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.checkpointing.checkpointer import Checkpointer
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.data.cursor import Cursor, LanePosition
 from holdfast.domain.errors import StateError
 from holdfast.domain.events import CheckpointRejected, CheckpointSaved, EvaluationCompleted
+from holdfast.domain.phase import Amount
 from holdfast.domain.training.progress import Progress
 from holdfast.ports.testing.snapshots import BytesPart
 from tests.support.loop import Loop
@@ -38,6 +42,35 @@ def test_what_is_saved_is_restored():
     assert (event.progress, event.reason) == (PROGRESS, SaveReason.PREEMPT)
     assert event.location == other.store.list()[0].location
     assert event.seconds >= 0
+
+
+def shown_by(loop):
+    """Return a checkpointer over the store of ``loop``, and the list of all that it shows."""
+    shown = []
+    store = ShownStateStore(loop.store, lambda *phase: shown.append(phase))
+    return Checkpointer(store, loop.trainable, loop.bus, loop.group, loop.inbox), shown
+
+
+def test_the_bytes_of_a_save_and_of_a_restore_are_shown():
+    """Training that waits sees how much of the last size is written; who resumes sees how much is read, and its end."""
+    loop = Loop()
+    checkpoints, shown = shown_by(loop)
+    checkpoints.save(replace(PROGRESS, step=2), SaveReason.PERIODIC)
+    checkpoints.flush()
+    assert shown == []
+    size = loop.store.list()[0].num_bytes
+    checkpoints.save(PROGRESS, SaveReason.FINAL)
+    assert shown[0] == ("saving checkpoint-3", Amount(0, size))
+    assert shown[-1] == ("saving checkpoint-3", Amount(size, size))
+    again, shown = shown_by(Loop(loop.store))
+    again.restore_latest()
+    names = {phase for phase, *_ in shown[:-1]}
+    (name,) = names
+    assert name.startswith("loading ")
+    amounts = [amount.done for _, amount in shown[:-1]]
+    assert amounts == sorted(amounts)
+    assert 0 == amounts[0] < amounts[-1] <= shown[0][1].total
+    assert shown[-1] == ("",)
 
 
 def test_nothing_is_saved_twice():

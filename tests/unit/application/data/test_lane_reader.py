@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.data import text_reader
 from holdfast.application.data.lane_reader import LanePlan, LaneReader
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
@@ -29,13 +28,13 @@ PLANS = st.builds(
 )
 
 
-def reader_of(units, on_error="stop"):
-    return TextReader(MemoryDataSource(units), MemoryTokenizer(), RejectedRecords(on_error))
+def reader_of(units, on_error="stop", **options):
+    return TextReader(MemoryDataSource(units), MemoryTokenizer(), RejectedRecords(on_error), **options)
 
 
-def lane_reader(units, plan, lane=0, holdout=None, on_error="stop"):
+def lane_reader(units, plan, lane=0, holdout=None, on_error="stop", **options):
     holdout = holdout or Holdout(0.0, 0)
-    return LaneReader(reader_of(units, on_error), plan, lambda hashes: ~holdout.holds(hashes), lane)
+    return LaneReader(reader_of(units, on_error, **options), plan, lambda hashes: ~holdout.holds(hashes), lane)
 
 
 def rows_of(window):
@@ -67,13 +66,11 @@ def test_all_lanes_together_hold_every_wanted_document_once_an_epoch(units, plan
 @given(UNITS, PLANS, st.sampled_from([0.0, 0.5]), st.sampled_from([1, 5, 12, 1 << 20]))
 def test_the_windows_after_any_place_are_the_rest(units, plan, fraction, group):
     """Reading from where a window began, or from behind it, yields the same rows in the same order."""
-    reader = lane_reader(units, plan, holdout=Holdout(fraction, 7))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_reader, "_GROUP_CHARACTERS", group)
-        windows = [told(window) for window in reader.windows(LanePosition())]
-        for number, (_, start, behind) in enumerate(windows):
-            assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]
-            assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
+    reader = lane_reader(units, plan, holdout=Holdout(fraction, 7), group_characters=group)
+    windows = [told(window) for window in reader.windows(LanePosition())]
+    for number, (_, start, behind) in enumerate(windows):
+        assert [told(window) for window in reader.windows(start._replace(taken=3))] == windows[number:]
+        assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
 
 
 @settings(deadline=None)

@@ -5,6 +5,7 @@ import pytest
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Rejected, Unit
+from holdfast.ports.transform import Dropped
 
 UNIT = Unit("file.jsonl", 10, "etag")
 BAD = Rejected("file.jsonl, byte 3: no text: repair it", 3, 7)
@@ -69,3 +70,23 @@ def test_threads_write_each_record_once():
         list(pool.map(meet, range(8)))
     assert sorted(record["position"] for record in written) == list(range(200))
     assert rejections.count == 200
+
+
+def test_details_are_hidden_where_they_would_be_written_but_not_in_the_log():
+    """Errors and written records have place and rule only; the record that a shard keeps has the reason."""
+    written = []
+    rejections = RejectedRecords("skip", written.append, hides_details=True)
+    dropped = Dropped("validation.lang.one_of", "the field 'lang' holds 'xx'")
+    for record in (rejections.reject(UNIT, BAD), rejections.leave_out(UNIT, 9, dropped)):
+        assert record["reason"] in (BAD.reason, dropped.detail)
+        rejections.record(record)
+    told = str(rejections.error_of(UNIT, 9, dropped))
+    with pytest.raises(DataError) as caught:
+        RejectedRecords("stop", hides_details=True).reject(UNIT, BAD, lambda _unit, _rejected: BAD.reason)
+    for text in (str(written), told, str(caught.value)):
+        assert "repair it" not in text
+        assert "holds" not in text
+        assert "file.jsonl" in text
+    assert [record.get("rule") for record in written] == [None, "validation.lang.one_of"]
+    assert "position 9: validation.lang.one_of; details are hidden" in told
+    assert "position 3" in str(caught.value)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.transform.memory import MemoryTransform
-from holdfast.application.data import text_reader
+from holdfast.application.data.record_pipeline import RecordPipeline
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.holdout import Holdout, hash_of
@@ -20,14 +20,13 @@ ITEMS = st.lists(st.one_of(st.text("abcä€ ", max_size=12), st.just(3)), max_s
 def read(items, start=None, *, on_error="skip", wanted=None, group=None, transforms=()):
     """Return the groups of a unit with ``items``, the rejected records, and the error that ended it."""
     source, rejections = MemoryDataSource({"unit": items}), RejectedRecords(on_error)
-    reader = TextReader(source, MemoryTokenizer(), rejections, transforms)
+    options = {"group_characters": group} if group else {}
+    reader = TextReader(source, MemoryTokenizer(), rejections, RecordPipeline(transforms), **options)
     groups, rejected, error = [], [], None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_reader, "_GROUP_CHARACTERS", group or text_reader._GROUP_CHARACTERS)
-        try:
-            groups.extend(reader.tokens(source.units()[0], start, wanted=wanted, rejected=rejected.append))
-        except DataError as ended:
-            error = ended
+    try:
+        groups.extend(reader.tokens(source.units()[0], start, wanted=wanted, rejected=rejected.append))
+    except DataError as ended:
+        error = ended
     return groups, rejected, error
 
 

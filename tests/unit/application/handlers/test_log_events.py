@@ -21,9 +21,11 @@ from holdfast.domain.events import (
     RunFinished,
     RunStarted,
     StepCompleted,
+    TextGenerated,
 )
 from holdfast.domain.training.progress import Progress
-from tests.support.events import EXAMPLES
+from holdfast.domain.training.step_outcome import Evaluation
+from tests.support.events import EXAMPLES, PROGRESS
 
 each_event = pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 
@@ -44,7 +46,7 @@ def record_of(event):
 def test_every_event_but_a_step_is_recorded_as_json(event):
     """The history has an object for each event, that JSON can hold, with its time, its kind and all its fields."""
     records = record_of(event)
-    assert len(records) == (not isinstance(event, StepCompleted))
+    assert len(records) == (not isinstance(event, (StepCompleted, TextGenerated)))
     for record in records:
         again = json.loads(json.dumps(record, allow_nan=False))
         assert again == record
@@ -57,6 +59,8 @@ def test_the_history_says_what_happened():
     """Records hold progress as step and tokens, an evaluation as its figures, and an error as type and message."""
     assert record_of(EXAMPLES[4])[0].items() >= {"step": 7, "tokens": 700, "loss": 2.0}.items()
     assert record_of(EXAMPLES[4])[0]["bits_per_byte"] == pytest.approx(8 / math.log(2) / 16)
+    part = EvaluationCompleted(PROGRESS, Evaluation(8.0, 4, 16, {"songs": Evaluation(6.0, 2, 8)}))
+    assert record_of(part)[0]["parts"]["songs"]["loss"] == 3.0
     assert record_of(EXAMPLES[8])[0]["error"] == "DataError: line 3 is no JSON"
     assert record_of(EXAMPLES[5])[0].items() >= {"reason": "final", "seconds": 0.5}.items()
     assert record_of(EXAMPLES[10])[0].items() >= {"during": "StepCompleted", "error": "OSError: disk full"}.items()
@@ -68,7 +72,8 @@ def test_every_event_is_announced_in_one_line_or_not_at_all(event):
     lines = []
     LogEvents(lines.append)(event)
     told_elsewhere = isinstance(
-        event, (StepCompleted, EvaluationCompleted, CheckpointStarted, DataEnded, RunFinished, RunFailed)
+        event,
+        (StepCompleted, EvaluationCompleted, TextGenerated, CheckpointStarted, DataEnded, RunFinished, RunFailed),
     )
     assert len(lines) == (not told_elsewhere)
     assert all(line and "\n" not in line for line in lines)
@@ -99,8 +104,11 @@ def test_announcements_say_what_a_person_asks():
         "step 7 · NOT ARCHIVED, the next checkpoint is tried: s3://bucket cannot be reached: look at the network",
         "step 7 · batches ahead from 4 to 8: training waited for data 43% of its time",
         "step 7 · update DROPPED: the loss is nan",
+        "step 7 · suites: arc acc 0.2500, piqa acc_norm 0.5000, 61 s beside training",
+        "step 7 · NOT EVALUATED by suites, training continues: there is no task 'ark'",
         "step 12 · ROLLED BACK to step 7: the loss rose from 2.1 to 7.5",
         "step 7 · the loss rose from 2.1 to 7.5; training continues, as there is no checkpoint to roll back to",
+        "step 7 · the data differ from 4f1c2a: tokens a document moved from 210 to 420",
     ]
 
 

@@ -4,20 +4,27 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.adapters.monitor.memory import MemoryMonitor
-from holdfast.application.handlers import record_metrics
-from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.adapters.monitor.memory import MemoryMonitor, MemoryTracker
+from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
+from holdfast.application.monitoring.monitor_thread import MonitorThread
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.events import (
     CheckpointStarted,
+    EvaluationCompleted,
     HandlerFailed,
+    RunFinished,
     RunStarted,
     StepCompleted,
+    StopRequested,
+    SuiteEvaluated,
+    TextGenerated,
 )
 from holdfast.domain.training.budget import Budget
-from holdfast.ports.monitor import Monitor
+from holdfast.domain.training.step_outcome import Evaluation
+from holdfast.domain.training.text_generation import GeneratedText
+from holdfast.ports.monitor import EndState, Monitor, NoteKind, RunDescription
 from holdfast.ports.optimizer import Hardware
-from tests.support.events import EXAMPLES, at
+from tests.support.events import EXAMPLES, PROGRESS, at
 from tests.support.loop import Loop
 
 
@@ -35,7 +42,7 @@ class Device:
 
 def record(monitor, reaction, event, device, **options):
     """Let the metrics of ``event`` be recorded, and return when they are."""
-    with closing(RecordMetrics([monitor], device, **options)) as recorder:
+    with closing(RecordMetrics([MonitorThread("memory", monitor)], device, **options)) as recorder:
         getattr(recorder, reaction)(event)
 
 
@@ -76,21 +83,44 @@ def test_the_figures_of_an_evaluation_reach_the_monitor():
     assert metrics["eval_bits_per_byte"] == pytest.approx(8 / math.log(2) / 16)
 
 
+def test_the_parts_of_an_evaluation_have_names_of_their_own():
+    """Sources and sets are figures with their names behind those of the whole."""
+    monitor = MemoryMonitor()
+    parts = {"songs": Evaluation(6.0, 2, 8), "rules": Evaluation(2.0, 2, 8)}
+    record(monitor, "on_evaluation", EvaluationCompleted(PROGRESS, Evaluation(8.0, 4, 16, parts)), Device(None))
+    ((_, metrics),) = monitor.records
+    assert (metrics["eval_loss"], metrics["eval_loss/songs"], metrics["eval_loss/rules"]) == (2.0, 3.0, 1.0)
+    assert metrics["eval_bits_per_byte/songs"] == pytest.approx(6 / math.log(2) / 8)
+    assert len(metrics) == 7
+
+
+def test_the_results_of_suites_reach_the_monitor():
+    """Results are figures of the step of their checkpoint, whatever step training has reached."""
+    monitor = MemoryMonitor()
+    record(monitor, "on_suite", SuiteEvaluated(3, {"arc": {"acc": 0.25}, "piqa": {"acc": 0.5}}, 9.0), Device(None))
+    assert monitor.records == [(3, {"suite/arc/acc": 0.25, "suite/piqa/acc": 0.5})]
+
+
 def test_every_step_stands_once_in_the_figures_of_a_resumed_run():
     """A run that is taken up again at an earlier step makes the monitor forget the later ones."""
-    monitor = MemoryMonitor()
+
+    class Lasting(MemoryMonitor):
+        def close(self):
+            pass
+
+    monitor = Lasting()
     first = Loop(save_every=3)
     first.at_step(5, lambda: setattr(first.trainable, "before_part", interrupt))
 
     def interrupt(step, part):
         raise KeyboardInterrupt
 
-    with closing(RecordMetrics([monitor], first.trainable)) as recorder:
+    with closing(RecordMetrics([MonitorThread("memory", monitor)], first.trainable)) as recorder:
         first.bus.subscribe(StepCompleted, recorder.on_step)
         with pytest.raises(KeyboardInterrupt):
             first.run()
     second = Loop(first.store)
-    with closing(RecordMetrics([monitor], second.trainable)) as recorder:
+    with closing(RecordMetrics([MonitorThread("memory", monitor)], second.trainable)) as recorder:
         second.bus.subscribe(RunStarted, recorder.on_start)
         second.bus.subscribe(StepCompleted, recorder.on_step)
         second.run()
@@ -114,15 +144,16 @@ class BrokenMonitor(Monitor):
 
 
 def test_a_monitor_that_fails_does_not_deprive_the_others():
-    """Figures reach the monitors behind a broken one, and the failure is raised at a later event all the same."""
+    """Figures reach the monitors behind a broken one, and each failure is raised at a later event all the same."""
     monitor = MemoryMonitor()
-    recorder = RecordMetrics([BrokenMonitor(), monitor, BrokenMonitor()], Device(None))
+    named = {"first": BrokenMonitor(), "memory": monitor, "last": BrokenMonitor()}
+    recorder = RecordMetrics([MonitorThread(name, each) for name, each in named.items()], Device(None))
     recorder.on_step(EXAMPLES[1])
-    with pytest.raises(ExceptionGroup) as raised:
-        recorder.settle(EXAMPLES[9])
-    recorder.settle(EXAMPLES[9])
+    for name in ("first", "last"):
+        with pytest.raises(TrainingError, match=f"the monitor {name} failed: OSError: {GONE}"):
+            recorder.on_checkpoint(EXAMPLES[9])
+    recorder.on_checkpoint(EXAMPLES[9])
     recorder.close()
-    assert [str(error) for error in raised.value.exceptions] == [GONE, GONE]
     assert len(monitor.records) == 1
 
 
@@ -138,54 +169,114 @@ class SlowMonitor(MemoryMonitor):
         super().record(step, metrics)
 
 
-def test_the_loop_waits_for_monitors_before_a_checkpoint_and_never_at_a_step(monkeypatch):
-    """A slow monitor holds up no step; before state is captured it has every figure so far, or the loop is told."""
+def test_the_loop_waits_for_monitors_before_a_checkpoint_and_never_at_a_step():
+    """A slow monitor holds up no step; before state is captured it has every figure so far."""
     monitor = SlowMonitor()
-    monkeypatch.setattr(record_metrics, "_PATIENCE_SECONDS", 0.05)
-    recorder = RecordMetrics([monitor], Device(None))
+    recorder = RecordMetrics([MonitorThread("memory", monitor)], Device(None))
     for number in range(1, 101):
         recorder.on_step(at(number))
-    with pytest.raises(TrainingError, match="have not answered"):
-        recorder.settle(EXAMPLES[-2])
     assert not monitor.records
-    monkeypatch.setattr(recorder, "_patience", 20)
-    monitor.let.set()
-    recorder.settle(EXAMPLES[-2])
+    threading.Timer(0.05, monitor.let.set).start()
+    recorder.on_checkpoint(EXAMPLES[-2])
     assert [step for step, _ in monitor.records] == list(range(1, 101))
     recorder.close()
 
 
-def test_monitors_that_hang_keep_no_checkpoint_from_being_made(monkeypatch):
+def test_monitors_that_hang_keep_no_checkpoint_from_being_made():
     """A wait for monitors in vain is told as ``HandlerFailed``; the checkpoint is made, and the run ends well."""
     monitor, loop = SlowMonitor(), Loop(budget=Budget(steps=2))
-    monkeypatch.setattr(record_metrics, "_PATIENCE_SECONDS", 0.05)
-    with closing(RecordMetrics([monitor], loop.trainable)) as recorder:
+    with closing(
+        RecordMetrics([MonitorThread("memory", monitor)], loop.trainable, limits=MonitorLimits(patience_seconds=0.05))
+    ) as recorder:
         loop.bus.subscribe(StepCompleted, recorder.on_step)
-        loop.bus.subscribe(CheckpointStarted, recorder.settle)
+        loop.bus.subscribe(CheckpointStarted, recorder.on_checkpoint)
         assert loop.run().step == 2
         monitor.let.set()
     assert loop.story[-4:] == ["CheckpointStarted", "HandlerFailed", "CheckpointSaved", "RunFinished"]
     (failure,) = loop.published(HandlerFailed)
-    assert "have not answered" in str(failure.error)
+    assert "the monitor memory did not answer" in str(failure.error)
     assert [info.progress.step for info in loop.store.list()] == [2]
 
 
-def test_figures_are_dropped_before_they_fill_the_memory(monkeypatch):
-    """Behind too many steps figures are dropped, which is said once, and taken when the monitors have caught up."""
-    monitor = SlowMonitor()
-    monkeypatch.setattr(record_metrics, "_MOST_WAITING", 3)
-    recorder = RecordMetrics([monitor], Device(None))
+class SlowDevice(Device):
+    """Stands for a trainable whose memory is told late, as a device tells its loss."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.let = threading.Event()
+
+    def memory_bytes(self):
+        assert self.let.wait(20)
+        return super().memory_bytes()
+
+
+def test_figures_are_dropped_before_they_fill_the_memory():
+    """Behind too many steps figures are dropped, which is said once, and taken when the device has caught up."""
+    monitor, device = MemoryMonitor(), SlowDevice()
+    recorder = RecordMetrics([MonitorThread("memory", monitor)], device, limits=MonitorLimits(most_waiting=3))
     complaints = []
     for number in range(1, 9):
         try:
             recorder.on_step(at(number))
         except TrainingError as error:
             complaints.append(str(error))
-    monitor.let.set()
-    recorder.settle(EXAMPLES[-2])
+    device.let.set()
+    recorder.on_checkpoint(EXAMPLES[-2])
     recorder.on_step(at(20))
     recorder.close()
     steps = [step for step, _ in monitor.records]
     assert len(complaints) in {1, 2}
     assert 3 <= len(steps) <= 5
     assert steps[-1] == 20
+
+
+def begun(tracker, folder):
+    """Return the thread of a tracker that has begun."""
+    thread = MonitorThread("tracker", tracker)
+    thread.begin(RunDescription("id", "name", folder))
+    return thread
+
+
+def test_a_tracker_learns_of_events_and_of_the_end(tmp_path):
+    """A tracker gets the sentence of each event with the last step, and how the run ends."""
+    tracker = MemoryTracker()
+    recorder = RecordMetrics(
+        [begun(tracker, tmp_path)], Device(None), sentence_of=lambda event: f"a {type(event).__name__}"
+    )
+    recorder.on_step(at(4))
+    recorder.on_event(EXAMPLES[1])
+    recorder.on_stop(StopRequested(at(4).progress, "enough", None))
+    recorder.on_end(RunFinished(at(4).progress))
+    recorder.close()
+    assert tracker.notes == [(4, NoteKind.EVENT, "a StepCompleted")]
+    assert tracker.end is EndState.STOPPED
+
+
+def test_a_tracker_gets_the_texts_of_samples(tmp_path):
+    """Each text is a note with its prompt, of the step of its evaluation."""
+    tracker = MemoryTracker()
+    recorder = RecordMetrics([begun(tracker, tmp_path)], Device(None))
+    recorder.on_step(at(4))
+    recorder.on_event(TextGenerated(at(4).progress, [GeneratedText("Row,", " row", 0), GeneratedText("Ah", "!", 1)]))
+    recorder.close()
+    assert tracker.notes == [(4, NoteKind.SAMPLE, "Row, row"), (4, NoteKind.SAMPLE, "Ah!")]
+
+
+def test_a_tracker_without_an_answer_holds_up_no_checkpoint(tmp_path):
+    """A checkpoint and the end of a run wait for other monitors only; what the tracker lacks is reported at close."""
+
+    class Silent(MemoryTracker):
+        def record(self, step, metrics):
+            threading.Event().wait(20)
+
+    reports = []
+    recorder = RecordMetrics(
+        [begun(Silent(), tmp_path)], Device(None), report=reports.append, limits=MonitorLimits(patience_seconds=0.2)
+    )
+    recorder.on_step(at(4))
+    recorder.on_checkpoint(EXAMPLES[9])
+    recorder.on_end(RunFinished(at(4).progress))
+    recorder.close()
+    assert reports == [
+        "the monitor tracker did not take its last metrics within 0 s; the next start of this run sends them again"
+    ]

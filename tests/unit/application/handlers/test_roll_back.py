@@ -11,6 +11,7 @@ from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.adapters.state_store.memory import MemoryStateStore
 from holdfast.application.handlers.record_metrics import RecordMetrics
+from holdfast.application.monitoring.monitor_thread import MonitorThread
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.commands import Evaluate, RollBack, SaveCheckpoint
 from holdfast.domain.errors import StateError, TrainingError
@@ -151,7 +152,7 @@ def test_checkpoints_behind_a_return_are_superseded(tmp_path):
 def test_each_figure_stands_once_behind_a_return():
     """The figures of steps that were taken back are forgotten, and those of the new ones recorded."""
     monitor, loop = MemoryMonitor(), loop_of(evaluate_every=3)
-    with closing(RecordMetrics([monitor], loop.trainable)) as recorder:
+    with closing(RecordMetrics([MonitorThread("memory", monitor)], loop.trainable)) as recorder:
         for kind in (RunStarted, RolledBack):
             loop.bus.subscribe(kind, recorder.on_start)
         loop.bus.subscribe(StepCompleted, recorder.on_step)

@@ -6,6 +6,7 @@ import pytest
 from holdfast.adapters.monitor.memory import MemoryMonitor
 from holdfast.application.handlers.record_metrics import RecordMetrics
 from holdfast.application.handlers.watch_compilation import WatchCompilation
+from holdfast.application.monitoring.monitor_thread import MonitorThread
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.events import RunFinished, StepCompleted
 from holdfast.domain.training.progress import Progress
@@ -61,11 +62,11 @@ def test_compiling_again_is_warned_of_once():
 def test_each_step_s_compiling_is_a_figure():
     """The figures tell the seconds that a step compiled and how often code was compiled again so far."""
     counted, monitor = Counted(), MemoryMonitor()
-    with closing(RecordMetrics([monitor], Loop().trainable, counted)) as record:
+    with closing(RecordMetrics([MonitorThread("memory", monitor)], Loop().trainable, counted)) as record:
         for step in range(1, 4):
             if step != 2:
                 counted.compile(again=step > 1)
             record.on_step(completed(step))
-        record.settle(RunFinished(Progress(3, 3, Cursor(3))))
+        record.on_end(RunFinished(Progress(3, 3, Cursor(3))))
     figures = [(metrics["compile_seconds"], metrics["recompiles"]) for _, metrics in monitor.records]
     assert figures == [(pytest.approx(1.5), 0), (0.0, 0), (pytest.approx(1.5), 1)]

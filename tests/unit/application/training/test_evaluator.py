@@ -1,11 +1,14 @@
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import numpy as np
 import pytest
 
 from holdfast.adapters.model_factory.memory import MemoryModelFactory
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.process_group.memory import MemoryProcessGroup
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.holdout_batches import HoldoutBatches
@@ -13,8 +16,9 @@ from holdfast.application.training.evaluator import Evaluator
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.packing import ConcatPacking
 from holdfast.domain.errors import DataError, OutOfMemory
+from holdfast.domain.phase import Amount
 from tests.support.loop import FaultyTrainable
-from tests.support.streams import Plan
+from tests.support.streams import Plan, groups_of
 from tests.support.streams import held_out_of as held_out_by
 
 UNITS = {"a": [f"text number {number}" for number in range(20)], "b": ["ä" * 30, "Ω" * 11]}
@@ -155,7 +159,142 @@ def test_an_evaluation_shows_its_share(is_stopped):
     )
     evaluator.run(should_stop=lambda: is_stopped and any(share is not None for _, share in shown))
     shares = [share for phase, share in shown if phase == "evaluating"]
-    number = len(held_out.batches)
-    assert number > 2
-    assert shares == [done / number for done in range(1 if is_stopped else number)]
+    tokens = [batch.num_targets for batch in held_out.batches]
+    assert len(tokens) > 2
+    done = [0, *accumulate(tokens)][: 1 if is_stopped else len(tokens)]
+    assert shares == [Amount(number, sum(tokens), "tokens") for number in done]
     assert shown[-1] == ("", None)
+
+
+SONGS = {"s": [f"la la la {number} la" for number in range(12)]}
+RULES = {"r": [f"rule {number}: do not shout" for number in range(9)], "t": ["x", "?!" * 9]}
+
+
+def mixed_held_out(*sources, max_tokens=10**6, names=("songs", "rules")):
+    """Return the held-out batches of a mixture of ``sources``."""
+    groups = groups_of([SONGS, RULES], Holdout(1.0, seed=1), PLAN.seed, *sources)
+    packing = ConcatPacking(PLAN.length)
+    whole = Holdout(1.0, seed=1)
+    return HoldoutBatches(groups, whole, packing, rows=PLAN.rows, max_tokens=max_tokens, sources=names)
+
+
+def piece_figures(trainable, held_out):
+    """Return nats, targets and bytes of each source, by the pieces of its documents alone."""
+    figures = {}
+    for batch, sources in zip(held_out.batches, held_out.piece_sources, strict=True):
+        for piece, source in zip(batch.pieces(), sources.tolist(), strict=True):
+            targets = piece.input_ids[piece.loss_mask]
+            found = (trainable.evaluate(piece), len(targets), np.count_nonzero(targets < 256))
+            figures[source] = np.add(figures.get(source, 0), found)
+    return figures
+
+
+def texts_of_pieces(held_out, source):
+    pieces = [
+        piece.input_ids.ravel().tolist()
+        for batch, sources in zip(held_out.batches, held_out.piece_sources, strict=True)
+        for piece, number in zip(batch.pieces(), sources.tolist(), strict=True)
+        if number == source
+    ]
+    return bytes(token if token < 256 else 10 for piece in pieces for token in piece).decode().splitlines()
+
+
+def test_each_source_has_its_own_figures():
+    """The parts of a mixture are those of the pieces of its documents, and the total is that without parts."""
+    trainable, held_out = trainable_of(), mixed_held_out()
+    evaluation = evaluator_of(trainable, held_out).run()
+    figures = piece_figures(trainable, held_out)
+    assert list(evaluation.parts) == ["songs", "rules"]
+    for number, name in enumerate(evaluation.parts):
+        part = evaluation.parts[name]
+        assert part.nats == pytest.approx(figures[number][0], rel=1e-12)
+        assert (part.num_targets, part.num_bytes) == tuple(figures[number][1:])
+    alone = evaluator_of(trainable, mixed_held_out(names=())).run()
+    assert (evaluation.nats, evaluation.num_targets, evaluation.num_bytes) == (
+        alone.nats,
+        alone.num_targets,
+        alone.num_bytes,
+    )
+    assert not alone.parts
+
+
+def test_each_document_counts_for_the_source_that_it_came_from():
+    """The pieces of a source join to its documents, wherever they were cut."""
+    held_out = mixed_held_out()
+    assert sorted(texts_of_pieces(held_out, 0)) == sorted(SONGS["s"])
+    assert sorted(texts_of_pieces(held_out, 1)) == sorted(RULES["r"] + RULES["t"])
+
+
+def test_a_document_of_no_source_counts_in_the_total_alone():
+    """Documents outside all ranges of scores change the total, but no part."""
+    everywhere = evaluator_of(trainable_of(), mixed_held_out()).run()
+    nowhere = evaluator_of(
+        trainable_of(), mixed_held_out(lambda reader, scores: np.full(len(scores), -1 if reader else 0))
+    ).run()
+    assert nowhere.nats == everywhere.nats
+    assert nowhere.parts == {"songs": everywhere.parts["songs"]}
+
+
+def test_a_single_source_has_no_parts():
+    """A mixture of one source is evaluated as that source alone, without the figures of pieces."""
+    trainable = FaultyTrainable(trainable_of())
+    rows = []
+    trainable.before_evaluation = lambda batch: rows.append(batch.num_rows)
+    evaluation = evaluator_of(trainable, mixed_held_out(names=("songs",))).run()
+    assert rows
+    assert evaluation.parts == {}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_share_the_figures_of_sources(size):
+    """Several ranks return the same totals and parts as one, up to the order of the sum."""
+    alone = evaluator_of(trainable_of(), mixed_held_out()).run()
+    groups = MemoryProcessGroup.linked(size)
+
+    def run(group):
+        return Evaluator(trainable_of(), mixed_held_out(), MemoryTokenizer().token_bytes, group).run()
+
+    with ThreadPoolExecutor(size) as pool:
+        found = list(pool.map(run, groups))
+    assert all(evaluation == found[0] for evaluation in found)
+    assert found[0].nats == pytest.approx(alone.nats, rel=1e-12)
+    for name, part in alone.parts.items():
+        assert found[0].parts[name].nats == pytest.approx(part.nats, rel=1e-12)
+        assert found[0].parts[name].num_targets == part.num_targets
+        assert found[0].parts[name].num_bytes == part.num_bytes
+
+
+@pytest.mark.parametrize("max_rows", [1, 3])
+def test_parts_survive_a_shortage_of_memory(max_rows):
+    """Rows that are evaluated a few at a time give the same parts."""
+    plenty = evaluator_of(trainable_of(), mixed_held_out()).run()
+    short = evaluator_of(trainable_of(max_rows), mixed_held_out()).run()
+    assert short.parts.keys() == plenty.parts.keys()
+    for name, part in plenty.parts.items():
+        assert short.parts[name].nats == pytest.approx(part.nats, rel=1e-12)
+
+
+def with_sets(held_out, **sets):
+    evaluator = Evaluator(trainable_of(), held_out, MemoryTokenizer().token_bytes, SingleProcessGroup(), sets=sets)
+    return evaluator.run()
+
+
+def test_sets_are_measured_beside_what_is_held_out():
+    """Each set has the figures that it has alone, and the total is that of the held-out documents."""
+    songs, rules = held_out_of(SONGS), held_out_of(RULES)
+    evaluation = with_sets(held_out_of(), songs=songs, rules=rules)
+    assert evaluation.nats == evaluator_of(trainable_of(), held_out_of()).run().nats
+    assert evaluation.parts == {
+        "songs": evaluator_of(trainable_of(), songs).run(),
+        "rules": evaluator_of(trainable_of(), rules).run(),
+    }
+
+
+def test_without_held_out_documents_the_sets_together_are_the_total():
+    """A run that holds out nothing has the loss over all tokens of its sets."""
+    songs, rules = held_out_of(SONGS), held_out_of(RULES)
+    evaluation = with_sets(held_out_of(fraction=0.0), songs=songs, rules=rules)
+    parts = evaluation.parts.values()
+    assert evaluation.nats == math.fsum(part.nats for part in parts)
+    assert evaluation.num_targets == sum(part.num_targets for part in parts) > 0
+    assert evaluation.num_bytes == sum(part.num_bytes for part in parts) > 0

@@ -40,6 +40,10 @@ def failed(folder, attempt, **changes):
         ([], "not begun"),
         ([STARTED, {"event": "RunFinished", "step": 8}], "finished"),
         ([STARTED, {"event": "StopRequested", "reason": "SIGTERM"}, {"event": "RunFinished"}], "stopped"),
+        (
+            [STARTED, {"event": "StopRequested", "reason": "no", "is_early": True}, {"event": "RunFinished"}],
+            "stopped early",
+        ),
         ([STARTED, {"event": "RunFailed", "error": "ValueError: x"}], "failed"),
         ([STARTED, {"event": "StopRequested", "reason": "SIGTERM"}], "killed"),
         ([STARTED, {"event": "RunFinished"}, STARTED], "killed"),

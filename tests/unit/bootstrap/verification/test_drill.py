@@ -230,7 +230,7 @@ def test_what_is_put_around_a_part_gets_the_part(tmp_path):
     """The container gives the wrapper of the very store that it would have given, the same each time."""
     settings = TrainSettings(state_store=MemoryStateStoreSettings())
     parts = faults_of([Planned("full-disk", 4)], lambda place: tmp_path / f"happened-{place}")
-    container = assemble(settings, tmp_path, parts, say=print, decide=lambda _name, value, _reason: value)
+    container = assemble(settings, tmp_path, parts, report=print, keep_choice=lambda _name, value, _reason: value)
     store = container.state_store()
     assert isinstance(store, FaultyStateStore)
     assert container.state_store() is store

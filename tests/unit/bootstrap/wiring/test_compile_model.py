@@ -23,10 +23,12 @@ class LanguageModel:
         self.network.config = self
 
 
-def compiled(*, decide=lambda _, value, __: value, hardware=ON_CPU, say=lambda _: None, **sections):
+def compiled(*, keep_choice=lambda _, value, __: value, hardware=ON_CPU, report=lambda _: None, **sections):
     settings = TrainSettings(data={"kind": "python_library"}, **sections)
     with ExitStack() as stack:
-        return compile_model(LanguageModel(PARAMETERS), settings, hardware, stack, decide=decide, say=say)
+        return compile_model(
+            LanguageModel(PARAMETERS), settings, hardware, stack, keep_choice=keep_choice, report=report
+        )
 
 
 def reason(*, hardware=ON_CPU, **sections):
@@ -40,7 +42,7 @@ def reason(*, hardware=ON_CPU, **sections):
         return value
 
     sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}} | sections
-    compiled(decide=decide, hardware=hardware, **sections)
+    compiled(keep_choice=decide, hardware=hardware, **sections)
     return asked[0]
 
 
@@ -49,7 +51,7 @@ def test_a_run_that_is_not_told_to_compiles_nothing():
     assert compiled() is None
 
 
-def test_a_long_run_on_a_cpu_is_compiled_unasked():
+def test_auto_compiles_a_long_run_on_a_cpu():
     """With auto a run is compiled from 3e14 operations on, counted as 6 x parameters x tokens."""
     tokens = 3 * 10**14 // (6 * PARAMETERS)
     for budget, mode in (({"tokens": tokens + 1}, "default"), ({"tokens": tokens - 1}, "none"), ({"steps": 1}, "none")):
@@ -62,7 +64,7 @@ def on_a_gpu(monkeypatch):
     return {"optimizer.device": "cuda"}
 
 
-def test_a_long_run_on_a_gpu_is_compiled_unasked(monkeypatch):
+def test_auto_compiles_a_long_run_on_a_gpu(monkeypatch):
     """On a GPU it takes 1e17 operations, and equal bits need not be promised."""
     gpu = on_a_gpu(monkeypatch)
     tokens = 10**17 // (6 * PARAMETERS)
@@ -72,7 +74,7 @@ def test_a_long_run_on_a_gpu_is_compiled_unasked(monkeypatch):
             assert reason(hardware=gpu, run=run)[0] == mode
 
 
-def test_ranks_on_gpus_are_not_compiled_unasked(monkeypatch):
+def test_auto_does_not_compile_ranks_on_gpus(monkeypatch):
     """What compiling brings to several GPUs was never measured."""
     gpu = on_a_gpu(monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -85,18 +87,18 @@ def test_ranks_on_gpus_are_not_compiled_unasked(monkeypatch):
     ("sections", "why"),
     [
         ({"run": {"budget": {"steps": 10**9}, "deterministic": False}}, "deterministic"),
-        ({"optimizer": {"kind": "deepspeed", "stage": 2, "device": "cpu"}}, "Accelerate"),
+        ({"optimizer": {"kind": "deepspeed", "stage": 2, "device": "cpu"}}, "optimizer.kind=accelerate"),
         ({"model": {"kind": "decoder", "lora": {"rank": 2}}}, "adapters"),
     ],
 )
-def test_what_was_never_tried_is_not_compiled_unasked(sections, why):
+def test_auto_does_not_compile_what_was_never_tried(sections, why):
     """Runs that promise no equal bits, other engines and adapters are left as they are."""
     mode, because = reason(**sections)
     assert mode == "none"
     assert why in because
 
 
-def test_a_kind_of_model_that_was_never_tried_is_not_compiled_unasked(monkeypatch):
+def test_auto_does_not_compile_a_kind_of_model_that_was_never_tried(monkeypatch):
     """A model of another type is left as it is."""
     monkeypatch.setattr(LanguageModel, "model_type", "mamba")
     mode, because = reason()
@@ -104,7 +106,7 @@ def test_a_kind_of_model_that_was_never_tried_is_not_compiled_unasked(monkeypatc
     assert "models of" in because
 
 
-def test_a_machine_without_a_compiler_compiles_nothing_unasked(tmp_path, monkeypatch):
+def test_auto_compiles_nothing_on_a_machine_without_a_compiler(tmp_path, monkeypatch):
     """Where torch would find no C++ compiler, auto means none, with the reason."""
     monkeypatch.setenv("PATH", str(tmp_path))
     mode, because = reason()
@@ -115,7 +117,7 @@ def test_a_machine_without_a_compiler_compiles_nothing_unasked(tmp_path, monkeyp
 def test_what_was_decided_once_stays():
     """A run keeps to what auto meant when it began."""
     sections = {"optimizer": {"device": "cpu"}, "run": {"budget": {"steps": 10**9}}}
-    assert compiled(decide=lambda *_: "none", **sections) is None
+    assert compiled(keep_choice=lambda *_: "none", **sections) is None
 
 
 def test_a_machine_that_cannot_compile_goes_on_without(tmp_path, monkeypatch):
@@ -123,7 +125,7 @@ def test_a_machine_that_cannot_compile_goes_on_without(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     said = []
     decide = lambda name, value, _: "default" if name == "model.compile" else value  # noqa: E731
-    assert compiled(decide=decide, say=said.append, optimizer={"device": "cpu"}) is None
+    assert compiled(keep_choice=decide, report=said.append, optimizer={"device": "cpu"}) is None
     assert "not bit for bit" in said[0]
     assert "needs a C++ compiler" in said[0]
 

@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from holdfast.bootstrap.operations.trust import asked_trust
+from holdfast.bootstrap.wiring.asked_trust import asked_trust
 from holdfast.bootstrap.wiring.build_model import schedule
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError

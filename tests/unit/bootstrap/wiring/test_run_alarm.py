@@ -23,14 +23,14 @@ from pathlib import Path
 from holdfast.application.inbox import Inbox
 from holdfast.bootstrap.wiring.watch_run import RunAlarm
 from holdfast.domain.commands import ReportStall
-RunAlarm(Path(sys.argv[1]), 0, Inbox(), say=print, leave=lambda: sys.exit(75)).give_up(ReportStall(61.0, "why"))
+RunAlarm(Path(sys.argv[1]), 0, Inbox(), report=print, leave=lambda: sys.exit(75)).give_up(ReportStall(61.0, "why"))
 """
 
 
 def test_the_alarm_leaves_stacks_and_tells_the_loop(tmp_path):
     """Each thread's stack is in a file under the reason, which is said and waits for the loop."""
     said, inbox = [], Inbox()
-    RunAlarm(tmp_path, 0, inbox, say=said.append, leave=None).ring(REPORT)
+    RunAlarm(tmp_path, 0, inbox, report=said.append, leave=None).ring(REPORT)
     (path,) = (tmp_path / "stacks").glob("rank0-*.txt")
     assert path.read_text().startswith("rank 1 tells nothing any more\n")
     assert "test_the_alarm_leaves_stacks" in path.read_text()
@@ -41,14 +41,14 @@ def test_the_alarm_leaves_stacks_and_tells_the_loop(tmp_path):
 def test_another_rank_leaves_the_telling_to_the_first(tmp_path):
     """Only the first rank's loop is told, as all ranks obey what any of them is told."""
     inbox = Inbox()
-    RunAlarm(tmp_path, 1, inbox, say=lambda _: None, leave=None).ring(REPORT)
+    RunAlarm(tmp_path, 1, inbox, report=lambda _: None, leave=None).ring(REPORT)
     assert list((tmp_path / "stacks").glob("rank1-*.txt"))
     assert inbox.drain() == []
 
 
 def test_a_host_is_not_ended(tmp_path):
     """Where the process is not the run's own, giving up leaves it alone."""
-    assert RunAlarm(tmp_path, 0, Inbox(), say=print, leave=None).give_up(REPORT) is None
+    assert RunAlarm(tmp_path, 0, Inbox(), report=print, leave=None).give_up(REPORT) is None
     assert not (tmp_path / "events.jsonl").exists()
 
 

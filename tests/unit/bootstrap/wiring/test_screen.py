@@ -6,6 +6,7 @@ from holdfast.application.handlers.show_saves import ShowSaves
 from holdfast.bootstrap.wiring.screen import Screen
 from holdfast.domain.commands import SaveReason
 from holdfast.domain.events import CheckpointFailed, CheckpointSaved, CheckpointStarted, RunStarted
+from holdfast.domain.phase import Amount
 from holdfast.domain.training.progress import Progress
 
 
@@ -16,20 +17,20 @@ class Clock:
         return self.now
 
 
-def test_without_a_console_a_long_phase_is_a_line_every_ten_seconds():
+def test_without_a_console_a_long_phase_is_a_line_a_minute():
     """A host that only takes lines hears of a long phase how far it is, and nothing of a short one."""
     clock, lines = Clock(), []
-    screen = Screen(say=lines.append, clock=clock)
+    screen = Screen(report=lines.append, clock=clock)
     for second in range(26):
-        clock.now = float(second)
-        screen.show("tokenizing", second / 100)
+        clock.now = 6.0 * second
+        screen.show("tokenizing", Amount(second, 100) if second % 2 else second / 100)
     assert lines == ["tokenizing: 10%", "tokenizing: 20%"]
 
 
 def test_secrets_are_masked_on_the_screen():
     """A URL with a password is shown without it."""
     lines = []
-    Screen(say=lines.append).say("data are at https://me:secret@host/path")
+    Screen(report=lines.append).say("data are at https://me:secret@host/path")
     assert "secret" not in lines[0]
 
 

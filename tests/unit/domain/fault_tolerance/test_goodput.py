@@ -24,7 +24,7 @@ from holdfast.domain.events import (
     StepCompleted,
     StopRequested,
 )
-from holdfast.domain.fault_tolerance.goodput import Ledger, TimeCategory, TimeSample
+from holdfast.domain.fault_tolerance.goodput import TimeAccount, TimeCategory, TimeSample
 from holdfast.domain.training.progress import Progress
 from holdfast.domain.training.step_outcome import DataSupply, Evaluation, StepOutcome
 from tests.support.loop import Loop
@@ -36,7 +36,7 @@ def mark(began, time, step, **seconds):
 
 def added(*marks):
     """Return the goodput after ``marks``."""
-    ledger = Ledger()
+    ledger = TimeAccount()
     for one in marks:
         ledger.add(one)
     return ledger.goodput
@@ -150,7 +150,7 @@ def outcome(wait=0.0):
 
 def accounted(*story, compile_seconds=()):
     """Return the goodput, and the marks, of events at their times after the start."""
-    clock, ledger, kept, compiled = Clock(), Ledger(), [], iter(compile_seconds)
+    clock, ledger, kept, compiled = Clock(), TimeAccount(), [], iter(compile_seconds)
     account = TrackGoodput(
         ledger, kept.append, began=50.0, clock=clock, wall=lambda: 1e9, compile_seconds=lambda: next(compiled, 0.0)
     )
@@ -216,7 +216,7 @@ def test_marks_become_rare():
 
 def test_a_run_accounts_for_its_time():
     """A real loop's compute and start-up add up to the time that it took."""
-    loop, ledger, kept = Loop(save_every=3), Ledger(), []
+    loop, ledger, kept = Loop(save_every=3), TimeAccount(), []
     loop.bus.subscribe(Event, TrackGoodput(ledger, kept.append, began=time.monotonic()))
     loop.run()
     assert ledger.goodput.wall_seconds == pytest.approx(kept[-1].time - kept[0].began, abs=1e-3)

@@ -201,7 +201,10 @@ def test_the_settings_choose_the_schedule(overrides, expected):
     ("overrides", "message"),
     [
         (["decay_tokens=9"], r"decay_tokens counts tokens .* run\.budget is in steps: give .*decay_steps or"),
-        (["decay_steps=331"], r"decay_steps is 331: with 20 steps of warm-up .* run\.budget\.steps, which is 350"),
+        (
+            ["decay_steps=331"],
+            r"decay_steps is 331: together with 20 steps of warm-up .* run\.budget\.steps, which is 350",
+        ),
     ],
 )
 def test_a_decay_that_does_not_fit_the_budget_is_refused(overrides, message):

@@ -66,7 +66,7 @@ def test_tokens_that_merging_does_not_give_have_no_rank():
         (model([], type="Unigram"), "Unigram"),
         (model([], byte_fallback=True), "byte_fallback"),
         (model([], end_of_word_suffix="</w>"), "end_of_word_suffix"),
-        (model([("a", "b"), ("b", "c"), ("a", "b")]), "'ab' do not stand together"),
+        (model([("a", "b"), ("b", "c"), ("a", "b")]), "'ab' are not consecutive"),
         (model([("a", "東")]), "not made of bytes"),
         (model([], vocab={"a": 0}), "lacks 255 of the 256 bytes"),
         (model([], ignore_merges=True, vocab=model([])["vocab"] | {"abc": 7}), "ignores merges"),

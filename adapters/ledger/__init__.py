@@ -1,0 +1,1 @@
+"""Ledgers: records of the documents that runs have read."""

@@ -1,0 +1,285 @@
+"""The child process of ``MlflowTracker``, in which MLflow's client runs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.monitor.library_process import Refusal, serve
+from holdfast.adapters.monitor.mlflow_fields import LONGEST_PARAMETER, LONGEST_TAG, cut, encoded, flat, is_cut
+from holdfast.domain.urls import describe, without_secrets
+from holdfast.ports.monitor import EndState, NoteKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+_SECONDS_TO_END = 60.0
+_STATES = {EndState.FINISHED: "FINISHED", EndState.STOPPED: "KILLED", EndState.FAILED: "FAILED"}
+_RUN, _COPYING, _REPLACED = "holdfast.run_id", "holdfast.copying", "holdfast.replaced_by"
+_METRICS_A_CALL, _FIELDS_A_CALL = 1000, 100  # MLflow's own limits
+_SECONDS_BETWEEN = 10.0
+_MOST_WAITING = 200_000
+# The library counts its users over the network, prints addresses, and retries a call for minutes. The run sends again.
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+}
+
+
+@final
+class MlflowRun:
+    """One start of a run; all starts are one run of MLflow, unless a later one replaces it.
+
+    Metrics that MLflow does not take wait here. Every method raises ``Refusal`` if MLflow is away or refuses a call.
+    """
+
+    def __init__(self) -> None:
+        self._uri = self._experiment = ""
+        self._client: Any = None
+        self._run: Mapping[str, Any] = {}
+        self._id = ""  # of the run in MLflow
+        self._parent = os.getppid()
+        self._waiting: list[Any] = []
+        self._last_sent = self._last_noted = -_SECONDS_BETWEEN
+        self._last_time = 0
+        self._long_names: set[str] = set()
+        self._notes: dict[NoteKind, str] = {}
+        self._notes_of = ""  # the run in MLflow whose notes are to be read
+        self._unsent_notes: set[NoteKind] = set()
+
+    def begin(self, run: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+        """Find the run of MLflow, or make it."""
+        self._run, self._experiment = run, options["experiment"]
+        self._uri = options["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI") or ""
+        with self._telling():
+            self._uri = self._uri or f"sqlite:///{_database_in(Path(run['folder']).parent)}"
+            self._client = client_of(self._uri)
+            self._id = self._notes_of = self._find() or self._create()
+            self._describe()
+            self._client.update_run(self._id, status="RUNNING")
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add points, and send all every ten seconds."""
+        if len(self._waiting) > _MOST_WAITING:
+            self._waiting.clear()
+            msg = f"{self._place} was away for too long: metrics are dropped, and are sent again later"
+            raise Refusal(msg)
+        with self._telling():
+            self._waiting += self._points(step, metrics)
+        if time.monotonic() - self._last_sent >= _SECONDS_BETWEEN:
+            with suppress(Exception):  # they are kept, and ``flush`` reports why
+                self._send()
+            self._last_sent = time.monotonic()
+
+    def note(self, step: int, kind: str, text: str) -> None:
+        """Add a text, and store all every ten seconds."""
+        with self._telling():
+            self._read_notes()
+            readable = text.encode("utf-8", "replace").decode()
+            self._notes[NoteKind(kind)] = f"{self._notes.get(NoteKind(kind), '')}## step {step}\n\n{readable}\n\n"
+            self._unsent_notes.add(NoteKind(kind))
+            if time.monotonic() - self._last_noted >= _SECONDS_BETWEEN:
+                self._last_noted = time.monotonic()
+                self._send_notes()
+
+    def rewind(self, step: int) -> None:
+        """Replace the run of MLflow if it has metrics of later steps."""
+        self._waiting = [point for point in self._waiting if _stays(point, step)]
+        with self._telling():
+            latest = self._client.get_run(self._id).data.to_proto().metrics
+            if not all(_stays(point, step) for point in latest):
+                self._replace(step, [point.key for point in latest])
+
+    def flush(self) -> None:
+        """Send all points, and the notes as well if MLflow takes them."""
+        with self._telling():
+            self._send()
+        with suppress(Exception):  # ``note`` and ``close`` report why
+            self._send_notes()
+
+    def close(self, state: str | None) -> None:
+        """Store the state, None if the training process was killed or did not name it."""
+        if state is not None and self._id:
+            with self._telling():
+                self._send_notes()
+                self._client.set_terminated(self._id, _STATES[EndState(state)])
+
+    @property
+    def _place(self) -> str:
+        return f"MLflow at {without_secrets(self._uri or '')}"
+
+    def _find(self) -> str:
+        """Return the id of the MLflow run of this run, empty without one; delete what an interrupted copy left."""
+        where = f"tags.`{_RUN}` = '{self._run['run_id']}'"
+        runs = self._client.search_runs([self._experiment_id()], where, order_by=["attributes.start_time DESC"])
+        whole = [run.info.run_id for run in runs if _COPYING not in run.data.tags]
+        for run in runs:
+            if run.info.run_id not in whole[:1]:
+                self._client.delete_run(run.info.run_id)
+        return whole[0] if whole else ""
+
+    def _experiment_id(self) -> str:
+        if (experiment := self._client.get_experiment_by_name(self._experiment)) is None:
+            is_remote = re.match(r"https?:|databricks", self._uri)
+            place = None if is_remote else (Path(self._run["folder"]).parent / "mlflow-artifacts").as_uri()
+            try:
+                return str(self._client.create_experiment(self._experiment, artifact_location=place))
+            except Exception:
+                # another run may have created it at the same time
+                if (experiment := self._client.get_experiment_by_name(self._experiment)) is None:
+                    raise
+        return str(experiment.experiment_id)
+
+    def _create(self, **tags: str) -> str:
+        tags = {_RUN: self._run["run_id"], "mlflow.source.name": "holdfast"} | tags
+        made = self._client.create_run(self._experiment_id(), tags=tags, run_name=self._run["name"])
+        return str(made.info.run_id)
+
+    def _describe(self) -> None:
+        """Write the settings as parameters, which MLflow cannot change: changed ones become tags."""
+        from mlflow.entities import Param, RunTag
+
+        settings = {name: cut(value, LONGEST_PARAMETER) for name, value in flat(self._run["settings"]).items()}
+        known = self._client.get_run(self._id).data.params
+        changed = {
+            f"changed.{name}"[:250]: value for name, value in settings.items() if known.get(name, value) != value
+        }
+        tags = {
+            **flat({"data": self._run["data"], "environment": self._run["environment"]}),
+            "ranks": str(self._run["num_ranks"]),
+            **changed,
+        }
+        new = [Param(name, value) for name, value in settings.items() if name not in known]
+        for params in _batches(new, _FIELDS_A_CALL):
+            self._client.log_batch(self._id, params=params)
+        for some in _batches([RunTag(name, cut(value, LONGEST_TAG)) for name, value in tags.items()], _FIELDS_A_CALL):
+            self._client.log_batch(self._id, tags=some)
+
+    def _points(self, step: int, metrics: Mapping[str, float]) -> Iterator[Any]:
+        from mlflow.entities import Metric
+
+        # a time of its own for each record: MLflow takes what is equal but for its place in the order for the same
+        self._last_time = max(int(time.time() * 1000), self._last_time + 1)
+        for name, value in metrics.items():
+            key = encoded(name)
+            if is_cut(key) and key not in self._long_names:
+                self._client.set_tag(self._id, f"name.{key[-32:]}", cut(json.dumps(name), LONGEST_TAG))
+                self._long_names.add(key)
+            yield Metric(key, float(value), self._last_time, step)
+
+    def _send(self) -> None:
+        # an orphan must not write beside the next start of the run
+        while self._waiting and os.getppid() == self._parent:
+            self._client.log_batch(self._id, metrics=self._waiting[:_METRICS_A_CALL], synchronous=True)
+            del self._waiting[:_METRICS_A_CALL]
+
+    def _replace(self, step: int, keys: Iterable[str]) -> None:
+        """Continue in a new MLflow run with the metrics up to ``step`` of the present one, which is deleted.
+
+        The tags say at each moment which of the two is whole.
+        """
+        from mlflow.entities import Metric
+
+        old, self._id = self._id, self._create(**{_COPYING: self._id})
+        try:
+            for key in keys:
+                history = self._client.get_metric_history(old, key) if step else []
+                kept = [Metric(key, p.value, p.timestamp, p.step) for p in history if _stays(p, step)]
+                for metrics in _batches(kept, _METRICS_A_CALL):
+                    self._client.log_batch(self._id, metrics=metrics, synchronous=True)
+            self._describe()
+            with suppress(Exception):  # the next note tries again
+                self._read_notes()
+                self._unsent_notes.update(self._notes)
+                self._send_notes()
+            self._client.delete_tag(self._id, _COPYING)
+        except Exception:
+            failed, self._id = self._id, old
+            with suppress(Exception):  # the next start does it
+                self._client.delete_run(failed)
+            raise
+        self._client.set_tag(old, _REPLACED, self._id)
+        self._client.delete_run(old)
+
+    def _read_notes(self) -> None:
+        """Read the notes of earlier starts, once."""
+        if not (source := self._notes_of):
+            return
+        present = {file.path for file in self._client.list_artifacts(source, "notes")}
+        with tempfile.TemporaryDirectory() as folder:
+            for kind in NoteKind:
+                if (path := _path(kind)) in present:
+                    file = Path(self._client.download_artifacts(source, path, folder))
+                    self._notes[kind] = file.read_text(encoding="utf-8")
+        self._notes_of = ""
+
+    def _send_notes(self) -> None:
+        for kind in sorted(self._unsent_notes):
+            self._client.log_text(self._id, self._notes[kind], _path(kind))
+            self._unsent_notes.discard(kind)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            msg = f"{self._place} {_reason(error)}"
+            raise Refusal(msg) from error
+
+
+def client_of(uri: str) -> Any:
+    """Return a silent client; environment variables that are set already stay."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):  # errors are raised
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    return MlflowClient(tracking_uri=uri)
+
+
+def _database_in(folder: Path) -> Path:
+    """Return the path of the database, made first if it is missing: MLflow cannot use one that is half made."""
+    path = folder / "mlflow.db"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(prefix=".mlflow-", dir=folder) as name:
+            draft = Path(name) / "draft.db"
+            client_of(f"sqlite:///{draft}").search_experiments(max_results=1)
+            with suppress(FileExistsError):  # another run was faster
+                path.hardlink_to(draft)
+    return path
+
+
+def _path(kind: NoteKind) -> str:
+    return f"notes/{kind}.md"
+
+
+def _stays(point: Any, step: int) -> bool:
+    return bool(0 < step >= point.step)
+
+
+def _batches(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    return (items[begin : begin + size] for begin in range(0, len(items), size))
+
+
+def _reason(error: Exception) -> str:
+    """Return the end of a sentence, the same for the same cause, so that it is reported once."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return f"cannot be reached: {type(cause).__name__}"
+        cause = cause.__cause__ or cause.__context__
+    return f"refused a call: {describe(error)[:300]}"
+
+
+if __name__ == "__main__":
+    serve(MlflowRun(), _SECONDS_TO_END)

@@ -1,0 +1,1 @@
+"""Connections to SQL databases, and the versions of their tables."""

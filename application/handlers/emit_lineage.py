@@ -1,0 +1,60 @@
+"""Emits lineage events about a run: the versions of data that it reads, and the folder that it writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from holdfast.domain.data.lineage_event import JobExecution, JobState
+from holdfast.domain.events import DataEnded, RunFailed, RunFinished, RunStarted, StopRequested
+from holdfast.domain.urls import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.domain.data.lineage_event import LineageDataset, LineageEvent
+    from holdfast.domain.events import Event
+
+_LONGEST_ERROR = 2000
+
+
+@final
+class EmitLineage:
+    """Emits START, and at the end COMPLETE, ABORT if the run was asked to stop before its end, or FAIL.
+
+    ``hide`` removes secrets from the message of an error.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[LineageEvent], object],
+        job: str,
+        inputs: Sequence[LineageDataset],
+        outputs: Sequence[LineageDataset],
+        hide: Callable[[str], str],
+    ) -> None:
+        self._emit = emit
+        self._execution = JobExecution(job)
+        self._inputs = inputs
+        self._outputs = outputs
+        self._hide = hide
+        self._have_data_ended = False
+        self._is_stopped = False
+
+    def __call__(self, event: Event) -> None:
+        """Emit what ``event`` means for the job, if anything."""
+        match event:
+            case RunStarted():
+                self._enter(JobState.START)
+            case DataEnded():
+                self._have_data_ended = True
+            case StopRequested(is_early=is_early):
+                self._is_stopped = not self._have_data_ended and not is_early
+            case RunFinished():
+                self._enter(JobState.ABORT if self._is_stopped else JobState.COMPLETE)
+            case RunFailed(_, error):
+                reason = describe(error) if isinstance(error, Exception) else ""
+                message = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+                self._enter(JobState.FAIL, self._hide(message)[:_LONGEST_ERROR])
+
+    def _enter(self, state: JobState, error: str | None = None) -> None:
+        self._emit(self._execution.event(state, self._inputs, self._outputs, error))

@@ -1,0 +1,1 @@
+"""Monitors in threads of their own."""

@@ -1,0 +1,260 @@
+"""A thread for each monitor, so that a monitor that is slow, hangs or fails does not hold up training."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Protocol, final
+
+from holdfast.domain.errors import TrainingError
+from holdfast.ports.monitor import EventTracker, NoteKind, Tracker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.ports.monitor import EndState, Monitor, RunDescription
+
+_MOST_WAITING = 10_000
+
+
+class MetricsHistory(Protocol):
+    """The run's own record of its metrics, and the step up to which each tracker has all of them."""
+
+    def between(self, after: int, last: int) -> Iterable[tuple[int, Mapping[str, float]]]:
+        """Yield the metrics of the steps greater than ``after``, up to ``last``, in the order of their recording."""
+        ...
+
+    def sent(self, tracker: str) -> int:
+        """Return the step up to which ``tracker`` has all metrics, 0 if it has none."""
+        ...
+
+    def note_sent(self, tracker: str, step: int) -> None:
+        """Store that ``tracker`` has all metrics up to ``step``."""
+        ...
+
+
+@final
+class MonitorThread:
+    """Calls one monitor in a thread of its own, in order.
+
+    If more than ``most_waiting`` metrics and notes wait, the oldest are dropped, which is an error once until the
+    monitor has caught up. A tracker gets dropped metrics, and metrics whose call failed, again at the next ``flush``,
+    from ``history``. Errors of calls are kept for ``take_error``.
+    """
+
+    def __init__(
+        self, name: str, monitor: Monitor, history: MetricsHistory | None = None, *, most_waiting: int = _MOST_WAITING
+    ) -> None:
+        self.name = name
+        self.monitor = monitor
+        self._tracker = monitor if isinstance(monitor, Tracker) else None
+        self._history = history
+        self._most_waiting = most_waiting
+        self._calls: deque[tuple[Callable[[], object], bool]] = deque()  # each with: may it be dropped?
+        self._num_droppable = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+        self._is_late = False  # after a wait in vain
+        self._is_dropping = False
+        self._is_complete = True
+        self._run: RunDescription | None = None
+        self._has_begun = False
+        self._error: TrainingError | None = None
+
+    @property
+    def is_tracker(self) -> bool:
+        """Return whether the monitor is a ``Tracker``."""
+        return self._tracker is not None
+
+    def begin(self, run: RunDescription) -> None:
+        """Let a tracker open its sink for ``run``."""
+        self._run = run
+        if self._tracker is not None:
+            self._put(self._begin)
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Let the monitor record the metrics of ``step``."""
+        self._put(lambda: self._record(step, metrics), may_drop=True)
+
+    def note(self, step: int, kind: NoteKind, text: str) -> None:
+        """Let a tracker record a text."""
+        if (tracker := self._tracker) is not None:
+            self._put(lambda: self._has_begun and tracker.note(step, kind, text), may_drop=True)
+
+    def event(self, step: int, name: str, text: str) -> None:
+        """Let a tracker record an event of the kind ``name``."""
+        if self._tracker is not None:
+            self._put(lambda: self._event(step, name, text), may_drop=True)
+
+    def rewind(self, step: int) -> None:
+        """Let the monitor remove the metrics after ``step``; a tracker also gets those that it lacks up to ``step``."""
+        if self._tracker is None:
+            self._put(lambda: self.monitor.rewind(step))
+        else:
+            self._put(lambda: self._rewind(step))
+
+    def flush(self, step: int) -> None:
+        """Let a tracker make all metrics up to ``step`` durable, after those that it lacks were sent again."""
+        if self._tracker is not None:
+            self._put(lambda: self._flush(step))
+
+    def finish(self, state: EndState) -> None:
+        """Let a tracker record how the run ends."""
+        if (tracker := self._tracker) is not None:
+            self._put(lambda: self._has_begun and tracker.finish(state))
+
+    def settle(self, seconds: float) -> bool:
+        """Wait up to ``seconds`` until the calls so far were made; return whether they were.
+
+        A monitor that once took too long is not waited for until it has caught up.
+        """
+        if self._thread is None:
+            return True
+        if self._is_late and self._calls:
+            return True
+        made = threading.Event()
+        self._put(made.set)
+        self._is_late = not made.wait(seconds)
+        return not self._is_late
+
+    def take_error(self) -> TrainingError | None:
+        """Return the first error since the last call of this method, None without one."""
+        error, self._error = self._error, None
+        return error
+
+    def close(self, seconds: float) -> bool:
+        """Close the monitor after the last call; return False, and abandon it, if that takes more than ``seconds``.
+
+        A monitor that was waited for in vain is abandoned at once. An error is kept for ``take_error``. A second call
+        does nothing.
+        """
+        if self._is_closed:
+            return True
+        self._put(self.monitor.close)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        assert self._thread is not None
+        self._thread.join(0.0 if self._is_late else seconds)
+        return not self._thread.is_alive()
+
+    def _put(self, call: Callable[[], object], *, may_drop: bool = False) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name=f"monitor {self.name}", daemon=True)
+                self._thread.start()
+            if may_drop and self._num_droppable >= self._most_waiting:
+                self._drop_oldest()
+            self._calls.append((call, may_drop))
+            self._num_droppable += may_drop
+            self._changed.notify()
+
+    def _drop_oldest(self) -> None:
+        del self._calls[next(at for at, (_, may_drop) in enumerate(self._calls) if may_drop)]
+        self._num_droppable -= 1
+        self._is_complete = False
+        if not self._is_dropping:
+            self._is_dropping = True
+            again = ", and are sent again later" if self._history is not None and self.is_tracker else ""
+            msg = f"the monitor {self.name} is {self._most_waiting:,} records behind: the oldest are dropped{again}"
+            self._keep(TrainingError(msg))
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._calls:
+                    self._is_late = self._is_dropping = False
+                    if self._is_closed:
+                        return
+                    self._changed.wait()
+                call, may_drop = self._calls.popleft()
+                self._num_droppable -= may_drop
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  kept for the loop's thread, and later calls are made
+                self._keep(self._as_training_error(error))
+            del call  # it may hold large objects, and the next one may come much later
+
+    def _keep(self, error: TrainingError) -> None:
+        self._error = self._error or error
+
+    def _as_training_error(self, error: Exception) -> TrainingError:
+        if isinstance(error, TrainingError):
+            return error
+        wrapped = TrainingError(f"the monitor {self.name} failed: {type(error).__name__}: {error}")
+        wrapped.__cause__ = error
+        return wrapped
+
+    def _begin(self) -> None:
+        assert self._tracker is not None
+        assert self._run is not None
+        self._tracker.begin(self._run)
+        self._has_begun = True
+
+    def _record(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._tracker is not None and not self._has_begun:
+            self._is_complete = False
+            return
+        try:
+            self.monitor.record(step, metrics)
+        except Exception:
+            self._is_complete = False
+            raise
+
+    def _event(self, step: int, name: str, text: str) -> None:
+        assert self._tracker is not None
+        if not self._has_begun:
+            return
+        if isinstance(self._tracker, EventTracker):
+            self._tracker.event(step, name, text)
+        else:
+            self._tracker.note(step, NoteKind.EVENT, text)
+
+    def _flush(self, step: int) -> None:
+        assert self._tracker is not None
+        if not self._has_begun:
+            self._begin()
+            self._is_complete = False
+        if not self._is_complete:
+            self._send_again(step)
+        self._tracker.flush()
+        if self._is_complete and self._history is not None:
+            self._history.note_sent(self.name, step)
+
+    def _rewind(self, step: int) -> None:
+        if self._has_begun:
+            self._send_again(step)
+
+    def _send_again(self, step: int) -> None:
+        """Remove the metrics after the last step that is known to be complete, and send those up to ``step``."""
+        known = step if self._history is None else min(step, self._history.sent(self.name))
+        self._is_complete = True  # a record that is dropped meanwhile makes it false again
+        try:
+            self.monitor.rewind(known)
+            if self._history is not None:
+                for number, metrics in self._history.between(known, step):
+                    self.monitor.record(number, metrics)
+        except Exception:
+            self._is_complete = False
+            raise
+
+
+def close_all(threads: Iterable[MonitorThread], seconds: float) -> list[str]:
+    """Close all monitors within ``seconds`` together; return a sentence for each that failed or took longer."""
+    problems, deadline = [], time.monotonic() + seconds
+    for thread in threads:
+        is_closed = thread.close(max(0.0, deadline - time.monotonic()))
+        if (error := thread.take_error()) is not None:
+            problems.append(str(error))
+        elif not is_closed:
+            problems.append(_left_behind(thread, seconds))
+    return problems
+
+
+def _left_behind(thread: MonitorThread, seconds: float) -> str:
+    later = "; the next start of this run sends them again" if thread.is_tracker else ""
+    return f"the monitor {thread.name} did not take its last metrics within {seconds:.0f} s{later}"

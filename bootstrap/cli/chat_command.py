@@ -1,0 +1,127 @@
+"""The command ``chat``: talks to trained models, on a page in the browser or in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, final
+
+from holdfast.bootstrap.cli.arguments import add_command, add_sampling, add_trust, whole
+from holdfast.bootstrap.process.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from holdfast.bootstrap.cli.arguments import Commands
+    from holdfast.bootstrap.operations.chat_models import ChatModel
+    from holdfast.bootstrap.operations.named_checkpoint import Choice
+    from holdfast.domain.training.text_generation import Sampling
+
+_HELP = """\
+Serves a page on this machine and prints its address. Several run folders, or several steps, answer side by side.
+If the tokenizer has a chat template, the model takes part in a conversation; otherwise it continues plain text.
+Other machines can reach the page only with --host and --token-from. It needs the extra "page"; --terminal does not.
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/first runs/second
+  %(prog)s runs/default --step 100,300
+  %(prog)s runs/default --terminal --temperature 0
+"""
+
+
+def add_chat(commands: Commands) -> None:
+    """Add ``chat`` to ``commands``."""
+    parser = add_command(commands, "chat", "talk to trained models, in the browser or in the terminal", _HELP, chat)
+    text = "a run folder, such as runs/default, or the folder of one checkpoint; several answer side by side"
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=text)
+    choice = parser.add_mutually_exclusive_group()
+    text = "use the checkpoints of these steps of each RUN, not the newest"
+    choice.add_argument("--step", type=_steps, metavar="N[,N...]", help=text)
+    choice.add_argument("--best", action="store_true", help="use the checkpoint with the lowest evaluation loss")
+    parser.add_argument("--plain", action="store_true", help="continue plain text also if there is a chat template")
+    add_sampling(parser)
+    parser.add_argument("--terminal", action="store_true", help="talk in the terminal; no page")
+    parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1, this machine only")
+    text = "the port of the page, 0 for any free one; default: 8473, or any free one if that is taken"
+    parser.add_argument("--port", type=whole(0, 65535), metavar="PORT", help=text)
+    text = "where the token is: env:NAME or file:PATH; new for a random one, which is printed"
+    parser.add_argument("--token-from", metavar="PLACE", help=text)
+    add_trust(parser)
+
+
+def chat(options: argparse.Namespace) -> int:
+    """Serve the page, or talk in the terminal, until the user ends it; return the exit code."""
+    from holdfast.bootstrap.operations.chat_models import open_chat_models
+    from holdfast.bootstrap.operations.trust import stated_trust
+    from holdfast.bootstrap.process.library_environment import set_library_defaults
+    from holdfast.bootstrap.process.log_settings import configure_logging
+    from holdfast.bootstrap.wiring.screen import phases_shown
+    from holdfast.domain.training.text_generation import Sampling
+
+    configure_logging()
+    set_library_defaults()
+    sampling = Sampling(options.max_new_tokens, options.temperature, options.top_k, options.top_p, options.seed)
+    chosen = [(run, choice) for run in options.runs for choice in _choices(options)]
+    with nullcontext() if options.terminal else _Page(options) as page:
+        with phases_shown() as show:
+            models = open_chat_models(chosen, trusted=stated_trust(options), show=show)
+        if page is not None:
+            page.serve(models, sampling)
+            return ExitCode.FINISHED
+    from holdfast.bootstrap.cli.chat_terminal import ChatTerminal
+
+    return ChatTerminal(models, sampling, is_plain=options.plain).run(sys.stdin)
+
+
+def _choices(options: argparse.Namespace) -> Sequence[Choice]:
+    from holdfast.bootstrap.operations.named_checkpoint import Choice
+
+    return [Choice(step) for step in options.step] if options.step else [Choice(best=options.best)]
+
+
+@final
+class _Page:
+    """The page of the command; its address is taken before the models are opened, which may take minutes.
+
+    Raises ``ConfigurationError`` without the extra, or if the page cannot be served there.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        from holdfast.bootstrap.web.access import check_host, token_from
+        from holdfast.bootstrap.web.serve import bind, check_packages
+
+        check_packages('the command "chat" without --terminal')
+        self._is_plain = options.plain
+        self._token = token_from(options.token_from, setting="--token-from")
+        check_host(options.host, self._token, setting="--token-from")
+        self._bound = bind(options.host, options.port)
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the address back."""
+        self._bound.close()
+
+    def serve(self, models: Sequence[ChatModel], sampling: Sampling) -> None:
+        """Serve the page until Ctrl-C."""
+        from holdfast.bootstrap.web.access import AccessRules
+        from holdfast.bootstrap.web.chat_app import chat_app
+        from holdfast.bootstrap.web.serve import address_of, serve
+
+        for model in models:
+            how = "chat template" if model.has_template and not self._is_plain else "plain continuation"
+            print(f"{model.name}: {model.trained.location} ({how})")
+        print(f"page: {address_of(self._bound, self._token)} (Ctrl-C ends it)", flush=True)
+        serve(chat_app(models, sampling, AccessRules(self._token), plain=self._is_plain), self._bound)
+
+
+def _steps(text: str) -> Sequence[int]:
+    return [whole(1, 10**18 - 1)(step) for step in text.split(",")]
+
+
+_steps.__name__ = "list of steps"  # argparse prints it

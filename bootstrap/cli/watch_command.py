@@ -1,0 +1,79 @@
+"""The command ``watch``: shows runs on a live page in the browser."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.bootstrap.cli.arguments import add_command, whole
+from holdfast.bootstrap.process.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.bootstrap.cli.arguments import Commands
+
+_NICENESS = 10
+_HELP = """\
+Serves a page with the curves, events, checkpoints, samples, settings and log of runs, which moves while they train. It
+only reads run folders, so it may be started, ended and started again at any time, also before, during and after a run;
+its buttons SAVE and STOP create the files of these names in the run folder. Ctrl-C ends it. Needs the extra page.
+
+Only programs on this machine reach the page, unless a token is given; then each request needs the token. For a page on
+another machine, a tunnel needs no token: ssh -L 8473:127.0.0.1:8473 HOST
+
+examples:
+  %(prog)s runs/default
+  %(prog)s runs/lr-1e-3 runs/lr-3e-3
+  %(prog)s runs --read-only                       # all runs below a folder
+  %(prog)s runs/default --host 0.0.0.0 --token-from new
+"""
+
+
+def add_watch(commands: Commands) -> None:
+    """Add ``watch`` to ``commands``."""
+    parser = add_command(commands, "watch", "show runs on a live page in the browser", _HELP, watch)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of run folders")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at (127.0.0.1: this machine only)")
+    text = "the port; 0 for any free one (8473, or any free one if that is taken)"
+    parser.add_argument("--port", type=whole(0, 65535), metavar="N", help=text)
+    text = "where the token is: env:NAME or file:PATH; new for a random one, which is printed"
+    parser.add_argument("--token-from", metavar="PLACE", help=text)
+    parser.add_argument("--read-only", action="store_true", help="show no buttons, and refuse their requests")
+    # for the monitor `page`: end with the process at the other end of standard input
+    parser.add_argument("--with-input", action="store_true", help="end when standard input ends")
+
+
+def watch(options: argparse.Namespace) -> int:
+    """Serve the page until Ctrl-C; return the exit code."""
+    from holdfast.bootstrap.web.access import AccessRules, check_host, token_from
+    from holdfast.bootstrap.web.serve import address_of, bind, check_packages, serve
+
+    check_packages('the command "watch"')
+    token = token_from(options.token_from, setting="--token-from")
+    check_host(options.host, token, setting="--token-from")
+
+    from holdfast.bootstrap.web.run_board import RunBoard
+    from holdfast.bootstrap.web.watch_app import watch_app
+
+    if options.with_input:
+        os.nice(_NICENESS)  # training comes first
+        threading.Thread(target=_end_with_input, name="input", daemon=True).start()
+    board = RunBoard([run.expanduser() for run in options.runs])
+    bound = bind(options.host, options.port)
+    end = "" if options.with_input else " (Ctrl-C ends the page; runs go on)"
+    shown = address_of(bound) if options.with_input else address_of(bound, token)
+    print(f"page: {shown}{end}", flush=True)
+    try:
+        serve(watch_app(board, AccessRules(token), is_read_only=options.read_only), bound)
+    finally:
+        board.close()
+    return ExitCode.FINISHED
+
+
+def _end_with_input() -> None:
+    while os.read(0, 1):
+        pass
+    os._exit(ExitCode.FINISHED)

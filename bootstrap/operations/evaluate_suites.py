@@ -1,0 +1,143 @@
+"""Evaluates a checkpoint by the benchmark suites of lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from importlib import import_module
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.bootstrap.operations.export_model import export
+from holdfast.bootstrap.operations.named_checkpoint import place_of
+from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.wiring.suite_process import MISSING, PACKAGE, SCRATCH
+from holdfast.bootstrap.wiring.verified_copy import scratch_of
+from holdfast.configs.settings_layers import restore_settings
+from holdfast.domain.errors import ConfigurationError, TrainingError
+from holdfast.domain.phase import show_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.bootstrap.operations.named_checkpoint import Choice
+    from holdfast.bootstrap.operations.other_data import OtherData
+    from holdfast.configs.sections.evaluation import HarnessSettings
+    from holdfast.domain.phase import ShowPhase
+
+_OFFLINE = ("HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE", "TRANSFORMERS_OFFLINE")
+_NO_FILTER = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteReport:
+    """The ``results`` of the checkpoint at ``location``, metrics by task, and the ``version`` of the harness."""
+
+    location: str
+    results: Mapping[str, Mapping[str, float]]
+    version: str
+
+
+def evaluate_suites(
+    run: Path,
+    suites: Sequence[str],
+    *,
+    choice: Choice,
+    trusted: Mapping[str, str],
+    changes: OtherData,
+    show: ShowPhase = show_nothing,
+) -> SuiteReport:
+    """Return the results of the tasks and groups ``suites`` for a checkpoint of ``run``, in this process.
+
+    The checkpoint is exported into a temporary folder, which the harness loads as its own command would. Settings are
+    those of the run, changed by ``changes``. Raises ``ConfigurationError`` if the package is missing, if there is no
+    such suite or if transformers cannot load the model, and ``TrainingError`` if the harness fails.
+    """
+    settings = restore_settings(read_record(place_of(run, choice).path)["settings"])
+    harness = changes.within(settings).evaluation.harness
+    is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}
+    os.environ.update(dict.fromkeys(_OFFLINE, "1") if is_offline else {})
+    os.environ["HF_DATASETS_TRUST_REMOTE_CODE"] = "0"
+    show("importing lm-evaluation-harness")
+    library, tasks = _library(), _tasks(suites, harness)
+    scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH}{os.getpid()}-", dir=scratch_of(settings)))
+    try:
+        show("exporting the checkpoint")
+        model = scratch / "model"
+        location, _ = export(run, model, merged=settings.model.lora is not None, choice=choice, trusted=trusted)
+        show("")
+        results = _results(library, tasks, model, suites, harness)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return SuiteReport(location, metrics_of(results), str(library.__version__))
+
+
+def _library() -> Any:
+    try:
+        return import_module(PACKAGE)
+    except ImportError as error:
+        raise ConfigurationError(MISSING) from error
+
+
+def _tasks(suites: Sequence[str], harness: HarnessSettings) -> Any:
+    """Return the harness's index of tasks; raises ``ConfigurationError`` if one of ``suites`` is not in it."""
+    folder = None if harness.tasks is None else harness.tasks.expanduser()
+    if folder is not None and not folder.is_dir():
+        msg = f"evaluation.harness.tasks is {folder}, which is not a folder"
+        raise ConfigurationError(msg)
+    with redirect_stdout(sys.stderr):
+        tasks = import_module(f"{PACKAGE}.tasks").TaskManager(include_path=None if folder is None else str(folder))
+    if unknown := [name for name in suites if name not in tasks.all_tasks]:
+        own = "" if folder is None else f", and neither does {folder} (evaluation.harness.tasks)"
+        remedy = "" if own else ", or set evaluation.harness.tasks to the folder of your own tasks"
+        msg = f"lm-evaluation-harness knows no task or group {unknown[0]!r}{own}: correct the name{remedy}"
+        raise ConfigurationError(msg)
+    return tasks
+
+
+def _results(library: Any, tasks: Any, model: Path, suites: Sequence[str], harness: HarnessSettings) -> Any:
+    logging.getLogger(PACKAGE).setLevel(logging.WARNING)
+    try:
+        with redirect_stdout(sys.stderr):
+            return library.simple_evaluate(
+                model="hf",
+                model_args={"pretrained": str(model)},
+                tasks=list(suites),
+                num_fewshot=harness.few_shot,
+                limit=harness.limit,
+                batch_size=harness.batch_size,
+                device=harness.device,
+                task_manager=tasks,
+                log_samples=False,
+            )
+    except Exception as error:
+        msg = f"lm-evaluation-harness failed on {', '.join(suites)}: {type(error).__name__}: {error}"
+        raise TrainingError(msg) from error
+
+
+def metrics_of(results: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the numbers in the ``results`` of the harness, by task and group.
+
+    A metric has the harness's name, with a dot and the name of its filter if it has one. Standard errors that are not
+    numbers are left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for task, figures in {**results["results"], **results.get("groups", {})}.items():
+        numbers = {key: value for key, value in figures.items() if "," in key and _is_number(value)}
+        found[task] = {_metric(key): float(value) for key, value in numbers.items()}
+    return found
+
+
+def _metric(key: str) -> str:
+    name, _, filtered = key.partition(",")
+    return name if filtered == _NO_FILTER else f"{name}.{filtered}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

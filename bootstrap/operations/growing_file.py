@@ -1,0 +1,138 @@
+"""A file of JSON lines that another process writes, read as it grows."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, final
+
+import orjson
+
+from holdfast.adapters.shared.files.regular_file import regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_BLOCK = 1 << 20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NewLines:
+    """The complete lines ``data`` that begin at byte ``offset`` of the file.
+
+    ``is_replaced`` says that the file is another one than before, or shorter: a roll-back has cut it. ``has_more`` says
+    that more lines wait.
+    """
+
+    data: bytes
+    offset: int
+    is_replaced: bool
+    has_more: bool
+
+
+@final
+class GrowingFile:
+    """The lines of the file ``path``, which need not exist, from ``offset`` on.
+
+    The file stays open between two calls, so that a later file at its place is never taken for it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self.offset = 0
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes of the file at its place now, 0 without one."""
+        with suppress(OSError):
+            return self._path.stat().st_size
+        return 0
+
+    def poll(self, most: int = _BLOCK) -> NewLines:
+        """Return the next complete lines, about ``most`` bytes of them; without a file there are none."""
+        is_replaced = self._open()
+        if self._file < 0:
+            return NewLines(b"", 0, is_replaced, False)
+        start = self.offset
+        data = os.pread(self._file, most, start)
+        while (end := data.rfind(b"\n") + 1) == 0 and len(data) >= most:
+            most *= 2  # a long line
+            data = os.pread(self._file, most, start)
+        self.offset += end
+        return NewLines(data[:end], start, is_replaced, len(data) >= most)
+
+    def read_at(self, offset: int, most: int) -> bytes:
+        """Return up to ``most`` bytes from ``offset``, without a change of the position."""
+        return os.pread(self._file, most, offset) if self._file >= 0 else b""
+
+    def close(self) -> None:
+        """Close the file; the next ``poll`` opens it again and reads it from its start."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self.offset = -1, 0
+
+    def _open(self) -> bool:
+        """Open the file at its place; return whether what was read before is no longer its beginning."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            was_open = self._file >= 0
+            self.close()
+            return was_open
+        if self._file >= 0:
+            known = os.fstat(self._file)
+            if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) and found.st_size >= self.offset:
+                return False
+        was_open = self._file >= 0
+        self.close()
+        with suppress(OSError):
+            self._file = regular(str(self._path), os.O_RDONLY)
+        return was_open
+
+
+@final
+class GrowingRecords:
+    """The JSON objects in a file that grows, in ``records``: the newest ``most`` at the last ``poll``; None is all."""
+
+    def __init__(self, path: Path, most: int | None = None) -> None:
+        self._file = GrowingFile(path)
+        self._most = most
+        self.records: list[dict[str, Any]] = []
+        self.generation = 0
+        """The number of times that the file was replaced."""
+
+    def poll(self) -> bool:
+        """Read new records; return whether there are other ones than before."""
+        has_changed = False
+        while True:
+            growth = self._file.poll()
+            if growth.is_replaced:
+                self.records.clear()
+                self.generation += 1
+                has_changed = True
+            found = list(records_in(growth.data))
+            self.records += found
+            has_changed = has_changed or bool(found)
+            if self._most is not None:
+                del self.records[: -self._most]
+            if not growth.has_more:
+                return has_changed
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def records_in(lines: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects in ``lines``; lines that hold none are left out."""
+    for line in lines.splitlines():
+        try:
+            record = orjson.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record

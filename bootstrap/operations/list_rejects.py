@@ -1,0 +1,42 @@
+"""The report of `data rejects`: the records that a dataset left out, from the descriptions of its shards."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from holdfast.application.data.shard_meta import total_drops
+from holdfast.bootstrap.operations.prepare_data import place_of
+from holdfast.configs.error_messages import one_line
+from holdfast.configs.secret_masking import mask
+from holdfast.domain.counting import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.bootstrap.wiring.open_dataset import OpenDataset
+
+
+def reject_lines(dataset: OpenDataset, *, as_json: bool) -> Iterator[str]:
+    """Yield a line for each listed record of ``dataset``: its place, the rule and the reason, with secrets masked.
+
+    With ``as_json`` each line is an object as in ``rejected.jsonl``; otherwise the last lines count all records that
+    were left out by rule, including those that are not listed, and those that are used with a warning. Memory holds the
+    description of one shard at a time.
+    """
+    drops: Counter[str] = Counter()
+    warnings: Counter[str] = Counter()
+    for shard in dataset.tokens.shards():
+        meta: Any = dataset.tokens.meta(shard)
+        drops.update(total_drops([meta]))
+        warnings.update(meta.get("warnings", {}))
+        for record in meta["rejected"]:
+            shown = mask(record)
+            yield json.dumps(shown) if as_json else one_line(place_of(shown))
+    if not as_json:
+        yield f"{dataset.folder}: {counted(drops.total(), 'record')} left out"
+        yield from (f"{count:10,}  {one_line(rule)}" for rule, count in sorted(drops.items()))
+        if warnings:
+            yield "used with a warning:"
+            yield from (f"{count:10,}  {one_line(rule)}" for rule, count in sorted(warnings.items()))

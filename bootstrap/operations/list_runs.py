@@ -1,0 +1,271 @@
+"""The training runs below a folder: their states, figures, versions of data, and the settings in which they differ."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.files.regular_file import open_regular
+from holdfast.bootstrap.process.text_table import cut, table_within
+from holdfast.bootstrap.run_folder.folder import TRAINING, flatten, is_unwritten, read_record, versions_read
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.run_folder.run_lock import is_locked
+from holdfast.configs.error_messages import one_line
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+_TAIL_BYTES = 1 << 16
+_DEEPEST = 4
+_NOT_COMPARED = ("run.name", "run.dir")
+_EVALUATION = b'"EvaluationCompleted"'
+_BOUNDS = ("RunStarted", "RunFinished", "RunFailed")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """The figures of a run, as far as they are recorded.
+
+    ``loss`` is that of the last recorded step, ``eval_loss`` and ``best_eval_loss`` are those of the last and of the
+    best evaluation.
+    """
+
+    step: int | None
+    tokens: int | None
+    loss: float | str | None
+    eval_loss: float | str | None
+    best_eval_loss: float | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """A run as its folder describes it.
+
+    ``state`` is training, starting, finished, stopped early, stopped, failed or crashed. ``ended`` is the time of the
+    last sign of life, None while a process works on the run. ``settings`` are those in which the runs differ.
+    """
+
+    name: str
+    path: str
+    state: str
+    figures: RunFigures
+    data_versions: Sequence[str]
+    started: str | None
+    ended: str | None
+    settings: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the run as JSON."""
+        record = asdict(self)
+        return {"name": record.pop("name"), "path": self.path, "state": self.state, **record.pop("figures"), **record}
+
+
+def list_runs(folder: Path, *, as_json: bool, width: int) -> str:
+    """Return a table of the runs below ``folder`` in the order in which they began, its lines within ``width``.
+
+    No checkpoint is read. Folders that hold no run, or whose record cannot be read, are named after the table. Raises
+    ``StateError`` if there is no run.
+    """
+    runs, others = _find(folder)
+    if not runs and not others:
+        msg = f"there are no runs below {folder}: `train` makes them, or name another folder"
+        raise StateError(msg)
+    runs = _with_differences(sorted(runs, key=lambda run: (run.started or "", run.path)))
+    if as_json:
+        found = {"folder": str(folder), "runs": [run.to_json() for run in runs], "others": others}
+        return json.dumps(found, indent=1)
+    return "\n".join(_lines(folder, runs, others, width))
+
+
+def _find(folder: Path) -> tuple[list[RunEntry], dict[str, str]]:
+    """Return the runs, and a reason for each folder that holds none."""
+    if not folder.is_dir():
+        msg = f"{folder} is no folder: name the one that holds the run folders, such as runs"
+        raise StateError(msg)
+    runs, others = [], {}
+    for path, is_run in _folders(folder, _DEEPEST):
+        shown = "." if path == folder else str(path.relative_to(folder))
+        if not is_run:
+            others[shown] = "holds the lock of a start, and no run yet" if is_unwritten(path) else "holds no run"
+            continue
+        try:
+            runs.append(_entry(path, path.resolve().name if path == folder else shown))
+        except StateError as error:
+            others[shown] = one_line(str(error))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            others[shown] = f"cannot be read ({type(error).__name__}: {one_line(str(error))})"
+    return runs, others
+
+
+def _folders(folder: Path, depth: int) -> Iterator[tuple[Path, bool]]:
+    """Yield run folders with True, and each folder without a run in it or below with False."""
+    if RunLayout(folder).record.exists():
+        yield folder, True
+        return
+    try:
+        with os.scandir(folder) as entries:
+            below = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError:
+        below = []
+    found = [each for name in below if depth for each in _folders(folder / name, depth - 1)]
+    if any(is_run for _, is_run in found) or depth == _DEEPEST:
+        yield from found
+    else:
+        yield folder, False
+
+
+def _entry(path: Path, name: str) -> RunEntry:
+    record, layout = read_record(path), RunLayout(path)
+    events = _tail(layout.events)
+    steps = [each for each in _tail(layout.metrics) if type(each.get("step")) is int]
+    losses = [each for each in steps if "loss" in each]
+    evaluations = [each for each in steps if "eval_loss" in each]
+    state = _state(path, record, events)
+    last = losses[-1] if losses else {}
+    newest = {entry["name"]: entry["id"] for entry in versions_read(record)}
+    return RunEntry(
+        name=name,
+        path=str(path),
+        state=state,
+        figures=RunFigures(
+            step=last.get("step"),
+            tokens=last.get("tokens"),
+            loss=last.get("loss"),
+            eval_loss=evaluations[-1]["eval_loss"] if evaluations else None,
+            best_eval_loss=_best_evaluation(layout.events),
+        ),
+        data_versions=list(newest.values()),
+        started=record.get("created"),
+        ended=None if state in ("training", "starting") else _ended(layout, events, record),
+        settings=flatten(record["settings"]),
+    )
+
+
+def _state(path: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+    start = record.get("start", {})
+    if is_locked(path):
+        return "training" if start.get("phase", TRAINING) == TRAINING else "starting"
+    if "error" in start:
+        return "failed"
+    names = [str(event.get("event")) for event in events]
+    end = max((number for number, name in enumerate(names) if name in _BOUNDS), default=None)
+    if end is None or names[end] == "RunStarted" or start.get("phase", TRAINING) != TRAINING:
+        return "crashed"
+    if names[end] == "RunFailed":
+        return "failed"
+    begin = max((number for number, name in enumerate(names[:end]) if name in _BOUNDS), default=0)
+    stops = [event for event in events[begin:end] if event.get("event") == "StopRequested"]
+    if any(event.get("is_early") is True for event in stops):
+        return "stopped early"
+    return "stopped" if stops and "DataEnded" not in names[begin:end] else "finished"
+
+
+def _ended(layout: RunLayout, events: Sequence[Mapping[str, Any]], record: Mapping[str, Any]) -> str | None:
+    """Return the time of the last sign of life, as far as it is recorded."""
+    times = [events[-1].get("time") if events else None, record.get("start", {}).get("time")]
+    if layout.metrics.exists():
+        times.append(datetime.fromtimestamp(layout.metrics.stat().st_mtime, UTC).isoformat(timespec="seconds"))
+    return max((time for time in times if isinstance(time, str)), default=None)
+
+
+def _tail(path: Path) -> list[Mapping[str, Any]]:
+    """Return the records in the last 64 KiB of a file with a JSON object a line; broken lines are left out."""
+    try:
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except OSError:
+        return []
+    return [record for line in lines[size > _TAIL_BYTES :] if (record := _parsed(line)) is not None]
+
+
+def _best_evaluation(path: Path) -> float | None:
+    try:
+        with open_regular(path) as file:
+            records = [_parsed(line) for line in file if _EVALUATION in line]
+    except OSError:
+        return None
+    losses = [record.get("loss") for record in records if record is not None]
+    return min((loss for loss in losses if isinstance(loss, float)), default=None)
+
+
+def _parsed(line: bytes) -> Mapping[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _with_differences(runs: Sequence[RunEntry]) -> list[RunEntry]:
+    """Return ``runs`` with only the settings in which they differ."""
+    values: dict[str, set[str]] = defaultdict(set)
+    counts: dict[str, int] = defaultdict(int)
+    for run in runs:
+        for key, value in run.settings.items():
+            values[key].add(json.dumps(value))
+            counts[key] += 1
+    differing = {key for key, found in values.items() if len(found) > 1 or counts[key] < len(runs)}
+    differing -= {*_NOT_COMPARED}
+    return [
+        replace(run, settings={key: run.settings[key] for key in sorted(differing & run.settings.keys())})
+        for run in runs
+    ]
+
+
+def _lines(folder: Path, runs: Sequence[RunEntry], others: Mapping[str, str], width: int) -> Iterator[str]:
+    yield f"{counted(len(runs), 'run')} below {folder}"
+    if runs:
+        header = ("run", "state", "step", "tokens", "loss", "eval", "best eval", "data", "started (UTC)", "ended (UTC)")
+        yield ""
+        yield from table_within(width, "<<>>>>><<<", [header, *map(_row, runs)], (9, 3, 8, 5, 7, 4, 2))
+    if any(run.settings for run in runs):
+        yield ""
+        yield "settings that differ:"
+        longest = min(max(len(run.name) for run in runs), max(8, width // 3))
+        for run in runs:
+            settings = " ".join(f"{key}={_value(value)}" for key, value in run.settings.items())
+            yield cut(f"{cut(one_line(run.name), longest):{longest}}  {one_line(settings)}".rstrip(), width)
+    if others:
+        yield ""
+        yield from (f"{one_line(name)}: {reason}" for name, reason in others.items())
+
+
+def _row(run: RunEntry) -> Sequence[str]:
+    version, *more = run.data_versions or ["-"]
+    return (
+        one_line(run.name),
+        run.state,
+        _number(run.figures.step),
+        _number(run.figures.tokens),
+        _number(run.figures.loss),
+        _number(run.figures.eval_loss),
+        _number(run.figures.best_eval_loss),
+        version + (f" +{len(more)}" if more else ""),
+        _time(run.started),
+        _time(run.ended),
+    )
+
+
+def _number(value: float | str | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else one_line(value or "-")
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _time(time: str | None) -> str:
+    return "-" if time is None else one_line(time)[: len("2026-11-25T15:57")].replace("T", " ")

@@ -1,0 +1,228 @@
+"""All that a report says about a run, as plain data, read from the run folder."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.bootstrap.operations.explain import explain
+from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
+from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.bootstrap.run_folder.folder import read_record, versions_read
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
+from holdfast.bootstrap.wiring.version_store import VersionStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from holdfast.bootstrap.operations.metric_table import Curve
+
+Facts = dict[str, Any]
+
+AT_EVALUATIONS = ("eval", "suite/")
+"""The beginnings of the names of metrics that evaluations record."""
+
+_SCHEMA = 1
+_MOST_POINTS = 2_000
+_MOST_SAMPLES = 100
+_IN_OTHER_TABLES = {"evaluation", "checkpoint", "archive", "checkpoint moved"}
+_COUNTED = {
+    "roll_backs": "RolledBack",
+    "memory_retries": "MemoryExhausted",
+    "dropped_updates": "UpdateDropped",
+    "failed_saves": "CheckpointFailed",
+    "failed_archives": "ArchiveFailed",
+    "damaged_checkpoints": "CheckpointRejected",
+    "stalls": "RunStalled",
+    "waits_for_data": "DataStalled",
+    "data_drifts": "DataDrifted",
+    "handler_failures": "HandlerFailed",
+    "failures": "RunFailed",
+}
+
+
+def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
+    """Return the facts about the run folder ``run``, ready for JSON; numbers that are not finite are text.
+
+    Nothing is written, so it works while the run trains. A series of training steps has at most about ``most_points``
+    points. Raises ``StateError`` if ``run`` is no run folder or cannot be read.
+    """
+    record = read_record(run)
+    view = RunView(run, name=_name_of(run, record)).read_all()
+    curves = view.curves(view.metrics, width=most_points)
+    view.close()
+    facts: Facts = _plain(
+        {
+            "schema": _SCHEMA,
+            "written": datetime.now(UTC).isoformat(timespec="seconds"),
+            **_state(view, curves),
+            "data": _data(record),
+            **_history(run),
+            "events": [note.to_json() for note in view.notes if note.kind not in _IN_OTHER_TABLES],
+            "evaluations": _evaluations(curves),
+            "samples": view.samples(_MOST_SAMPLES),
+            "checkpoints": view.checkpoints(),
+            "settings": _settings(view, record["settings"]),
+            "lineage": {"model": _base_model(record["settings"]), **_kept(record, "history", "facts")},
+            "repeat": asdict(repeat_command(record["settings"])),
+            "series": _series(curves),
+        }
+    )
+    return facts
+
+
+def _state(view: RunView, curves: Mapping[str, Curve]) -> Facts:
+    """Return the identity and the state of a run, and its most important figures."""
+    summary = view.summary()
+    measured = [each for each in _evaluations(curves) if math.isfinite(each.get("eval_loss", math.nan))]
+    return {
+        **{name: summary[name] for name in ("name", "path", "id", "state")},
+        "started": summary["created"],
+        "last_sign_of_life": summary["last_sign"],
+        "explanation": [] if summary["state"] in ("finished", "training") else explain(view.folder).splitlines(),
+        "figures": {
+            **{name: summary[name] for name in ("step", "tokens", "loss", "eval_loss", "budget", "parameters")},
+            "best_evaluation": min(measured, key=lambda each: each["eval_loss"], default=None),
+        },
+    }
+
+
+def _history(run: Path) -> Facts:
+    """Return what happened in the starts of a run, in numbers, and the environment of each start."""
+    layout, goodput = RunLayout(run), goodput_of(run)
+    events = list(JsonLines(layout.events).read())
+    starts = [each for each in events if each.get("event") == "RunStarted"]
+    return {
+        "befell": _befell(layout, events),
+        "restarts": list(JsonLines(layout.restarts).read()),
+        "goodput": {
+            "share": goodput.share,
+            "wall_seconds": goodput.wall_seconds,
+            "starts": goodput.starts,
+            "seconds": {str(kind): seconds for kind, seconds in goodput.seconds.items()},
+        },
+        "environments": [
+            {**_kept(each, "time", "step", "ranks", "device"), **each["environment"]}
+            for each in starts
+            if isinstance(each.get("environment"), dict)
+        ],
+    }
+
+
+def _name_of(run: Path, record: Mapping[str, Any]) -> str:
+    """Return the name in the settings of the run, or that of its folder if it was given a folder."""
+    chosen = record["settings"].get("run", {})
+    return run.resolve().name if chosen.get("dir") is not None else str(chosen.get("name", run.resolve().name))
+
+
+def _kept(record: Mapping[str, Any], *names: str) -> Facts:
+    return {name: record[name] for name in names if name in record}
+
+
+def _settings(view: RunView, settings: Mapping[str, Any]) -> list[Facts]:
+    """Return each setting with its origin and choice, its default, and whether its value differs from that."""
+    known = {each.name: each for each in with_defaults(settings)}
+    return [
+        {**each, "default": known[each["name"]].default, "is_changed": known[each["name"]].is_changed}
+        for each in view.settings()
+    ]
+
+
+def _series(curves: Mapping[str, Curve]) -> Facts:
+    """Return the curves as lists.
+
+    A metric that a few training steps lack has NaN there if each point is one step, so that a loss that was not a
+    number is a gap and not a straight line.
+    """
+    found, all_steps = {}, curves["tokens"].step if "tokens" in curves else np.array([], np.int64)
+    for name, curve in curves.items():
+        steps, values = curve.step, curve.value
+        if curve.low is None and not name.startswith(AT_EVALUATIONS) and len(all_steps) / 2 < len(steps):
+            missing = np.setdiff1d(all_steps, steps)
+            order = np.argsort(np.concatenate([steps, missing]), kind="stable")
+            steps = np.concatenate([steps, missing])[order]
+            values = np.concatenate([values, np.full(len(missing), np.nan)])[order]
+        low, high = ((None if each is None else each.tolist()) for each in (curve.low, curve.high))
+        found[name] = {"steps": steps.tolist(), "values": values.tolist(), "low": low, "high": high}
+    return found
+
+
+def _data(record: Mapping[str, Any]) -> Facts:
+    data, kept = record["settings"].get("data", {}), record.get("data", {})
+    mixture = data.get("sources")
+    sources = mixture if isinstance(mixture, dict) else {"": data}
+    return {
+        "kind": data.get("kind"),
+        "mode": record["auto"].get("data.mode", {}).get("value", data.get("mode")),
+        "label": data.get("label"),
+        "sources": [
+            {"name": name, **{key: source[key] for key in ("kind", "path", "weight", "split") if source.get(key)}}
+            for name, source in sources.items()
+            if isinstance(source, dict)
+        ],
+        "num_files": len(kept["files"]) if isinstance(kept.get("files"), list) else None,
+        "versions": [_version(each) for each in versions_read(record)],
+    }
+
+
+def _version(entry: Mapping[str, str]) -> Facts:
+    """Return the version that a run has read; only its id, name and cache if it is no longer there."""
+    if (found := VersionStore(Path(entry["cache"])).get(entry["id"])) is None:
+        return {**entry, "is_there": False}
+    return {
+        **entry,
+        "is_there": True,
+        "created": found.created,
+        "parents": list(found.parents),
+        "totals": asdict(found.totals),
+        "steps": [f"{step.name} ({step.package} {step.version})" for step in found.steps],
+    }
+
+
+def _base_model(settings: Mapping[str, Any]) -> Facts:
+    model = settings.get("model", {})
+    return {key: model[key] for key in ("kind", "path", "revision", "pretrained") if model.get(key) is not None}
+
+
+def _befell(layout: RunLayout, events: list[dict[str, Any]]) -> Facts:
+    kinds = Counter(str(each.get("event")) for each in events)
+    rejected = Counter(str(each.get("rule", "unusable")) for each in _rejected(layout))
+    return {
+        "starts": kinds["RunStarted"],
+        "crashes": sum(1 for _ in JsonLines(layout.restarts).read()),
+        **{name: kinds[kind] for name, kind in _COUNTED.items()},
+        "rejected_records": rejected.total(),
+        "rejected_by_rule": dict(rejected.most_common()),
+    }
+
+
+def _rejected(layout: RunLayout) -> Iterator[Mapping[str, Any]]:
+    for path in sorted(layout.root.glob("rejected*.jsonl")):
+        yield from JsonLines(path).read()
+
+
+def _evaluations(curves: Mapping[str, Curve]) -> list[Facts]:
+    """Return the metrics of each evaluation by step, in ascending order."""
+    rows: dict[int, Facts] = {}
+    for name, curve in curves.items():
+        if name.startswith(AT_EVALUATIONS):
+            for step, value in zip(curve.step.tolist(), curve.value.tolist(), strict=True):
+                rows.setdefault(step, {"step": step})[name] = value
+    return [rows[step] for step in sorted(rows)]
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with the numbers that JSON lacks as text, as in ``metrics.jsonl``."""
+    if isinstance(value, float):
+        return value if value - value == 0 else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

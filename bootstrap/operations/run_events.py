@@ -1,0 +1,165 @@
+"""The events of a run, read from its folder, as sentences and as marks on its curves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.application.handlers.log_events import sentence_of
+from holdfast.domain import events
+from holdfast.domain.checkpoints.tiers import Tier
+from holdfast.domain.errors import TrainingError
+from holdfast.domain.resources.knobs import Knob
+from holdfast.domain.training.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from enum import StrEnum
+
+_KINDS = {
+    "RunStarted": ("start", "info"),
+    "RunFinished": ("end", "good"),
+    "RunFailed": ("failure", "error"),
+    "StopRequested": ("stop", "info"),
+    "UpdateDropped": ("update dropped", "warning"),
+    "MemoryExhausted": ("out of memory", "warning"),
+    "BatchSplit": ("micro-batch", "info"),
+    "ResourcesAdjusted": ("resources", "info"),
+    "EvaluationCompleted": ("evaluation", "info"),
+    "CheckpointSaved": ("checkpoint", "good"),
+    "CheckpointFailed": ("checkpoint not saved", "error"),
+    "CheckpointArchived": ("archive", "good"),
+    "ArchiveFailed": ("not archived", "warning"),
+    "CheckpointMoved": ("checkpoint moved", "info"),
+    "CheckpointRejected": ("checkpoint rejected", "error"),
+    "ContractWeakened": ("contract", "warning"),
+    "RolledBack": ("roll-back", "warning"),
+    "RollBackSkipped": ("roll-back skipped", "warning"),
+    "DataStalled": ("data stall", "warning"),
+    "DataDrifted": ("drift", "warning"),
+    "RunStalled": ("stall", "warning"),
+    "DataEnded": ("end of data", "info"),
+    "HandlerFailed": ("handler failed", "warning"),
+}
+MARKED = frozenset(_KINDS) - {
+    "EvaluationCompleted", "CheckpointSaved", "CheckpointArchived", "CheckpointMoved", "RunFinished", "BatchSplit",
+    "ResourcesAdjusted", "DataStalled",
+}  # fmt: skip
+"""The events that are marks on the curves."""
+_ENUMS: Mapping[str, type[StrEnum]] = {"source": Tier, "target": Tier, "knob": Knob}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunNote:
+    """A fact about a run: ``kind`` is a phrase, ``level`` is info, good, warning or error, ``text`` is a sentence.
+
+    ``time`` is in ISO's form, UTC. ``is_marked`` says that it belongs on the curves, at ``step``. Times and steps are
+    None if they are not recorded.
+    """
+
+    time: str | None
+    step: int | None
+    kind: str
+    level: str
+    text: str
+    is_marked: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the note as JSON."""
+        return {
+            "time": self.time,
+            "step": self.step,
+            "kind": self.kind,
+            "level": self.level,
+            "text": self.text,
+            "marked": self.is_marked,
+        }
+
+
+def note_of(record: Mapping[str, Any]) -> RunNote | None:
+    """Return a line of ``events.jsonl`` as a note; None for the begin of a save."""
+    name = str(record.get("event"))
+    if name == "CheckpointStarted":
+        return None
+    kind, level = _KINDS.get(name, (_words_in(name), "info"))
+    step = record.get("step")
+    is_marked = name in MARKED
+    if name == "RunStarted" and step:
+        kind = "resume"
+    elif name == "RunStarted":
+        is_marked = False
+    if name == "RolledBack" and isinstance(record.get("from_step"), int):
+        step = record["from_step"]
+    time = record.get("time")
+    return RunNote(
+        time if isinstance(time, str) else None,
+        step if isinstance(step, int) else None,
+        kind,
+        level,
+        _sentence(name, record),
+        is_marked,
+    )
+
+
+def _sentence(name: str, record: Mapping[str, Any]) -> str:
+    step = record.get("step")
+    match name:
+        case "RunStarted":
+            return f"resumed at step {step}" if step else "started"
+        case "RunFinished":
+            return f"ended at step {step}"
+        case "DataEnded":
+            return f"the data end at step {step}"
+        case "EvaluationCompleted":
+            loss, bits = record.get("loss"), record.get("bits_per_byte")
+            numbers = [f"loss {loss:.4f}"] if isinstance(loss, float) else []
+            numbers += [f"{bits:.4f} bits per byte"] if isinstance(bits, float) else []
+            return f"step {step} · evaluated: {', '.join(numbers) or 'no number'}"
+    try:
+        return sentence_of(_event(name, record)) or _words_in(name)
+    except (AttributeError, KeyError, ValueError, TypeError):  # of another version
+        return f"{_words_in(name)}: " + ", ".join(f"{key} {value}" for key, value in _details(record).items())
+
+
+def _event(name: str, record: Mapping[str, Any]) -> events.Event:
+    """Return the event that ``record`` describes, with errors in words."""
+    kind = vars(events)[name]
+    values: dict[str, Any] = {}
+    for field in fields(kind):
+        key = "during" if field.name == "event" else field.name
+        if field.name == "progress":
+            values["progress"] = Progress(int(record["step"]), int(record.get("tokens", 0)))
+        elif field.name == "error":
+            values["error"] = _error(str(record["error"]))
+        elif field.name in _ENUMS:
+            values[field.name] = _ENUMS[field.name](record[key])
+        elif key in record or field.default is MISSING:
+            values[field.name] = record[key]
+    found: events.Event = kind(**values)
+    return found
+
+
+def _error(text: str) -> Exception:
+    """Return an error for the sentence; the errors of this package explain themselves without their names."""
+    name, _, words = text.partition(": ")
+    is_ours = name.endswith("Error") and name in _our_errors()
+    return TrainingError(words) if is_ours else RuntimeError(text)
+
+
+def _our_errors() -> set[str]:
+    found, waiting = {TrainingError.__name__}, [TrainingError]
+    while waiting:
+        below = waiting.pop().__subclasses__()
+        found |= {each.__name__ for each in below}
+        waiting += below
+    return found
+
+
+def _words_in(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+def _details(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in ("event", "time", "tokens", "samples")}

@@ -1,0 +1,333 @@
+"""The contents of a run folder for pages and reports, read while another process may write it.
+
+A ``RunView`` only reads, and takes no lock that a run could wait for. Call ``refresh`` for what is new, or ``read_all``
+once for a report; then:
+
+    view.summary()                         state, step, figures, time left, goodput: plain data for JSON
+    view.curves(["loss"], width=800)       curves by name, with few points that still show each peak
+    view.notes                             all events as sentences, the oldest first; marks on the curves
+    view.checkpoints()                     the checkpoints with their states
+    view.settings()                        each setting with its value and its origin
+    view.samples()                         generated texts, the newest first
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.application.handlers.control_files import SAVE, STOP
+from holdfast.bootstrap.operations.growing_file import GrowingRecords
+from holdfast.bootstrap.operations.metrics_reader import MetricsReader
+from holdfast.bootstrap.operations.run_checkpoints import CheckpointList
+from holdfast.bootstrap.operations.run_events import RunNote, note_of
+from holdfast.bootstrap.operations.run_progress import TimeRecord, share_of, time_left
+from holdfast.bootstrap.operations.run_state import state_of
+from holdfast.bootstrap.run_folder.folder import flatten, is_unwritten, read_record, versions_read
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.bootstrap.operations.metric_table import Curve, MetricTable
+
+_RECENT_STEPS = 100
+_MOST_NOTES = 20_000
+_MOST_EVENTS = 100_000
+_MOST_SAMPLES = 200
+
+
+@final
+class RunView:
+    """A run in ``folder``; ``name`` is what it is called, by default the name of the folder.
+
+    Methods may be called from any thread. ``version`` grows with each change that ``refresh`` finds. Raises
+    ``StateError`` if the folder is none of a run.
+    """
+
+    def __init__(self, folder: Path, *, name: str | None = None) -> None:
+        if not RunLayout(folder).record.exists() and not is_unwritten(folder):
+            msg = f"{folder} is not a run folder: name one that `train` has made, such as runs/default"
+            raise StateError(msg)
+        self.folder = folder
+        self.name = name or folder.resolve().name
+        self.version = 0
+        self._lock = threading.RLock()
+        self._layout = RunLayout(folder)
+        self._metrics = MetricsReader(self._layout.metrics)
+        self._events = GrowingRecords(self._layout.events, _MOST_EVENTS)
+        self._restarts = GrowingRecords(self._layout.restarts, _MOST_EVENTS)
+        self._samples = GrowingRecords(self._layout.samples, _MOST_SAMPLES * 50)
+        self._time = TimeRecord(self._layout.goodput)
+        self._checkpoints = CheckpointList(folder)
+        self._record: Mapping[str, Any] = {}
+        self._record_stamp: tuple[int, int] | None = None
+        self._notes: list[RunNote] = []
+        self._state = "starting"
+        self._problem: str | None = None
+
+    def refresh(self, most: int = 8 << 20) -> bool:
+        """Read what is new, of the metrics about ``most`` bytes; return whether anything has changed."""
+        with self._lock:
+            changed = [self._read_record(), self._metrics.poll(most), self._time.poll(), self._samples.poll()]
+            changed += [self._restarts.poll(), self._events.poll(), self._checkpoints.has_changed()]
+            if changed[0] or any(changed[-3:]):
+                self._notes = self._all_notes()
+            state = state_of(self.folder, self._record, self._events.records)
+            changed += [state != self._state, self._metrics.overview is not None]
+            self._state = state
+            self.version += any(changed)
+            return any(changed)
+
+    def read_all(self) -> RunView:
+        """Read everything that is there now; return this view."""
+        while self.refresh() and self._metrics.share < 1.0:
+            pass  # an incomplete last line stays unread
+        return self
+
+    @property
+    def notes(self) -> Sequence[RunNote]:
+        """Return what happened, the oldest first."""
+        return self._notes
+
+    @property
+    def record(self) -> Mapping[str, Any]:
+        """Return the contents of ``run.json``; empty if it is not written yet."""
+        return self._record
+
+    @property
+    def generation(self) -> int:
+        """Return a number that grows whenever recorded steps were removed."""
+        return self._metrics.generation
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Return the names of all recorded metrics."""
+        with self._lock:
+            return sorted({*self._steps.names, *self._metrics.evaluations.names} - {"step"})
+
+    def curves(
+        self,
+        names: Sequence[str],
+        first: int | None = None,
+        last: int | None = None,
+        *,
+        width: int | None = None,
+        bucket: int | None = None,
+    ) -> dict[str, Curve]:
+        """Return metrics by name; the arguments are those of ``MetricTable.curves``. Evaluations keep all points."""
+        with self._lock:
+            known = set(self._steps.names)
+            of_steps = [name for name in names if name in known]
+            found = self._steps.curves(of_steps, first, last, width=width, bucket=bucket)
+            others = [name for name in names if name not in known]
+            return found | self._metrics.evaluations.curves(others, first, last)
+
+    def bucket(self, first: int | None, last: int | None, width: int) -> int:
+        """Return the number of steps that a point of a curve of ``width`` points stands for; 1 for a sample."""
+        with self._lock:
+            return 1 if self._metrics.overview is not None else self._steps.bucket(first, last, width)
+
+    def rejections(self) -> list[tuple[int, int]]:
+        """Return the steps up to which more records were rejected, each with the number of them."""
+        with self._lock:
+            return self._metrics.steps.rises("rejected")
+
+    def summary(self) -> dict[str, Any]:
+        """Return the state of the run and its newest figures as plain data."""
+        with self._lock:
+            return {
+                "name": self.name,
+                "path": str(self.folder),
+                "id": self._record.get("id"),
+                "state": self._state,
+                "problem": self._problem,
+                "phase": self._record.get("start", {}).get("phase"),
+                "created": self._record.get("created"),
+                "data": [entry["id"] for entry in versions_read(self._record)],
+                "asked": [name for name in (SAVE, STOP) if (self.folder / name).exists()],
+                "last_sign": self._last_sign(),
+                **self._progress(),
+                **self._figures(),
+                **self._contents(),
+            }
+
+    def _progress(self) -> dict[str, Any]:
+        budget = self._record.get("settings", {}).get("run", {}).get("budget", {})
+        step, tokens, recent = self._steps.last_step or 0, self._number("tokens"), self._recent("tokens_per_second")
+        num_tokens = None if tokens is None else int(tokens)
+        left = time_left(budget, step, num_tokens, self._time.steps_per_second(), recent)
+        is_training = self._state == "training"
+        return {
+            "step": step,
+            "first_step": self._steps.first_step,
+            "tokens": num_tokens,
+            "budget": {key: budget.get(key) for key in ("steps", "tokens")},
+            "share": share_of(budget, step, num_tokens),
+            "tokens_per_second": recent,
+            "time_left": {"seconds": left.seconds, "base": left.base} if left is not None and is_training else None,
+        }
+
+    def _figures(self) -> dict[str, Any]:
+        starts = [event for event in self._events.records if event.get("event") == "RunStarted"]
+        start = starts[-1] if starts else {}
+        goodput = self._time.goodput
+        evaluations = self._metrics.evaluations.curves(["eval_loss"]).get("eval_loss")
+        return {
+            "loss": self._number("loss"),
+            "eval_loss": self._number("eval_loss"),
+            "best_eval_loss": None if evaluations is None else _finite(float(evaluations.value.min())),
+            "memory_bytes": self._number("memory_bytes"),
+            **{name: start.get(name) for name in ("memory_limit", "device", "parameters", "ranks")},
+            "goodput": {
+                "share": goodput.share,
+                "seconds": {str(kind): seconds for kind, seconds in goodput.seconds.items()},
+                "starts": goodput.starts,
+            },
+        }
+
+    def _contents(self) -> dict[str, Any]:
+        """Return how much of each kind there is, by which a page knows what to fetch."""
+        return {
+            "metrics": self.metrics,
+            "records": self._metrics.steps.num_rows + self._metrics.evaluations.num_rows,
+            "generation": self.generation,
+            "loaded": self._metrics.share,
+            "notes": len(self._notes),
+            "samples": len(self._samples.records),
+            "checkpoints": self._checkpoints.version,
+        }
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Return the checkpoints, the newest first: step, time, bytes, reason, state, archived, pinned and losses."""
+        with self._lock:
+            found = self._checkpoints.entries(self._events.records)
+            for entry in found:
+                entry["loss"] = self._value_at("loss", entry["step"], self._metrics.steps)
+                entry["eval_loss"] = self._value_at("eval_loss", entry["step"], self._metrics.evaluations)
+            return found
+
+    def settings(self) -> list[dict[str, Any]]:
+        """Return each setting: ``name``, ``value``, ``origin``, and for ``auto`` the ``chosen`` value and ``reason``.
+
+        The origin is ``default``, a file, ``environment NAME`` or ``command line``; None for a run of an earlier
+        version.
+        """
+        origins = self._record.get("origins")
+        auto = self._record.get("auto", {})
+        found = []
+        for name, value in flatten(self._record.get("settings", {})).items():
+            origin = None if origins is None else _origin(name, origins)
+            entry = {"name": name, "value": value, "origin": origin, "chosen": None, "reason": None}
+            if name in auto:
+                entry |= {"chosen": auto[name].get("value"), "reason": auto[name].get("reason")}
+            found.append(entry)
+        return found
+
+    def samples(self, most: int = _MOST_SAMPLES) -> list[dict[str, Any]]:
+        """Return up to ``most`` generated texts as they were recorded, the newest first."""
+        with self._lock:
+            return self._samples.records[: -most - 1 : -1]
+
+    def close(self) -> None:
+        """Close the files."""
+        with self._lock:
+            for each in (self._metrics, self._events, self._restarts, self._samples, self._time):
+                each.close()
+
+    @property
+    def _steps(self) -> MetricTable:
+        return self._metrics.overview or self._metrics.steps
+
+    def _read_record(self) -> bool:
+        """Read ``run.json`` if it was replaced; return whether it was."""
+        stamp = None
+        with suppress(OSError):
+            found = os.stat(self._layout.record)  # noqa: PTH116  its numbers only
+            stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp == self._record_stamp:
+            return False
+        self._record_stamp = stamp
+        try:
+            self._record, self._problem = (read_record(self.folder) if stamp else {}), None
+        except StateError as error:
+            self._problem = str(error)
+        return True
+
+    def _all_notes(self) -> list[RunNote]:
+        notes = [*filter(None, map(note_of, self._events.records)), *_history(self._record)]
+        notes += [_restart(record) for record in self._restarts.records]
+        notes.sort(key=lambda note: note.time or "")
+        return notes[-_MOST_NOTES:]
+
+    def _number(self, name: str) -> float | None:
+        table = self._steps if name in self._steps.names else self._metrics.evaluations
+        found = table.latest(name)
+        return None if found is None else _finite(found[1])
+
+    def _recent(self, name: str) -> float | None:
+        """Return the mean of a rate over the time of the newest steps."""
+        last = self._steps.last_step
+        if last is None:
+            return None
+        curve = self._steps.curves([name], last - _RECENT_STEPS + 1).get(name)
+        if curve is None or not (rates := curve.value[curve.value > 0]).size:
+            return None
+        return _finite(rates.size / float((1.0 / rates).sum()))
+
+    def _value_at(self, name: str, step: int, table: MetricTable) -> float | None:
+        curve = table.curves([name], step, step).get(name)
+        return None if curve is None or not len(curve.value) else _finite(float(curve.value[-1]))
+
+    def _last_sign(self) -> str | None:
+        with suppress(OSError):
+            written = self._layout.metrics.stat().st_mtime
+            return datetime.fromtimestamp(max(written, self._time.last_time or 0.0), UTC).isoformat(timespec="seconds")
+        return None
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+def _origin(name: str, origins: Mapping[str, str]) -> str:
+    """Return the recorded origin of a setting, or of the value that it is a part of."""
+    parts = name.split(".")
+    names = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((origins[each] for each in names if each in origins), "default")
+
+
+def _history(record: Mapping[str, Any]) -> list[RunNote]:
+    """Return the changes that people made between two starts."""
+    notes = []
+    for entry in record.get("history", []):
+        if not isinstance(entry, dict):
+            continue
+        time = entry.get("time")
+        if isinstance(entry.get("changed"), dict):
+            text = f"settings changed: {', '.join(entry['changed'])}"
+            notes.append(RunNote(time, None, "settings", "info", text))
+        if "data" in entry:
+            notes.append(RunNote(time, None, "data", "warning", f"continued with other data: {entry['data']}"))
+        if isinstance(went := entry.get("from_step"), dict):
+            text = f"went back from step {went.get('left')} to {went.get('step')} by --from-step"
+            notes.append(RunNote(time, went.get("step"), "roll-back", "warning", text, is_marked=True))
+    return notes
+
+
+def _restart(record: Mapping[str, Any]) -> RunNote:
+    words = f"a start died: {record.get('cause')}"
+    if isinstance(lost := record.get("lost_steps"), int):
+        words += f", {lost} steps after its last checkpoint"
+    if record.get("gave_up"):
+        words += f"; the supervisor gave up: {record['gave_up']}"
+    step = record.get("step")
+    time = record.get("time")
+    return RunNote(
+        time if isinstance(time, str) else None, step if isinstance(step, int) else None, "death", "error", words, True
+    )

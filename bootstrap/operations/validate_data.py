@@ -1,0 +1,136 @@
+"""Checks the data of a run against its rules, without tokenizing them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.adapters.shared.device.cpu_count import usable_cpus
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.data.read_statistics import ReadStatistics
+from holdfast.application.data.rejected_records import RULE, UNUSABLE, RejectedRecords
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.assembly import assemble
+from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.configs.error_messages import one_line
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import ConfigurationError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.data_source import Unit
+
+_EXAMPLES = 3  # of each reason
+
+
+@dataclass(frozen=True, slots=True)
+class ValidatedData:
+    """The result of a check: the number of ``records`` read, and the numbers of drops and warnings by reason.
+
+    ``examples`` are some of the records that were left out, by reason. ``problem`` is the error that a run would end
+    with, None if there is none.
+    """
+
+    records: int
+    drops: Mapping[str, int]
+    warnings: Mapping[str, int]
+    examples: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
+    problem: str | None = None
+
+    @property
+    def kept(self) -> int:
+        """Return the number of records that a run would use, before duplicates are left out."""
+        return self.records - sum(self.drops.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        return {
+            "records": self.records,
+            "kept": self.kept,
+            "drops": dict(self.drops),
+            "warnings": dict(self.warnings),
+            "examples": {reason: [*map(dict, some)] for reason, some in self.examples.items()},
+            "problem": self.problem,
+        }
+
+
+def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -> ValidatedData:
+    """Read all data of ``settings`` once, through validation and transforms, on all cores.
+
+    ``show`` gets the bytes read and the total. Records that cannot be used are counted; the first of them ends a run,
+    unless data.on_error skips them. Raises ``ConfigurationError`` if the data are tokens, and ``DataError`` if they
+    cannot be read at all.
+    """
+    if form_of(settings.data) == "tokens":
+        msg = "data.kind=tokens has no records to validate: name the text that the tokens were made from"
+        raise ConfigurationError(msg)
+    container = assemble(settings, settings.run.directory, {}, report=_ignore, keep_choice=_keep)
+    source, pipeline, limit = container.run_source(), container.pipeline_before_tokens(), container.limit()
+    reader = TextReader(source, MemoryTokenizer(), RejectedRecords("skip"), pipeline)  # no text is tokenized
+    check, units, problem = _Check(reader, show), source.units(), None
+    try:
+        with ThreadPoolExecutor(settings.data.workers or usable_cpus()) as pool:
+            list(pool.map(check.read, units))
+        if limit is not None:
+            limit.add(check.statistics.records, check.statistics.drops)
+            limit.finish()
+    except DataError as error:
+        problem = str(error)
+    found = check.statistics
+    if problem is None and settings.data.on_error == "stop" and found.drops.get(UNUSABLE):
+        problem = f"{check.examples[UNUSABLE][0]['reason']} (to skip records that cannot be used: data.on_error=skip)"
+    ordered = {reason: check.examples[reason] for reason in sorted(check.examples)}
+    return ValidatedData(found.records, found.drops, found.warnings, ordered, problem)
+
+
+@final
+class _Check:
+    """Reads units of ``reader`` in several threads, and keeps the first records that were left out for each reason."""
+
+    def __init__(self, reader: TextReader, show: Callable[[int, int], object]) -> None:
+        self._reader = reader
+        self._show = show
+        self._total = sum(unit.size for unit in reader.source.units())
+        self._done = 0
+        self._lock = Lock()
+        self.statistics = ReadStatistics()
+        self.examples: dict[str, list[Mapping[str, object]]] = {}
+
+    def read(self, unit: Unit) -> None:
+        """Read ``unit``."""
+        for _ in self._reader.texts(unit, self.statistics, self._note):
+            pass
+        with self._lock:
+            self._done += unit.size
+            self._show(self._done, self._total)
+
+    def _note(self, record: Mapping[str, object]) -> None:
+        some = self.examples.setdefault(str(record.get(RULE, UNUSABLE)), [])
+        if len(some) < _EXAMPLES:
+            some.append(record)
+
+
+def validation_lines(found: ValidatedData) -> list[str]:
+    """Return the result of a check as lines for a person, the last one with the verdict."""
+    lines = [f"{counted(found.records, 'record')} read, {found.kept:,} kept"]
+    for title, counts in (("left out", found.drops), ("used with a warning", found.warnings)):
+        if counts:
+            lines += ["", f"{title}:"]
+        for reason, count in sorted(counts.items(), key=lambda each: (-each[1], each[0])):
+            lines.append(f"    {count:>9,} {reason}")
+            for record in found.examples.get(reason, ()) if title == "left out" else ():
+                place = f"{record['unit']}, position {record['position']}: " if RULE in record else ""
+                lines.append(f"              {one_line(place + str(record['reason']))}")
+    return [*lines, "", found.problem or "the data pass: no rule ends a run"]
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+def _keep(_name: str, value: str, _reason: str) -> str:
+    return value

@@ -1,0 +1,289 @@
+"""Reports on runs as one HTML file with curves, which needs no other file and no network."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from dataclasses import dataclass
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.bootstrap.operations.report_facts import AT_EVALUATIONS
+from holdfast.bootstrap.operations.report_sections import (
+    Code,
+    Shares,
+    Table,
+    differences,
+    main_figures,
+    moment,
+    names_of,
+    overview,
+    run_sections,
+    verdict,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from holdfast.bootstrap.operations.report_facts import Facts
+    from holdfast.bootstrap.operations.report_sections import Part, ReportSection
+
+GENERATOR = '<meta name="generator" content="Holdfast report">'
+"""The mark by which a file is known to be a report."""
+
+_SCRIPTS = ("chart_paint.js", "charts.js", "report.js")
+_STYLES = ("theme.css", "report.css")
+_MOST_MARKS = 500
+_SMOOTHING = 0.6
+_MANY_STEPS = 300
+_LONG_CELL = 30
+_COLORS = 8
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Chart:
+    """A chart of the metrics ``names``; ``format`` is one of charts.js."""
+
+    title: str
+    names: tuple[str, ...]
+    format: str = "number"
+    begins_at_zero: bool = False
+
+
+_CHARTS = (
+    _Chart("Loss", ("loss", "eval_loss")),
+    _Chart("Bits per byte of the held-out documents", ("eval_bits_per_byte",)),
+    _Chart("Learning rate", ("lr",)),
+    _Chart("Gradient norm", ("grad_norm",)),
+    _Chart("Tokens per second", ("tokens_per_second",), begins_at_zero=True),
+    _Chart("Model FLOPs utilization", ("mfu",), "percent", begins_at_zero=True),
+    _Chart("Wait for data", ("data_wait_seconds",), "seconds", begins_at_zero=True),
+    _Chart("Memory", ("memory_bytes",), "bytes", begins_at_zero=True),
+    _Chart("Goodput", ("goodput",), "percent", begins_at_zero=True),
+)
+_FORMATS = {"bytes_read": "bytes", "compile_seconds": "seconds"}
+_TITLES = {"loss": "training", "eval_loss": "held-out"}
+
+
+def html_report(runs: Sequence[Facts]) -> str:
+    """Return the report on ``runs``, one or several, as HTML.
+
+    All texts are escaped. The content security policy allows the scripts and styles of this file by their hashes, and
+    nothing from elsewhere.
+    """
+    names = names_of(runs)
+    title = " and ".join(names)
+    main, further = _charts(runs, names)
+    data = {"events": _marks(runs, names), "domain": _domain(runs), "charts": [*main, *further]}
+    styles = [_static(name) for name in _STYLES]
+    scripts = [_static(name) for name in _SCRIPTS]
+    policy = (
+        f"default-src 'none'; img-src data:; script-src {' '.join(map(_hash, scripts))}; "
+        f"style-src {' '.join(map(_hash, styles))}; base-uri 'none'; form-action 'none'"
+    )
+    head = [
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+        GENERATOR,
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<link rel="icon" href="data:,">',
+        f"<title>{escape(title)}: report</title>",
+        *(f"<style>{style}</style>" for style in styles),
+    ]
+    body = [
+        *_top(runs, title),
+        *_curves(len(main), len(further), _SMOOTHING if _is_long(runs) else 0.0),
+        *_content(runs, names),
+        f"<footer>Written by Holdfast at {escape(moment(runs[0]['written']))} UTC.</footer>",
+        f'<script type="application/json" id="report-data">{_embedded(data)}</script>',
+        *(f"<script>{script}</script>" for script in scripts),
+    ]
+    lines = "\n".join(["<head>", *head, "</head>", "<body>", *body, "</body>"])
+    return f'<!doctype html>\n<html lang="en">\n{lines}\n</html>\n'
+
+
+def _static(name: str) -> str:
+    return files("holdfast.bootstrap.web").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+def _embedded(data: Mapping[str, Any]) -> str:
+    """Return ``data`` as JSON without the characters by which HTML ends a script or begins a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _top(runs: Sequence[Facts], title: str) -> Iterator[str]:
+    button = '<button class="control" id="theme" type="button">Dark or light</button>'
+    yield f'<header class="top"><h1>{escape(title)}</h1>{button}</header>'
+    if len(runs) == 1:
+        state = escape(runs[0]["state"])
+        words = escape(verdict(runs[0]).removeprefix(runs[0]["state"]).strip())
+        yield f'<p class="verdict"><span class="state state-{state}">{state}</span>{words}</p>'
+        cards = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in main_figures(runs[0]))
+        yield f'<dl class="figures">{"".join(cards)}</dl>'
+    yield _table(overview(runs))
+    if len(runs) > 1 and (section := differences(runs)) is not None:
+        yield _section(section, 2)
+
+
+def _curves(num_main: int, num_further: int, smoothing: float) -> Iterator[str]:
+    if not num_main + num_further:
+        return
+    yield "<section><h2>Curves</h2><noscript><p>The curves need JavaScript; the tables do not.</p></noscript>"
+    yield (
+        '<div class="controls"><label>smoothing <input id="smoothing" type="range" min="0" max="0.99" step="0.01" '
+        f'value="{smoothing}"><output id="smoothing-value" for="smoothing"></output></label>'
+        '<label><input id="log" type="checkbox"> logarithmic</label>'
+        '<button class="control" id="reset" type="button">Show all steps</button>'
+        '<span class="soft">drag to zoom, double-click to go back</span></div>'
+    )
+    yield _places(range(num_main))
+    if num_further:
+        places = _places(range(num_main, num_main + num_further))
+        yield f"<details><summary>Further metrics</summary>{places}</details>"
+    yield "</section>"
+
+
+def _places(numbers: range) -> str:
+    places = (f'<div data-chart="{number}"></div>' for number in numbers)
+    return f'<div class="charts">{"".join(places)}</div>'
+
+
+def _charts(runs: Sequence[Facts], names: Sequence[str]) -> tuple[list[Any], list[Any]]:
+    """Return the options of the charts: those that everyone wants to see, and those of further metrics."""
+    found = {name for facts in runs for name in facts["series"]}
+    main = [chart for chart in _CHARTS if found & {*chart.names}]
+    taken = {name for chart in _CHARTS for name in chart.names} | {"tokens"}
+    groups: dict[str, list[str]] = {}
+    for name in sorted(name for name in found - taken if name.startswith(AT_EVALUATIONS)):
+        groups.setdefault(name.rpartition("/")[0] or name, []).append(name)
+    main += [_Chart(group.replace("_", " "), (*names_in,)) for group, names_in in groups.items()]
+    others = sorted(name for name in found - taken if not name.startswith(AT_EVALUATIONS))
+    further = [_Chart(name.replace("_", " "), (name,), _FORMATS.get(name, "number")) for name in others]
+    chosen = [_options(chart, runs, names) for chart in (*main, *further)]
+    return chosen[: len(main)], chosen[len(main) :]
+
+
+def _options(chart: _Chart, runs: Sequence[Facts], names: Sequence[str]) -> Mapping[str, Any]:
+    series = []
+    for number, (run, facts) in enumerate(zip(names, runs, strict=True)):
+        for place, name in enumerate(chart.names):
+            if (found := facts["series"].get(name)) is None:
+                continue
+            is_evaluation = name.startswith(AT_EVALUATIONS)
+            words = [run] if len(runs) > 1 else []
+            words += [_TITLES.get(name, name)] if len(chart.names) > 1 else []
+            series.append(
+                {
+                    "name": ", ".join(words) or chart.title,
+                    **_points(found),
+                    "style": "both" if is_evaluation else "line",
+                    "smooth": not is_evaluation,
+                    "color": number if len(runs) > 1 else place,
+                }
+            )
+    options = {"title": chart.title, "series": series, "format": chart.format, "zero": chart.begins_at_zero}
+    return {**options, "canBeLog": not chart.begins_at_zero, "height": 300 if "loss" in chart.names else 190}
+
+
+def _domain(runs: Sequence[Facts]) -> list[int] | None:
+    """Return the first and the last recorded step of all runs."""
+    steps = [each["steps"] for facts in runs for each in facts["series"].values() if each["steps"]]
+    return [min(each[0] for each in steps), max(each[-1] for each in steps)] if steps else None
+
+
+def _is_long(runs: Sequence[Facts]) -> bool:
+    return any((facts["figures"]["step"] or 0) > _MANY_STEPS for facts in runs)
+
+
+def _points(series: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the points of a series; the means and extremes of several steps have seven digits."""
+    if series["low"] is None:
+        return {"x": series["steps"], "y": series["values"]}
+    y, low, high = ([_rounded(value) for value in series[name]] for name in ("values", "low", "high"))
+    return {"x": series["steps"], "y": y, "low": low, "high": high}
+
+
+def _rounded(value: float | str) -> float | str:
+    return float(f"{value:.7g}") if isinstance(value, float) else value
+
+
+def _marks(runs: Sequence[Facts], names: Sequence[str]) -> list[Any]:
+    """Return the marks on the curves: the newest of each run."""
+    begins = [f"{name}: " for name in names] if len(runs) > 1 else [""]
+    return [
+        {"x": event["step"], "level": event["level"], "text": begin + event["text"]}
+        for begin, facts in zip(begins, runs, strict=True)
+        for event in [each for each in facts["events"] if each["marked"] and each["step"] is not None][-_MOST_MARKS:]
+    ]
+
+
+def _content(runs: Sequence[Facts], names: Sequence[str]) -> Iterator[str]:
+    if len(runs) == 1:
+        yield from (_section(section, 2) for section in run_sections(runs[0]))
+        return
+    for name, facts in zip(names, runs, strict=True):
+        content = "".join(_section(section, 3) for section in run_sections(facts))
+        yield f'<details class="run"><summary>{escape(name)}: {escape(verdict(facts))}</summary>{content}</details>'
+
+
+def _section(section: ReportSection, level: int) -> str:
+    parts = "".join(map(_part, section.parts))
+    title = escape(section.title)
+    if section.is_folded:
+        return f"<details><summary>{title}</summary>{parts}</details>"
+    return f"<section><h{level}>{title}</h{level}>{parts}</section>"
+
+
+def _part(part: Part) -> str:
+    match part:
+        case str():
+            return f"<p>{escape(part)}</p>"
+        case Code(text):
+            return f"<pre>{escape(text)}</pre>"
+        case Shares():
+            return _shares(part)
+        case Table():
+            return _table(part)
+
+
+def _table(table: Table) -> str:
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{_css(cell, is_number=column in table.numbers)}>{escape(cell)}</{tag}>"
+            for column, cell in enumerate(row)
+        )
+
+    levels = [f' class="level-{escape(level)}"' for level in table.levels] or [""] * len(table.rows)
+    rows = "".join(f"<tr{level}>{cells('td', row)}</tr>" for level, row in zip(levels, table.rows, strict=True))
+    head = f"<thead><tr>{cells('th', table.header)}</tr></thead>" if any(table.header) else ""
+    kind = ' class="levels"' if table.levels else ""
+    return f'<div class="wide"><table{kind}>{head}<tbody>{rows}</tbody></table></div>'
+
+
+def _css(cell: str, *, is_number: bool) -> str:
+    kind = "number" if is_number else "long" if len(cell) > _LONG_CELL else ""
+    return f' class="{kind}"' if kind else ""
+
+
+def _shares(shares: Shares) -> str:
+    """Return a bar whose parts have the widths of the shares, and a list that explains it."""
+    bars, items, begin = [], [], 0.0
+    for number, (name, share, amount) in enumerate(shares.parts):
+        css = f"share-{number % _COLORS + 1}"
+        bars.append(f'<rect class="{css}" x="{begin:.3f}" width="{100 * share:.3f}" height="1"/>')
+        begin += 100 * share
+        items.append(f'<li><span class="{css}">&#9632;</span> {escape(name)} {escape(amount)} ({share:.1%})</li>')
+    label = escape(", ".join(f"{name} {share:.1%}" for name, share, _ in shares.parts))
+    bar = (
+        f'<svg class="shares" viewBox="0 0 100 1" preserveAspectRatio="none" role="img" aria-label="{label}">'
+        f"{''.join(bars)}</svg>"
+    )
+    return f'{bar}<ul class="shares-key">{"".join(items)}</ul>'

@@ -1,0 +1,133 @@
+"""The runs of a live page, refreshed in a thread as long as someone looks at them."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.application.handlers.control_files import SAVE, STOP
+from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.domain.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_DEEPEST = 4
+_CAN_BE_ASKED = ("training", "starting")
+
+
+@final
+class RunBoard:
+    """The runs in ``folders``; a folder that holds run folders stands for all that are in it now.
+
+    ``epoch`` differs for each board, and ``version`` grows with each change that was found. Raises ``StateError`` if
+    there is no run.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        found = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder)))
+        names = _names_of(found)
+        self.views = [RunView(folder, name=name) for folder, name in zip(found, names, strict=True)]
+        self.epoch = secrets.token_hex(4)
+        self.version = 0
+        self._watchers = 0
+        self._is_wanted = threading.Event()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="runs", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Keep the runs fresh within the block."""
+        self._watchers += 1
+        self._is_wanted.set()
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of all runs as plain data."""
+        return {
+            "epoch": self.epoch,
+            "version": self.version,
+            "runs": [{"number": number} | view.summary() for number, view in enumerate(self.views)],
+        }
+
+    def look(self) -> bool:
+        """Read what is new in all runs; return whether there was any, or more waits."""
+        changed = [view.refresh() for view in self.views]
+        self.version += any(changed)
+        return any(changed)
+
+    def ask(self, number: int, name: str) -> list[str]:
+        """Create the control file ``name``, SAVE or STOP, for a run that trains; return those that are there.
+
+        Raises ``StateError`` if no process trains the run or the file cannot be created.
+        """
+        view = self.views[number]
+        view.refresh()
+        summary = view.summary()
+        if summary["state"] not in _CAN_BE_ASKED:
+            msg = f"no process trains {view.name} now: it is {summary['state']}, so there is nothing to ask"
+            raise StateError(msg)
+        try:
+            (view.folder / name).touch()
+        except OSError as error:
+            msg = f"{view.folder / name} cannot be created: {error.strerror}"
+            raise StateError(msg) from error
+        self.version += 1
+        return [each for each in (SAVE, STOP) if (view.folder / each).exists()]
+
+    def close(self) -> None:
+        """End the thread and close the files."""
+        self._is_closed.set()
+        self._is_wanted.set()
+        self._thread.join(2.0)
+        for view in self.views:
+            view.close()
+
+    def _work(self) -> None:
+        while not self._is_closed.is_set():
+            self._is_wanted.wait()
+            if self._watchers == 0:
+                self._is_wanted.clear()
+                continue
+            is_loading = self.look() and any(view.summary()["loaded"] < 1.0 for view in self.views)
+            self._is_closed.wait(0.01 if is_loading else _SECONDS_BETWEEN_LOOKS)
+
+
+def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:
+    """Yield ``folder`` if it is a run or holds no other folder of one, else the runs in it, sorted by name."""
+    layout = RunLayout(folder)
+    if layout.record.exists() or layout.lock.exists() or depth == 0:
+        yield folder
+        return
+    below = sorted(folder.iterdir()) if folder.is_dir() else []
+    runs = [each for each in below if each.is_dir() and not each.name.startswith(".") and _holds_run(each, depth - 1)]
+    if not runs:
+        yield folder  # the error names it
+    for each in runs:
+        yield from _runs_in(each, depth - 1)
+
+
+def _holds_run(folder: Path, depth: int) -> bool:
+    if RunLayout(folder).record.exists():
+        return True
+    if depth == 0 or folder.is_symlink():
+        return False
+    return any(_holds_run(each, depth - 1) for each in folder.iterdir() if each.is_dir())
+
+
+def _names_of(folders: Sequence[Path]) -> list[str]:
+    """Return the last part of each path, with as many parts before it as tell the runs apart."""
+    paths = [folder.resolve().parts for folder in folders]
+    length = 1
+    while len({path[-length:] for path in paths}) < len(paths) and length < max(map(len, paths)):
+        length += 1
+    return ["/".join(path[-length:]) for path in paths]

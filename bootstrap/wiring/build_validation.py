@@ -1,0 +1,149 @@
+"""Builds the validation of records from the settings."""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from holdfast.adapters.transform.field_rules import FieldRule, FieldRules
+from holdfast.adapters.transform.outlier_measures import fit_outliers
+from holdfast.adapters.transform.validation import OutlierBounds, ValidationTransform
+from holdfast.application.data.rejection_limit import RejectionLimit
+from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.configs.sections.sources import RecordSource
+from holdfast.configs.sections.validation import TEXT
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.ports.data_source import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from holdfast.adapters.transform.outlier_measures import Bounds
+    from holdfast.configs.sections.data import FeedSettings
+    from holdfast.configs.sections.validation import FieldValidationSettings, OutlierSettings, ValidationSettings
+    from holdfast.ports.data_source import DataSource, Unit
+    from holdfast.ports.tokenizer import Tokenizer
+
+_SAMPLED_UNITS = 64
+_SAMPLED_DOCUMENTS = 4096
+
+
+def build_validation(
+    data: FeedSettings,
+    sample: Callable[[], Sequence[str]],
+    tokenizer: Tokenizer | None,
+    bounds: Mapping[str, Bounds] | None = None,
+) -> ValidationTransform | None:
+    """Return the validation in the settings, None if there is none.
+
+    Without a ``tokenizer`` the bytes per token are not checked.
+
+    ``sample`` returns texts of the data and is called only if bounds are computed from it. ``bounds`` are those of an
+    earlier start, lower and upper by measure (None for no bound), and are used in place of a sample. Raises
+    ``ConfigurationError`` if the data are tokens, or if two sections of rules concern the text; raises ``DataError``
+    if the sample has fewer than 20 texts.
+    """
+    settings = data.validation
+    if settings is None:
+        return None
+    if form_of(data) == "tokens":
+        msg = "data.validation checks records, and data.kind=tokens has no records: leave it out"
+        raise ConfigurationError(msg)
+    measures = {
+        name: how
+        for name, how in settings.outliers.measures.items()
+        if tokenizer is not None or name != "bytes_per_token"
+    }
+    return ValidationTransform(
+        [_field_rules(name, rules, settings) for name, rules in settings.fields.items()],
+        _outlier_bounds(measures, settings, sample, tokenizer, bounds or {}),
+        text_field=_name_of_text(data, settings),
+        count_tokens=partial(_count_tokens, tokenizer),
+        tokenizer=tokenizer.fingerprint() if tokenizer is not None and "bytes_per_token" in measures else "",
+    )
+
+
+def build_rejection_limit(data: FeedSettings) -> RejectionLimit | None:
+    """Return the limit on rejected records in the settings, None if there is none."""
+    if data.validation is None or data.validation.max_rejected is None:
+        return None
+    return RejectionLimit(data.validation.max_rejected)
+
+
+def _name_of_text(data: FeedSettings, settings: ValidationSettings) -> str:
+    name = data.text_field if isinstance(data, RecordSource) else TEXT
+    if name == TEXT or name not in settings.fields:
+        return TEXT
+    if TEXT in settings.fields:
+        msg = (
+            f"data.validation.fields has rules for {TEXT!r} and for {name!r}, and both are the text of the document "
+            f"(data.text_field={name}): keep one of them"
+        )
+        raise ConfigurationError(msg)
+    return name
+
+
+def _field_rules(name: str, settings: FieldValidationSettings, validation: ValidationSettings) -> FieldRules:
+    chosen = settings.on_violation
+    otherwise = chosen if isinstance(chosen, str) else validation.on_violation
+    actions: Mapping[Any, Any] = chosen if isinstance(chosen, dict) else {}
+    rules = [FieldRule(rule, operand, actions.get(rule, otherwise)) for rule, operand in settings.rules.items()]
+    missing = settings.missing or (otherwise if settings.required else "allow")
+    if missing != "allow":
+        rules.append(FieldRule("missing", None, missing))
+    return FieldRules(name, tuple(rules), settings.nullable, settings.from_text)
+
+
+def _outlier_bounds(
+    measures: Mapping[str, OutlierSettings],
+    settings: ValidationSettings,
+    sample: Callable[[], Sequence[str]],
+    tokenizer: Tokenizer | None,
+    known: Mapping[str, Bounds],
+) -> list[OutlierBounds]:
+    options = {
+        name: how.model_dump(exclude_none=True, exclude={"on_violation"})
+        for name, how in measures.items()
+        if name not in known
+    }
+    texts = sample() if any("zscore" in how or "quantiles" in how for how in options.values()) else ()
+    bounds = {**known, **fit_outliers(texts, options, partial(_count_tokens, tokenizer))}
+    return [
+        OutlierBounds(name, *bounds[name], how.on_violation or settings.on_violation) for name, how in measures.items()
+    ]
+
+
+def sample_texts(source: DataSource) -> list[str]:
+    """Return the first texts of up to 64 units of ``source``, which lie evenly among all of its units.
+
+    Raises ``DataError`` with the reason of the first record that cannot be used if no other record is found.
+    """
+    units = source.units()
+    numbers = {place * len(units) // _SAMPLED_UNITS for place in range(_SAMPLED_UNITS)}
+    chosen = [units[number] for number in sorted(numbers)]
+    texts: list[str] = []
+    reason = ""
+
+    def usable(unit: Unit) -> Iterator[str]:
+        nonlocal reason
+        for item in source.read(unit):
+            if isinstance(item, Document):
+                yield item.text
+            else:
+                reason = reason or item.reason
+
+    for unit in chosen:
+        texts += islice(usable(unit), _SAMPLED_DOCUMENTS // len(chosen) + 1)
+    if reason and not texts:
+        raise DataError(reason)
+    return texts
+
+
+def _count_tokens(tokenizer: Tokenizer | None, texts: Sequence[str]) -> NDArray[np.int64]:
+    assert tokenizer is not None, "only bytes per token are measured with it"
+    return np.diff(tokenizer.encode(texts).offsets)

@@ -1,0 +1,72 @@
+"""The data sources and tokenizers that a run chooses from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dependency_injector import providers
+
+from holdfast.bootstrap.wiring import data_sources as sources
+from holdfast.bootstrap.wiring.lazy import lazy
+
+
+def data_sources(
+    settings: providers.Dependency[Any], places: providers.Provider[Any], fields: providers.Provider[Any]
+) -> providers.Selector[Any]:
+    """Return the choice of data sources; their documents carry ``fields``."""
+    data = settings.provided.data
+    return providers.Selector(
+        data.kind,
+        python_library=providers.Singleton(
+            lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")
+        ),
+        files=providers.Singleton(sources.open_files, data, places, fields),
+        huggingface=providers.Singleton(sources.open_dataset, data, fields),
+        mixture=providers.Singleton(sources.mix, data, places, fields),
+        tokens=providers.Singleton(sources.NoText),
+    )
+
+
+def tokenizers(
+    settings: providers.Dependency[Any], source: providers.Provider[Any], **training: Any
+) -> providers.Selector[Any]:
+    """Return the choice of tokenizers; ``training`` are further arguments of one that is trained on ``source``."""
+    chosen, report = settings.provided.tokenizer, training["report"]
+    return providers.Selector(
+        chosen.kind,
+        train=providers.Singleton(
+            lazy("holdfast.adapters.tokenizer.train:train_tokenizer"),
+            source,
+            vocabulary_size=chosen.vocabulary_size,
+            max_bytes=chosen.max_bytes,
+            cache_dir=settings.provided.run.cache_directory,
+            backend=chosen.backend,
+            **training,
+        ),
+        huggingface=providers.Singleton(
+            lazy("holdfast.adapters.tokenizer.huggingface:HuggingfaceTokenizer.load"),
+            chosen.path,
+            revision=chosen.revision,
+            backend=chosen.backend,
+            report=report,
+            follows_model=chosen.follows_model,
+        ),
+    )
+
+
+def token_sources(
+    settings: providers.Dependency[Any],
+    places: providers.Provider[Any],
+    folder: providers.Provider[Any],
+    tokenizer: providers.Provider[Any],
+) -> providers.Singleton[Any]:
+    """Return the files of data that are tokens already; ``folder`` is that of the token cache."""
+    return providers.Singleton(
+        lazy("holdfast.adapters.token_source.files:FilesTokenSource"),
+        providers.Callable(sources.placed, settings.provided.data.path, places),
+        folder=folder,
+        end_of_text=tokenizer.provided.end_of_text,
+        vocabulary_size=tokenizer.provided.vocabulary_size,
+        dtype=settings.provided.data.dtype,
+        column=settings.provided.data.column,
+    )

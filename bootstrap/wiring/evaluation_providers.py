@@ -1,0 +1,49 @@
+"""The documents and texts of evaluations, as providers of the container."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dependency_injector import providers
+
+from holdfast.application.data.holdout_batches import HoldoutBatches, ShardGroups, TextGroups
+from holdfast.application.training.sample_prompts import PromptSampler
+from holdfast.bootstrap.wiring.evaluation_sets import prompts_of, sampling_of, source_numbers
+from holdfast.bootstrap.wiring.score_ranges import distinct_readers
+
+
+def held_out_documents(
+    settings: providers.Dependency[Any],
+    form: providers.Provider[Any],
+    readers: providers.Provider[Any],
+    token_files: providers.Provider[Any],
+    holdout: providers.Provider[Any],
+    packing: providers.Provider[Any],
+    **content: providers.Provider[Any],
+) -> providers.Singleton[HoldoutBatches]:
+    """Return the documents that a run holds out, of text or of tokens; ``content`` is as in ``HoldoutBatches``."""
+    seed = settings.provided.run.seed
+    numbers = providers.Callable(source_numbers, readers, settings.provided.data)
+    text = providers.Singleton(TextGroups, providers.Callable(distinct_readers, readers), holdout, seed, numbers)
+    return providers.Singleton(
+        HoldoutBatches,
+        providers.Selector(form, text=text, tokens=providers.Singleton(ShardGroups, token_files)),
+        holdout,
+        packing,
+        rows=settings.provided.evaluation.batch_size,
+        max_tokens=settings.provided.evaluation.max_tokens,
+        **content,
+    )
+
+
+def prompt_sampler(
+    settings: providers.Dependency[Any],
+    trainable: providers.Provider[Any],
+    tokenizer: providers.Provider[Any],
+    group: providers.Provider[Any],
+    **reports: providers.Provider[Any],
+) -> providers.Singleton[PromptSampler]:
+    """Return the sampler of the prompts in the settings; ``reports`` are as in ``PromptSampler``."""
+    evaluation = settings.provided.evaluation
+    prompts, sampling = providers.Callable(prompts_of, evaluation), providers.Callable(sampling_of, evaluation)
+    return providers.Singleton(PromptSampler, trainable, tokenizer, prompts, sampling, group, **reports)

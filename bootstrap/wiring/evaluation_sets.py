@@ -1,0 +1,132 @@
+"""Builds the parts of an evaluation: the sources of documents, named sets, and prompts with their sampling."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.application.data.holdout_batches import HoldoutBatches, SourceNumbers, TextGroups
+from holdfast.application.data.text_reader import TextReader
+from holdfast.bootstrap.wiring.data_sources import open_files
+from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.score_ranges import is_in_range, score_ranges
+from holdfast.domain.data.holdout import Holdout
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.text_generation import Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from holdfast.application.data.record_pipeline import RecordPipeline
+    from holdfast.application.data.rejected_records import RejectedRecords
+    from holdfast.bootstrap.wiring.run_parts import Identified
+    from holdfast.configs.sections.data import FeedSettings
+    from holdfast.configs.sections.evaluation import EvaluationSettings
+    from holdfast.configs.sections.sources import FilesSource, ScoreRange
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.data.packing import ConcatPacking
+    from holdfast.ports.tokenizer import Tokenizer
+
+_NUMBERED = re.compile(r"data\.path\[(\d+)\](.*)")  # one of several paths, and what is below it
+
+
+def source_numbers(readers: Sequence[TextReader], data: FeedSettings) -> SourceNumbers:
+    """Return the function from documents of a distinct reader to the numbers of their sources.
+
+    ``readers`` has one reader for each source. Sources that are ranges of the score of the same documents share one
+    reader; a document belongs to the first of them whose range holds its score.
+    """
+    ranges = score_ranges(data) or [None] * len(readers)
+    sharing: dict[str, list[tuple[int, ScoreRange | None]]] = {}
+    for number, (reader, score) in enumerate(zip(readers, ranges, strict=True)):
+        sharing.setdefault(json.dumps(reader.fingerprints), []).append((number, score))
+    sources = list(sharing.values())
+
+    def numbers(reader: int, scores: Sequence[Mapping[str, float]]) -> NDArray[np.int64]:
+        found = np.full(len(scores), -1)
+        for number, score in reversed(sources[reader]):
+            if score is None:
+                found[:] = number
+            else:
+                values = np.array([each.get(score.name, np.nan) for each in scores])
+                found[is_in_range(values, score)] = number
+        return found
+
+    return numbers
+
+
+def evaluation_sets(
+    settings: TrainSettings,
+    fields: Sequence[str],
+    found: Identified | None,
+    tokenizer: Tokenizer,
+    rejections: RejectedRecords,
+    pipeline: RecordPipeline,
+    packing: ConcatPacking,
+) -> Mapping[str, HoldoutBatches]:
+    """Return the documents of each set of ``evaluation.sets``, read and tokenized as the training data are.
+
+    ``found`` are the data of the run, None for data without files. Raises ``ConfigurationError`` if the run trains on
+    a file of a set.
+    """
+    sets: dict[str, HoldoutBatches] = {}
+    for name, section in (settings.evaluation.sets or {}).items():
+        source = open_files(section, fields=fields)
+        _refuse_training_files(name, section, source, found, settings.data)
+        whole = Holdout(1.0, settings.run.seed)
+        reader = TextReader(source, tokenizer, rejections, pipeline)
+        sets[name] = HoldoutBatches(
+            TextGroups([reader], whole, settings.run.seed),
+            whole,
+            packing,
+            rows=settings.evaluation.batch_size,
+            max_tokens=settings.evaluation.max_tokens,
+        )
+    return sets
+
+
+def prompts_of(evaluation: EvaluationSettings) -> Sequence[str]:
+    """Return the prompts in the settings and in their file, in order; raises ``ConfigurationError`` without a file."""
+    path = evaluation.prompts_file
+    if path is None:
+        return evaluation.prompts
+    try:
+        lines = path.expanduser().read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        msg = f"evaluation.prompts_file is {path}, which cannot be read: {reason}"
+        raise ConfigurationError(msg) from error
+    return [*evaluation.prompts, *filter(None, lines)]
+
+
+def sampling_of(evaluation: EvaluationSettings) -> Sampling:
+    """Return the sampling of the first prompt."""
+    chosen = evaluation.sampling
+    return Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k, seed=chosen.seed)
+
+
+def _refuse_training_files(
+    name: str, section: FilesSource, source: Identified, found: Identified | None, data: FeedSettings
+) -> None:
+    ours = source.files()
+    theirs = None if found is None or form_of(data) != "text" else found.files()
+    if ours is None or theirs is None:
+        return
+    trained = {file.stamp for file in theirs.files}
+    if shared := [file.name for file in ours.files if file.stamp in trained]:
+        msg = (
+            f"evaluation.sets.{name} holds {_path_of(shared[0], section.path)}, which is also a file of data: a set is "
+            "never trained on, so leave the file out of either"
+        )
+        raise ConfigurationError(msg)
+
+
+def _path_of(file: str, paths: Sequence[str]) -> str:
+    """Return the path of a file that a source of ``paths`` calls ``file``."""
+    number = _NUMBERED.fullmatch(file)
+    return f"{paths[0]}{file and f'/{file}'}" if number is None else f"{paths[int(number[1])]}{number[2]}"

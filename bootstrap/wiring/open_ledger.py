@@ -1,0 +1,125 @@
+"""Opens the ledger of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.ledger.migrations import LEDGER
+from holdfast.application.handlers.record_ledger import RecordLedger
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.wiring.connection_string import connection_string
+from holdfast.bootstrap.wiring.data_tracing import trained_spans
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
+from holdfast.configs.rendering import dump_settings
+from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.events import (
+    CheckpointSaved,
+    CheckpointStarted,
+    RolledBack,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from holdfast.bootstrap.wiring.ledger_rejects import RejectedFiles
+    from holdfast.bootstrap.wiring.run_parts import RunParts
+    from holdfast.domain.data.cursor import Cursor
+    from holdfast.domain.data.exclusion import Exclusion
+    from holdfast.domain.events import Event
+    from holdfast.ports.ledger import Ledger
+
+    Subscription = tuple[type[Event], Callable[[Any], object]]
+
+LEDGER_KINDS = ("none", "sqlite", "postgres", "memory")
+
+
+def open_ledger(section: Any, folder: Path, report: Callable[[str], object]) -> Ledger | None:
+    """Return the ledger that ``section`` of the settings chooses for the run in ``folder``, or None.
+
+    A ledger in a database never stops training: its calls wait in the run folder while the database does not answer,
+    and ``report`` says so. Raises ``ConfigurationError`` if the database has another schema, and if a run that has
+    recorded nothing in it yet cannot reach it.
+    """
+    layout = RunLayout(folder)
+    if section.kind == "none":
+        return None
+    if section.kind == "memory":
+        ledger: Ledger = lazy("holdfast.adapters.ledger.memory:MemoryLedger")()
+        return ledger
+    if section.kind not in LEDGER_KINDS:
+        plugin = load_plugin("ledger", section.kind, built_in=LEDGER_KINDS)
+        check_options("ledger", section.kind, plugin, **section.options)
+        inner = build_plugin("ledger", section.kind, plugin, **section.options)
+    else:
+        inner = lazy("holdfast.adapters.ledger.sql:SqlLedger")(open_database(section, folder))
+    spilling: Ledger = lazy("holdfast.adapters.ledger.spilling:SpillingLedger")(
+        inner, layout.ledger_calls, report=report
+    )
+    return spilling
+
+
+def ledger_subscriptions(
+    parts: RunParts,
+    ledger: Ledger,
+    run: str,
+    names: Sequence[str],
+    rejected: RejectedFiles,
+    excluded: Exclusion,
+    stack: ExitStack,
+) -> list[Subscription]:
+    """Return the subscriptions of the first rank that record the run with the id ``run`` in ``ledger``.
+
+    ``names`` are those of the sources of the data, ``rejected`` has the records that are left out, and ``excluded`` are
+    the documents that the run excludes. The ledger is closed when ``stack`` ends.
+    """
+    cursors: list[Cursor] = []
+
+    def note(event: RunStarted | RolledBack) -> None:
+        """Note a position from which streamed data can be read again."""
+        cursors.append(event.progress.cursor)
+
+    def reject(_: Event) -> None:
+        """Pass on the records that were left out since the last call."""
+        if (rejects := rejected.take()) is not None:
+            record.reject(rejects)
+
+    details = {"name": parts.settings.run.name, "settings": dump_settings(parts.settings)}
+    spans_of = trained_spans(parts.data.batch_stream, names, excluded, cursors, stack)
+    record = RecordLedger(ledger, run, spans_of, details)
+    stack.callback(record.close)
+    return [
+        *((kind, note) for kind in (RunStarted, RolledBack)),
+        (RunStarted, record.on_start),
+        *((kind, reject) for kind in (RunStarted, CheckpointStarted, RunFinished, RunFailed)),
+        (StepCompleted, record.on_step),
+        (RolledBack, record.on_roll_back),
+        (CheckpointStarted, record.settle),
+        (CheckpointSaved, record.on_save),
+        *((kind, record.on_end) for kind in (RunFinished, RunFailed)),
+    ]
+
+
+def open_database(section: Any, folder: Path) -> Any:
+    """Return the database of the kind ``sqlite`` or ``postgres``; raises the errors of ``open_ledger``."""
+    layout = RunLayout(folder)
+    if section.kind == "sqlite":
+        return lazy("holdfast.adapters.shared.sql.sqlite_database:SqliteDatabase")(layout.ledger, LEDGER)
+    dsn = connection_string(section.dsn, "ledger.dsn")
+    try:
+        postgres = lazy("holdfast.adapters.shared.sql.postgres_database:PostgresDatabase")
+        try:
+            return postgres(dsn, LEDGER)
+        except StateError as error:
+            if layout.ledger_calls.is_dir():  # the run has used the database: it may be away for a while
+                return postgres(dsn, LEDGER, connects_at_once=False)
+            raise ConfigurationError(str(error)) from None
+    except ImportError as error:
+        msg = 'ledger.kind=postgres needs another package: pip install "holdfast-lm[postgres]"'
+        raise ConfigurationError(msg) from error

@@ -1,0 +1,56 @@
+"""Builds the comparison of a run's data with an earlier version of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.application.data.drift_monitor import DriftMonitor
+from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.dataset_profile import profile_in, profile_of
+from holdfast.bootstrap.wiring.named_version import find_version
+from holdfast.domain.data.profile import Profile
+from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.events import RunFailed, RunStarted, StepCompleted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from holdfast.configs.sections.data import FeedSettings
+    from holdfast.domain.events import Event
+    from holdfast.ports.token_cache import TokenCache
+
+
+def build_drift_monitor(data: FeedSettings, folder: Path, publish: Callable[[Event], object]) -> DriftMonitor | None:
+    """Return the comparison with the version that the settings name, None if they name none.
+
+    ``folder`` is that of the token cache. Raises ``ConfigurationError`` if the data are tokens already, and
+    ``DataError`` if there is no such version, or if it has no profile.
+    """
+    drift = data.drift
+    if drift is None:
+        return None
+    if form_of(data) == "tokens":
+        msg = "data.drift compares texts, and data.kind=tokens has no text: leave it out"
+        raise ConfigurationError(msg)
+    version = find_version(drift.reference, [folder])
+    key = None if data.cache.encryption is None else data.cache.encryption.key_from
+    reference = profile_of(version.tokens, key).profile
+    return DriftMonitor(version.version.id, reference, publish, stops=drift.action == "stop", every=drift.every)
+
+
+def check_cached_data(monitor: DriftMonitor | None, mode: str, folder: Path, caches: Callable[[], Any]) -> None:
+    """Compare the tokens of ``caches`` as a whole, if the data are cached in ``folder``; streams are compared later.
+
+    Raises ``DataError`` if the run is to stop.
+    """
+    if monitor is not None and mode == "cache":
+        tokens: Sequence[TokenCache] = caches()
+        monitor.check(Profile.merged(profile_in(cache, "", folder).profile for cache in tokens))
+
+
+def drift_subscriptions(monitor: DriftMonitor | None) -> list[tuple[type[Event], Callable[[Any], object]]]:
+    """Return the subscriptions that publish the drift that was found."""
+    if monitor is None:
+        return []
+    return [(kind, monitor.on_event) for kind in (RunStarted, StepCompleted, RunFailed)]

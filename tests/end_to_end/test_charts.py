@@ -1,0 +1,170 @@
+"""The line charts of the live page and the report, in a browser."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import pytest
+
+from tests.support.browser import browser, page_at
+
+STATIC = files("holdfast.bootstrap.web").joinpath("static")
+BUILD = """({options, count}) => {
+  window.asked = [];
+  window.charts = [];
+  for (let number = 0; number < count; number += 1) {
+    const place = document.createElement("div");
+    document.body.append(place);
+    window.charts.push(new LineChart(place, {...options, onRange: (range) => window.asked.push(range)}));
+  }
+  linkCharts(window.charts);
+}"""
+# Whether the column of pixels at the share `x` of the width has the colour of the first series.
+HAS_LINE = """(x) => {
+  const canvas = document.querySelector(".chart-plot > canvas");
+  const column = canvas.getContext("2d").getImageData(Math.round(canvas.width * x), 20, 3, canvas.height - 60).data;
+  for (let at = 0; at < column.length; at += 4) {
+    if (column[at + 2] > 120 && column[at] < 90 && column[at + 3] > 150) return true;
+  }
+  return false;
+}"""
+FRAMES = """() => new Promise((resolve) => {
+  const spent = [], end = performance.now() + 800;
+  const turn = () => {
+    const began = performance.now();
+    window.charts[0].setRange([began % 300, 1500 + began % 300]);
+    for (const chart of window.charts) chart.paintNow();
+    spent.push(performance.now() - began);
+    if (performance.now() < end) requestAnimationFrame(turn);
+    else resolve(spent.sort((a, b) => a - b)[Math.floor(spent.length / 2)]);
+  };
+  requestAnimationFrame(turn);
+})"""
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """Give one browser to all tests, as it takes seconds to start."""
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def chart_page(opened, tmp_path):
+    """Give a function that shows ``count`` linked charts with ``options``, and returns the page."""
+    names = ("chart_paint.js", "charts.js")
+    scripts = "".join(f"<script>{STATIC.joinpath(name).read_text()}</script>" for name in names)
+    style = f"<style>{STATIC.joinpath('theme.css').read_text()}</style>"
+    (tmp_path / "charts.html").write_text(f'<!doctype html><meta charset="utf-8">{style}<body>{scripts}</body>')
+    with page_at(opened, (tmp_path / "charts.html").as_uri(), viewport={"width": 800, "height": 600}) as page:
+
+        def build(count=1, **options):
+            page.evaluate(BUILD, {"options": options, "count": count})
+            page.wait_for_timeout(60)
+            return page
+
+        yield build
+
+
+def series(values, **more):
+    return {"name": "loss", "x": [*range(1, len(values) + 1)], "y": values, **more}
+
+
+def drag(page, begin, end):
+    box = page.locator(".chart-plot").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * begin, box["y"] + 80)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * end, box["y"] + 80, steps=4)
+    page.mouse.up()
+
+
+def test_a_value_that_is_no_number_is_a_gap(chart_page):
+    """Nothing is drawn over steps without a number, however it is written, and the line goes on after them."""
+    values = [5.0] * 40 + ["NaN", None, "Infinity"] * 8 + [5.0] * 40
+    page = chart_page(series=[series(values)])
+    assert [page.evaluate(HAS_LINE, x) for x in (0.2, 0.53, 0.9)] == [True, False, True]
+
+
+def test_a_drag_zooms_all_linked_charts_and_asks_once_each(chart_page):
+    """The host is asked for finer data of the range, and a double click asks for everything again."""
+    page = chart_page(count=2, series=[series([1.0] * 100)])
+    drag(page, 0.3, 0.6)
+    page.wait_for_function("window.asked.length === 2")
+    (low, high), other = page.evaluate("window.charts.map((chart) => chart.range)")
+    assert [low, high] == other
+    assert 20 < low < 35
+    assert 50 < high < 65
+    page.locator(".chart-plot").first.dblclick()
+    page.wait_for_function("window.asked.length === 4")
+    assert page.evaluate("[window.asked[3], window.charts[1].range]") == [None, None]
+
+
+def test_the_wheel_zooms_only_where_it_is_meant(chart_page):
+    """Someone who scrolls a page over a chart goes on scrolling; with Ctrl, or after a click, the wheel zooms."""
+    page = chart_page(series=[series([1.0] * 100)])
+    box = page.locator(".chart-plot").bounding_box()
+    page.mouse.move(box["x"] + 300, box["y"] + 80)
+    page.mouse.wheel(0, -200)
+    page.wait_for_timeout(50)
+    assert page.evaluate("window.charts[0].range") is None
+    page.mouse.click(box["x"] + 300, box["y"] + 80)
+    page.mouse.wheel(0, -200)
+    page.wait_for_function("window.charts[0].range !== null")
+    first, last = page.evaluate("window.charts[0].range")
+    assert 30 < last - first < 99
+
+
+def test_everything_can_be_done_with_the_keyboard(chart_page):
+    """Arrows read values aloud, E goes to the next event, plus zooms and Escape shows everything."""
+    events = [{"x": 60, "text": "rolled back <b>here</b>", "level": "warning"}]
+    page = chart_page(series=[series([float(step) for step in range(1, 101)])], events=events)
+    page.locator(".chart-plot").focus()
+    spoken = "document.querySelector('[aria-live]').textContent"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    assert page.evaluate(spoken) == "step 11, loss 11"
+    page.keyboard.press("e")
+    assert page.evaluate(spoken) == "step 60, loss 60, 60: rolled back <b>here</b>"
+    assert page.locator(".chart-tip b").count() == 0
+    page.keyboard.press("+")
+    first, last = page.evaluate("window.charts[0].range")
+    assert last - first == pytest.approx(49.5)
+    page.keyboard.press("Escape")
+    assert page.evaluate("window.charts[0].range") is None
+
+
+def test_the_words_of_a_chart_name_its_extremes(chart_page):
+    """Those who do not see the curve hear its ends, and the spikes within a point that stands for many steps."""
+    found = series([3.0, "NaN", 2.0], low=[3.0, "NaN", 0.25], high=[3.0, "NaN", 99.5])
+    page = chart_page(title="Loss", series=[found])
+    assert (
+        page.locator(".chart-plot")
+        .get_attribute("aria-label")
+        .startswith("Loss. loss: step 1 to 3, first 3, last 2, smallest 0.25 at 3, largest 99.5 at 3.")
+    )
+
+
+def test_the_axis_includes_the_spikes(chart_page):
+    """A band of extremes is drawn within the axis, not cut off at the means."""
+    page = chart_page(series=[series([1.0] * 60, low=[1.0] * 60, high=[1.0] * 30 + [50.0] + [1.0] * 29)])
+    limits = page.evaluate("window.ChartPaint.yLimits(window.charts[0]._series, [1, 60], {})")
+    assert limits[1] > 50.0
+
+
+@pytest.mark.parametrize(("log", "smoothing"), [(False, 0.0), (True, 0.9)])
+def test_two_lines_of_2000_points_are_drawn_60_times_a_second(chart_page, log, smoothing):
+    """The processor needs less than a frame of 16.7 ms to draw both, half of the time at least on a busy machine."""
+    values = [5.0 / (1 + step / 200) for step in range(2000)]
+    band = {"low": [value * 0.9 for value in values], "high": [value * 1.1 for value in values]}
+    lines = [series(values, **band), {**series(values, **band), "name": "other"}]
+    page = chart_page(series=lines, log=log, smoothing=smoothing)
+    assert page.evaluate(FRAMES) < 16.7
+
+
+def test_texts_of_a_chart_are_no_markup(chart_page):
+    """Names of runs come from folders, and texts of events from anywhere."""
+    hostile = "<img src=x onerror='window.hacked=1'>"
+    page = chart_page(title=hostile, series=[{**series([1.0, 2.0]), "name": hostile}] * 2)
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert json.dumps(hostile)[1:-1] in json.dumps(page.locator(".chart-title").inner_text())

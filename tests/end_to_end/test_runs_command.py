@@ -1,0 +1,126 @@
+"""`runs`: the history of training below a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+
+import pytest
+
+from holdfast.bootstrap.operations.list_runs import list_runs
+from holdfast.domain.errors import StateError
+from tests.support.command_line import corpus, run_here, tiny
+
+STARTED = {"event": "RunStarted", "time": "2026-11-25T10:00:00+00:00"}
+STOPPED, ENDED, FINISHED, FAILED = (
+    {"event": name, "time": "2026-11-25T11:00:00+00:00"}
+    for name in ("StopRequested", "DataEnded", "RunFinished", "RunFailed")
+)
+EARLY = STOPPED | {"is_early": True}
+
+
+def made(folder, *events, start=None, **settings):
+    """Write a run folder with these ``events``."""
+    folder.mkdir(parents=True)
+    record = {
+        "schema": 1,
+        "created": "2026-11-25T10:00:00+00:00",
+        "settings": {"run": {"name": folder.name}, "optimizer": {"learning_rate": 0.1, **settings}},
+        "auto": {},
+        "facts": {},
+        "history": [],
+        "start": {"time": "2026-11-25T10:00:00+00:00", "phase": "training", **(start or {})},
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "metrics.jsonl").write_text('{"step": 7, "tokens": 700, "loss": 2.5}\n')
+    return folder
+
+
+def states(folder):
+    return {run["name"]: run["state"] for run in json.loads(list_runs(folder, as_json=True, width=80))["runs"]}
+
+
+@pytest.mark.parametrize(
+    ("events", "start", "state"),
+    [
+        ([STARTED, FINISHED], None, "finished"),
+        ([STARTED, STOPPED, FINISHED], None, "stopped"),
+        ([STARTED, EARLY, FINISHED], None, "stopped early"),
+        ([STARTED, EARLY, FINISHED, STARTED, FINISHED], None, "finished"),
+        ([STARTED, ENDED, STOPPED, FINISHED], None, "finished"),
+        ([STARTED, STOPPED, FINISHED, STARTED, FINISHED], None, "finished"),
+        ([STARTED, FAILED], None, "failed"),
+        ([STARTED], None, "crashed"),
+        ([STARTED, STOPPED, FINISHED, STARTED], None, "crashed"),
+        ([], {"phase": "building the model", "error": "DataError: gone"}, "failed"),
+        ([STARTED, FINISHED], {"phase": "building the model"}, "crashed"),
+    ],
+)
+def test_the_state_follows_from_the_last_start(tmp_path, events, start, state):
+    """Each end of a run has its own word, and only the last start counts."""
+    made(tmp_path / "a", *events, start=start)
+    assert states(tmp_path) == {"a": state}
+
+
+@pytest.mark.parametrize(("phase", "state"), [("training", "training"), ("building the model", "starting")])
+def test_a_run_that_is_locked_is_alive(tmp_path, phase, state):
+    """A process that holds the lock trains the run, or starts it."""
+    folder = made(tmp_path / "a", STARTED, start={"phase": phase})
+    with (folder / "LOCK").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert states(tmp_path) == {"a": state}
+
+
+def test_foreign_and_damaged_folders_are_named(tmp_path):
+    """What holds no run, or one that cannot be read, is named with the reason; the others are listed, however deep."""
+    made(tmp_path / "sweep" / "a", STARTED, FINISHED)
+    made(tmp_path / "damaged")
+    (tmp_path / "damaged" / "run.json").write_text("{")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    report = json.loads(list_runs(tmp_path, as_json=True, width=80))
+    assert [run["name"] for run in report["runs"]] == ["sweep/a"]
+    assert report["others"].keys() == {"damaged", "notes"}
+    assert "is damaged" in report["others"]["damaged"]
+    with pytest.raises(StateError, match="is no folder"):
+        list_runs(tmp_path / "nowhere", as_json=False, width=80)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_table_fits_the_terminal(tmp_path, width):
+    """No line is wider than the terminal; the settings in which runs differ are named, and no others."""
+    made(tmp_path / "a", STARTED, FINISHED, weight_decay=0.5)
+    made(tmp_path / f"b{'x' * 90}", STARTED, FINISHED, weight_decay=0.25)
+    text = list_runs(tmp_path, as_json=False, width=width)
+    assert max(map(len, text.splitlines()[1:])) <= width
+    assert "optimizer.weight_decay=0.5" in text
+    assert "learning_rate" not in text
+
+
+def test_a_trained_run_is_listed_with_its_figures(tmp_path):
+    """The figures are those of the run's own files, and the version is that of its data."""
+    settings = tiny(corpus(tmp_path), "data.mode=cache", "run.budget.steps=4", "evaluation.every=2")
+    trained = run_here("train", *settings, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    listed = run_here("runs", "--json", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    [run] = json.loads(listed.stdout)["runs"]
+    records = [json.loads(line) for line in (tmp_path / "runs/default/metrics.jsonl").read_text().splitlines()]
+    evaluations = [record["eval_loss"] for record in records if "eval_loss" in record]
+    assert (run["name"], run["state"], run["step"], run["settings"]) == ("default", "finished", 4, {})
+    assert run["loss"] == next(record["loss"] for record in records if record.get("step") == 4 and "loss" in record)
+    assert (run["eval_loss"], run["best_eval_loss"]) == (evaluations[-1], min(evaluations))
+    record = json.loads((tmp_path / "runs/default/run.json").read_text())
+    assert run["data_versions"] == [record["data_versions"][0]["id"]]
+    assert "default  finished" in run_here("runs", "runs", cwd=tmp_path).stdout
+
+
+def test_a_thousand_runs_are_listed_in_seconds(tmp_path):
+    """Listing reads a few small files a run, so that a thousand take seconds, on a busy machine too."""
+    for number in range(1000):
+        made(tmp_path / f"run-{number}", STARTED, FINISHED, weight_decay=number)
+    began = time.monotonic()
+    assert len(states(tmp_path)) == 1000
+    assert time.monotonic() - began < 10

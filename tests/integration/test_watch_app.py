@@ -1,0 +1,297 @@
+"""The server of the live page, asked as a browser asks it."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+
+from holdfast.bootstrap.web.access import AccessRules
+from holdfast.bootstrap.web.run_board import RunBoard
+from holdfast.bootstrap.web.serve import bind, serving
+from holdfast.bootstrap.web.watch_app import STATIC, watch_app
+from holdfast.domain.errors import StateError
+from tests.support.command_line import ROOT, run_here
+from tests.support.run_folders import add_event, add_steps, hold, make_run
+
+PRESS = {"X-Holdfast": "1"}
+
+
+class Client:
+    """Asks the server at ``port``."""
+
+    def __init__(self, port):
+        self.port = port
+
+    def ask(self, path, method="GET", **headers):
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            answer = connection.getresponse()
+            return answer.status, answer.read(), dict(answer.getheaders())
+
+    def json(self, path, method="GET", **headers):
+        status, body, _ = self.ask(path, method, **headers)
+        return status, json.loads(body)
+
+    @contextmanager
+    def stream(self, **headers):
+        """Give the states of the stream, each with its id."""
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)) as connection:
+            connection.request(
+                "GET", "/api/stream", headers={name.replace("_", "-"): text for name, text in headers.items()}
+            )
+            yield states_in(connection.getresponse())
+
+
+def states_in(answer):
+    number = None
+    while line := answer.readline():
+        if line.startswith(b"id: "):
+            number = line[4:].strip().decode()
+        elif line.startswith(b"data: "):
+            yield number, json.loads(line[6:])
+
+
+@contextmanager
+def served(folders, token=None, **options):
+    board, bound = RunBoard(folders), bind("127.0.0.1", 0)
+    with closing(board), serving(watch_app(board, AccessRules(token), **options), bound):
+        yield Client(bound.getsockname()[1])
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = make_run(tmp_path / "run")
+    hold(folder)
+    add_event(folder, "RunStarted", step=0, tokens=0, memory_limit=4 * 10**9)
+    add_steps(folder, range(1, 301))
+    return folder
+
+
+@pytest.fixture
+def client(run):
+    with served([run]) as found:
+        yield found
+
+
+def test_the_page_and_its_files_are_served(client):
+    """The page, its scripts and styles come from the package, each with its type, and nothing else of the disk does."""
+    status, body, headers = client.ask("/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    for name in {each.name for each in STATIC.iterdir()}:
+        assert client.ask(f"/static/{name}")[0] == 200
+    assert body.count(b"static/") >= 5
+    for path in ("/static/none.js", "/static/../access.py", "/static/%2e%2e/access.py", "/etc/passwd"):
+        assert client.ask(path)[0] == 404
+
+
+def test_the_page_needs_no_other_server():
+    """No file of the pages names an address of the network that it would load."""
+    for path in STATIC.iterdir():
+        text = path.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
+        assert "http://" not in text, path.name
+        assert "https://" not in text, path.name
+
+
+def test_curves_are_answered_in_the_width_that_is_asked_for(client):
+    """A curve has about as many points as asked for, a range is finer, and compressed answers say the same."""
+    client.ask("/api/state")
+    status, found = client.json("/api/runs/0/curves?names=loss,eval_loss,none&width=50")
+    assert status == 200
+    assert found["curves"].keys() == {"loss", "eval_loss"}
+    assert (found["bucket"], len(found["curves"]["loss"]["x"])) == (8, 38)
+    assert found["curves"]["eval_loss"]["x"] == [100, 200, 300]
+    fine = client.json("/api/runs/0/curves?names=loss&width=50&first=101&last=120")[1]
+    assert fine["curves"]["loss"]["x"] == list(range(101, 121))
+    body = client.ask("/api/runs/0/curves?names=loss&width=5000", Accept_Encoding="gzip")[1]
+    assert json.loads(gzip.decompress(body))["curves"]["loss"]["x"] == list(range(1, 301))
+
+
+def test_only_new_points_are_answered(client, run):
+    """A page that has the earlier points gets those from its last bucket on; after a roll-back it gets all."""
+    client.ask("/api/state")
+    known = client.json("/api/runs/0/curves?names=loss&width=100")[1]
+    more = f"&since=300&bucket={known['bucket']}&generation={known['generation']}"
+    add_steps(run, range(301, 306))
+    client.ask("/api/state")
+    tail = client.json(f"/api/runs/0/curves?names=loss&width=100{more}")[1]
+    assert tail["first"] == 300
+    assert tail["curves"]["loss"]["x"] == [303, 305]
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "cut").write_text("".join(lines[:50]))
+    (run / "cut").replace(run / "metrics.jsonl")
+    client.ask("/api/state")
+    assert client.json(f"/api/runs/0/curves?names=loss&width=100{more}")[1]["curves"]["loss"]["x"] == list(range(1, 51))
+
+
+@pytest.mark.parametrize("path", ["/api/runs/7/curves", "/api/runs/0/none", "/api/runs/x/notes", "/api/none"])
+def test_what_is_not_there_is_told(client, path):
+    """An unknown run or question is answered with a sentence and 404."""
+    status, found = client.json(path)
+    assert status == 404
+    assert found["error"]
+
+
+def test_a_question_that_makes_no_sense_is_told(client):
+    """A range that is no number is the asker's mistake."""
+    assert client.json("/api/runs/0/curves?names=loss&first=abc") == (400, {"error": "first is no number."})
+
+
+def test_a_change_is_streamed_within_two_seconds(client, run):
+    """A step that a run records reaches the open stream within two seconds."""
+    with client.stream() as states:
+        assert next(states)[1]["runs"][0]["step"] == 300
+        add_steps(run, range(301, 302))
+        began = time.monotonic()
+        while next(states)[1]["runs"][0]["step"] != 301:
+            pass
+        assert time.monotonic() - began < 2.0
+
+
+def test_a_stream_continues_where_it_broke(client, run):
+    """A page that comes back with the number of its last state gets the next one that differs, not the same again."""
+    with client.stream() as states:
+        number, _ = next(states)
+    with client.stream(Last_Event_ID=number) as states:
+        add_steps(run, range(301, 302))
+        later, state = next(states)
+        assert later != number
+        assert state["runs"][0]["step"] == 301
+    with client.stream(Last_Event_ID="another-5") as states:
+        assert next(states)[0] == later
+
+
+@pytest.mark.parametrize("action", ["save", "stop"])
+def test_a_button_creates_the_file_that_the_run_obeys(client, run, action):
+    """SAVE and STOP are created once for a run that trains, and the state says what was asked for."""
+    assert client.json(f"/api/runs/0/{action}", "POST", **PRESS) == (202, {"asked": [action.upper()]})
+    assert (run / action.upper()).is_file()
+    assert client.json("/api/state")[1]["runs"][0]["asked"] == [action.upper()]
+
+
+def test_nothing_is_asked_of_a_run_that_does_not_train(client, run):
+    """A STOP that waits in the folder would end the next start at once: it is refused, with the reason."""
+    add_event(run, "RunFinished", step=300, tokens=0)
+    status, found = client.json("/api/runs/0/stop", "POST", **PRESS)
+    assert status == 409
+    assert "no process trains run now: it is finished" in found["error"]
+    assert not (run / "STOP").exists()
+
+
+def test_no_other_site_can_press_a_button(client, run):
+    """A POST of a form or a script of another site creates no file."""
+    foreign = {"Origin": "http://evil.example", "Sec_Fetch_Site": "cross-site"}
+    for headers in ({}, foreign, PRESS | foreign, PRESS | {"Host": "evil.example"}):
+        assert client.ask("/api/runs/0/stop", "POST", **headers)[0] == 403
+    assert client.ask("/api/runs/0/stop")[0] in (404, 405)
+    assert not (run / "STOP").exists()
+
+
+def test_a_read_only_page_presses_nothing(run):
+    """With --read-only the state says so, and buttons are refused."""
+    with served([run], is_read_only=True) as client:
+        assert client.json("/api/state")[1]["read_only"] is True
+        assert client.ask("/api/runs/0/save", "POST", **PRESS)[0] == 403
+    assert not (run / "SAVE").exists()
+
+
+def test_a_large_body_is_refused(client):
+    """A request with a body, which no answer needs, is not read into memory."""
+    with closing(http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)) as connection:
+        connection.request("POST", "/api/runs/0/save", body=b"x" * 100_000, headers=PRESS)
+        assert connection.getresponse().status in (202, 413)
+
+
+def test_with_a_token_nothing_is_answered_without_it(run):
+    """Each path needs the token, the stream as well, and the link's cookie gives all of them."""
+    token = "a-token-of-many-letters"
+    with served([run], token) as client:
+        for path in ("/", "/static/page.js", "/api/state", "/api/stream", "/api/runs/0/settings"):
+            assert client.ask(path)[0] == 401
+        assert client.ask("/api/runs/0/stop", "POST", **PRESS)[0] == 401
+        status, _, headers = client.ask(f"/?token={token}")
+        cookie = headers["set-cookie"].split(";")[0]
+        assert (status, headers["location"]) == (303, "/")
+        assert client.ask("/api/state", Cookie=cookie)[0] == 200
+        assert client.ask("/api/runs/0/save", "POST", Cookie=cookie, **PRESS)[0] == 202
+
+
+def test_runs_below_a_folder_are_found(tmp_path):
+    """A folder stands for the runs in it, with names that tell them apart."""
+    for name in ("a/one", "b/one", "two"):
+        make_run(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "empty").mkdir()
+    with closing(RunBoard([tmp_path / "runs"])) as board:
+        assert [view.name for view in board.views] == ["a/one", "b/one", "runs/two"]
+    with pytest.raises(StateError, match="is not a run folder"):
+        RunBoard([tmp_path / "runs" / "empty"])
+
+
+def test_nothing_is_read_while_nobody_looks(run, monkeypatch):
+    """Without an open page the server does not touch the run folder."""
+    with served([run]) as client:
+        with client.stream() as states:
+            next(states)
+        time.sleep(1.2)
+        looks = []
+        monkeypatch.setattr(RunBoard, "look", lambda _: looks.append(1))
+        time.sleep(1.2)
+        assert not looks
+
+
+@contextmanager
+def watching(folder, *options):
+    """Run ``watch`` as a program, and give it with the first line that it prints."""
+    command = [sys.executable, "-m", "holdfast", "watch", str(folder), *options]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        try:
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def test_watch_prints_its_address_and_ends_with_ctrl_c(run):
+    """The command prints the link, answers there, and Ctrl-C ends it at once with code 0, also with open pages."""
+    with watching(run, "--port", "0") as (process, line):
+        assert line.startswith("page: http://127.0.0.1:")
+        client = Client(int(line.split("/")[2].split(":")[1]))
+        with client.stream() as states:
+            assert next(states)[1]["runs"][0]["step"] == 300
+            process.send_signal(signal.SIGINT)
+            assert process.wait(10) == 0
+        assert process.stdout.read() == ""
+
+
+def test_watch_ends_with_its_input(run):
+    """The page of the monitor ends when the process that started it has ended, however it ended."""
+    with watching(run, "--port", "0", "--with-input") as (process, line):
+        assert line.startswith("page: http://127.0.0.1:")
+        process.stdin.close()
+        assert process.wait(10) == 0
+
+
+def test_watch_refuses_other_machines_without_a_token(run):
+    """An address that others reach ends the command with code 2 and the remedy."""
+    process = run_here("watch", str(run), "--host", "0.0.0.0", "--port", "0", cwd=run)
+    assert process.returncode == 2
+    assert "--token-from new" in process.stderr
+
+
+def test_watch_names_a_port_that_is_taken(run):
+    """A port of another program ends the command with code 2."""
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        process = run_here("watch", str(run), "--port", str(port), cwd=run)
+    assert process.returncode == 2
+    assert f"another program has port {port} of 127.0.0.1" in process.stderr

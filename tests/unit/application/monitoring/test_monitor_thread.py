@@ -1,0 +1,223 @@
+import threading
+
+import pytest
+
+from holdfast.adapters.monitor.memory import MemoryMonitor, MemoryTracker
+from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all
+from holdfast.ports.monitor import EndState, EventTracker, NoteKind, RunDescription
+
+AWAY, FULL = "the server is away", "disk full"
+
+
+class History:
+    """A run's record of the steps 1 to ``last`` that remembers what was sent."""
+
+    def __init__(self, last, sent=0):
+        self.last = last
+        self.steps = {"tracker": sent}
+
+    def between(self, after, last):
+        return [(step, {"loss": float(step)}) for step in range(after + 1, min(last, self.last) + 1)]
+
+    def sent(self, tracker):
+        return self.steps[tracker]
+
+    def note_sent(self, tracker, step):
+        self.steps[tracker] = step
+
+
+class GatedTracker(MemoryTracker):
+    """A tracker that records while ``gate`` is set, and fails while ``is_broken``."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_broken = False
+
+    def record(self, step, metrics):
+        assert self.gate.wait(20)
+        self._fail()
+        super().record(step, metrics)
+
+    def begin(self, run):
+        self._fail()
+        super().begin(run)
+
+    def _fail(self):
+        if self.is_broken:
+            raise ConnectionError(AWAY)
+
+
+class CountingTracker(EventTracker):
+    """A tracker that stores the kinds of events alone."""
+
+    def __init__(self):
+        self.notes = []
+
+    def begin(self, run):
+        pass
+
+    def record(self, step, metrics):
+        pass
+
+    def note(self, step, kind, text):
+        pass
+
+    def event(self, step, name, text):
+        self.notes.append((step, name, text))
+
+    def rewind(self, step):
+        pass
+
+    def flush(self):
+        pass
+
+    def finish(self, state):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDescription("id", "name", tmp_path)
+
+
+def started(tracker, history, run, **options):
+    """Return the thread of a tracker that has begun."""
+    thread = MonitorThread("tracker", tracker, history, **options)
+    thread.begin(run)
+    return thread
+
+
+def steps(tracker):
+    return [step for step, _ in tracker.records]
+
+
+def test_a_tracker_gets_dropped_metrics_again(run):
+    """Metrics that are dropped while the tracker hangs are sent at the next flush, each step once."""
+    tracker, history = GatedTracker(), History(8)
+    thread = started(tracker, history, run, most_waiting=2)
+    tracker.gate.clear()
+    for step in range(1, 9):
+        thread.record(step, {"loss": float(step)})
+    assert "the monitor tracker is 2 records behind" in str(thread.take_error())
+    assert thread.take_error() is None
+    tracker.gate.set()
+    thread.flush(8)
+    assert thread.close(20)
+    assert steps(tracker) == [*range(1, 9)]
+    assert history.steps == {"tracker": 8}
+
+
+def test_a_tracker_gets_metrics_again_whose_call_failed(run):
+    """Each error is reported, and the flush after the last one sends what the tracker lacks."""
+    tracker, history = GatedTracker(), History(6)
+    thread = started(tracker, history, run)
+    thread.record(1, {"loss": 1.0})
+    thread.flush(1)
+    assert thread.settle(20)
+    tracker.is_broken = True
+    for step in (2, 3):
+        thread.record(step, {"loss": float(step)})
+    assert thread.settle(20)
+    assert str(thread.take_error()) == "the monitor tracker failed: ConnectionError: the server is away"
+    assert history.steps == {"tracker": 1}
+    tracker.is_broken = False
+    thread.record(4, {"loss": 4.0})
+    thread.flush(4)
+    assert thread.close(20)
+    assert steps(tracker) == [1, 2, 3, 4]
+
+
+def test_a_tracker_that_cannot_begin_begins_later(run):
+    """A tracker whose server is away at the start gets the description and all metrics once it is there."""
+    tracker, history = GatedTracker(), History(3)
+    tracker.is_broken = True
+    thread = started(tracker, history, run)
+    thread.rewind(0)
+    for step in (1, 2, 3):
+        thread.record(step, {"loss": float(step)})
+    assert thread.settle(20)
+    assert "the server is away" in str(thread.take_error())
+    tracker.is_broken = False
+    thread.flush(3)
+    thread.finish(EndState.FINISHED)
+    assert thread.close(20)
+    assert (tracker.run, steps(tracker), tracker.end) == (run, [1, 2, 3], EndState.FINISHED)
+
+
+@pytest.mark.parametrize(("sent", "expected"), [(0, [1, 2, 3, 4]), (2, [3, 4]), (7, [])])
+def test_a_start_sends_what_the_tracker_lacks(run, sent, expected):
+    """A run that resumes at step 4 sends the steps after the last one that the tracker is known to have."""
+    tracker = MemoryTracker()
+    thread = started(tracker, History(9, sent), run)
+    thread.rewind(4)
+    assert thread.close(20)
+    assert steps(tracker) == expected
+
+
+def test_a_monitor_for_figures_alone_gets_nothing_twice():
+    """Only trackers are sent metrics again: for the others the run waits."""
+    monitor = MemoryMonitor()
+    thread = MonitorThread("figures", monitor, History(9))
+    thread.record(1, {"loss": 1.0})
+    thread.record(2, {"loss": 2.0})
+    thread.rewind(1)
+    thread.flush(1)
+    assert thread.settle(20)
+    assert steps(monitor) == [1]
+
+
+def test_a_monitor_that_hangs_is_waited_for_once():
+    """After one wait in vain the run does not wait again until the monitor has caught up, also not at its end."""
+    gate = threading.Event()
+
+    class Hanging(MemoryMonitor):
+        def record(self, step, metrics):
+            gate.wait(20)
+
+    thread = MonitorThread("hanging", Hanging())
+    thread.record(1, {})
+    thread.record(2, {})
+    assert not thread.settle(0.05)
+    assert thread.settle(60)
+    (problem,) = close_all([thread], 60)
+    assert "did not take its last metrics" in problem
+    gate.set()
+
+
+def test_closing_reports_a_monitor_that_fails():
+    """An error of ``close`` is reported by name, and the other monitors are closed all the same."""
+
+    class Failing(MemoryMonitor):
+        def close(self):
+            raise OSError(FULL)
+
+    monitor = MemoryMonitor()
+    threads = [MonitorThread("failing", Failing()), MonitorThread("memory", monitor)]
+    assert close_all(threads, 20) == ["the monitor failing failed: OSError: disk full"]
+    monitor.record(1, {})
+    assert monitor.records == []
+
+
+def test_an_event_reaches_a_tracker_that_knows_events_with_its_kind(run):
+    """A tracker of events that has begun gets their kind and text, another a note, and other monitors get nothing."""
+    tracker = CountingTracker()
+    thread = MonitorThread("tracker", tracker)
+    thread.event(1, "RolledBack", "too early")
+    thread.begin(run)
+    thread.event(2, "RolledBack", "back to step 1")
+    assert thread.close(20)
+    assert tracker.notes == [(2, "RolledBack", "back to step 1")]
+    simple = MemoryTracker()
+    thread = started(simple, None, run)
+    thread.event(2, "RolledBack", "back to step 1")
+    assert thread.close(20)
+    assert simple.notes == [(2, NoteKind.EVENT, "back to step 1")]
+    other = MonitorThread("other", MemoryMonitor())
+    other.event(1, "RolledBack", "back")
+    assert other.settle(0.0)
+    assert other.close(20)

@@ -1,0 +1,59 @@
+"""The command that repeats a run, and the settings that differ from the defaults."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from holdfast.bootstrap.operations.repeat_command import repeat_command, with_defaults
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings_layers import load_settings
+
+CASES = [
+    [],
+    ["optimizer.learning_rate=1e-4", "run.budget.steps=20", "run.seed=7"],
+    [
+        "data.path=[a.jsonl, 'b c.jsonl']",
+        "data.holdout=0.2",
+        "data.transforms=[{kind: length, options: {min_characters: 3}}]",
+    ],
+    ["data.sources={web: {path: web, weight: 3}, code: {path: code, weight: 1}}"],
+    ["model.config.hidden_size=32", "monitors=[jsonl]", 'sample.prompt=it\'s "quoted"\n$HOME `x`'],
+    ["state_store.archive.url=s3://bucket/runs", "optimizer.schedule.kind=wsd"],
+]
+
+
+def plain(settings):
+    return dump_settings(load_settings([], settings, {}).settings)
+
+
+@pytest.mark.parametrize("settings", CASES)
+def test_the_command_gives_the_same_settings(settings):
+    """Its words, read as a shell and the command line read them, give each recorded setting again."""
+    recorded = plain(settings)
+    repeat = repeat_command(recorded)
+    assert repeat.lack is None
+    words = shlex.split(repeat.command)
+    assert plain(words[words.index("train") + 1 :]) == recorded
+
+
+def test_a_secret_is_named_and_not_written():
+    """A masked secret cannot be repeated, which the reader is told."""
+    recorded = plain(["data.path=https://user:secret@host/a.jsonl"])
+    repeat = repeat_command(recorded)
+    assert "secret" not in repeat.command
+    assert "data.path" in repeat.lack
+
+
+def test_settings_of_another_version_are_reported():
+    """A setting that this version does not know is named, instead of a command that fails."""
+    repeat = repeat_command(plain([]) | {"from_the_future": {"color": "red"}})
+    assert "from_the_future" in repeat.lack
+
+
+def test_only_settings_with_another_value_than_the_default_are_marked():
+    """The marked settings are those that were given; of another kind, they are compared with its own defaults."""
+    given = ["optimizer.learning_rate=1e-4", "data.kind=files", "data.path=a.jsonl", "data.format=auto"]
+    changed = {each.name for each in with_defaults(plain([*given, "run.name=mine"])) if each.is_changed}
+    assert changed == {"optimizer.learning_rate", "data.kind", "data.path", "run.name"}

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import json
+from contextlib import closing
+
+import psutil
+import pytest
+
+from holdfast.adapters.monitor.jsonl import JsonlMonitor
+from holdfast.bootstrap.operations.growing_file import GrowingRecords
+from holdfast.bootstrap.operations.run_events import note_of
+from holdfast.bootstrap.operations.run_view import RunView
+from holdfast.domain.errors import StateError
+from tests.support.run_folders import STARTED, add_event, hold, make_run
+
+
+def dead_process():
+    return next(pid for pid in range(4_000_000, 1, -1) if not psutil.pid_exists(pid))
+
+
+def states(folder):
+    view = RunView(folder)
+    view.refresh()
+    return view.summary()["state"]
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    """The error names the folder and what to name."""
+    with pytest.raises(StateError, match="is not a run folder"):
+        RunView(tmp_path)
+
+
+def test_the_state_follows_the_run(tmp_path):
+    """From the lock, the record and the events: starting, training, stopped, finished, failed, crashed."""
+    folder = make_run(tmp_path / "run", start={"time": STARTED, "phase": "preparing the tokens"})
+    hold(folder)
+    assert states(folder) == "starting"
+    make_run(folder)
+    assert states(folder) == "training"
+    add_event(folder, "RunStarted", step=0, tokens=0)
+    assert states(folder) == "training"
+    hold(folder, dead_process())
+    assert states(folder) == "crashed"
+    add_event(folder, "StopRequested", step=5, tokens=0, reason="a test", signal=None)
+    add_event(folder, "RunFinished", step=5, tokens=0)
+    hold(folder)  # a host program lives on after its run
+    assert states(folder) == "stopped"
+    add_event(folder, "RunStarted", step=5, tokens=0)
+    add_event(folder, "RunFinished", step=1000, tokens=0)
+    assert states(folder) == "finished"
+    add_event(folder, "RunStarted", step=5, tokens=0)
+    add_event(folder, "RunFailed", step=7, tokens=0, error="StateError: no")
+    assert states(folder) == "failed"
+
+
+def test_looking_takes_no_lock(tmp_path, monkeypatch):
+    """The lock of a run is never tried while its process is on this machine, so no start can meet a look."""
+    folder = make_run(tmp_path / "run")
+    hold(folder, dead_process())
+    monkeypatch.setattr("holdfast.bootstrap.operations.run_state.is_locked", lambda _: pytest.fail("tried the lock"))
+    assert states(folder) == "crashed"
+
+
+def test_a_view_grows_with_its_run(tmp_path):
+    """Each refresh brings new figures and events, and the version tells whether there were any."""
+    folder = make_run(tmp_path / "run")
+    hold(folder)
+    view = RunView(folder)
+    view.refresh()
+    assert not view.refresh()
+    version = view.version
+    with closing(JsonlMonitor(folder / "metrics.jsonl")) as monitor:
+        monitor.record(10, {"tokens": 2560, "loss": 3.25, "tokens_per_second": 512.0, "memory_bytes": 1e9})
+        monitor.record(10, {"tokens": 2560, "eval_loss": 3.5})
+    add_event(folder, "RunStarted", step=0, tokens=0, memory_limit=4_000_000_000, device="cpu", parameters=123, ranks=1)
+    assert view.refresh()
+    assert view.version > version
+    found = view.summary()
+    assert (found["step"], found["tokens"], found["loss"], found["eval_loss"]) == (10, 2560, 3.25, 3.5)
+    assert (found["share"], found["memory_limit"], found["device"]) == (0.01, 4_000_000_000, "cpu")
+    assert found["time_left"]["seconds"] == pytest.approx(990 * 256 / 512)
+    assert "without saves" in found["time_left"]["base"]
+
+
+def test_the_time_left_rests_on_recent_steps(tmp_path):
+    """With samples of time the rate is that of the current start, saves and evaluations included."""
+    folder = make_run(tmp_path / "run")
+    hold(folder)
+    (folder / "metrics.jsonl").write_text('{"step": 500, "tokens": 5000, "loss": 3.0}\n')
+    marks = [(1.0, 50.0, 90), (100.0, 110.0, 400), (100.0, 135.0, 500)]
+    with (folder / "goodput.jsonl").open("w") as file:
+        for began, time, step in marks:
+            file.write(json.dumps({"began": began, "time": time, "step": step, "seconds": {"compute": 1}}) + "\n")
+    view = RunView(folder)
+    view.refresh()
+    left = view.summary()["time_left"]
+    assert left["seconds"] == pytest.approx(500 / 4)
+    assert left["base"] == "4 steps/s over the last 25 s, saves and evaluations included"
+
+
+def test_settings_have_their_origin(tmp_path):
+    """Each setting has the origin that the start recorded, and the choice for auto with its reason."""
+    folder = make_run(tmp_path / "run", origins={"run.name": "command line", "optimizer": "mine.yaml"})
+    view = RunView(folder)
+    view.refresh()
+    found = {entry["name"]: entry for entry in view.settings()}
+    assert found["run.name"]["origin"] == "command line"
+    assert found["run.budget.steps"]["origin"] == "default"
+    assert found["optimizer.learning_rate"] == {
+        "name": "optimizer.learning_rate", "value": 1, "origin": "mine.yaml", "chosen": "2",
+        "reason": "the formula says so"
+    }  # fmt: skip
+    make_run(folder)
+    view.refresh()
+    assert {entry["origin"] for entry in view.settings()} == {None}
+
+
+def test_a_damaged_record_is_told(tmp_path):
+    """A record that cannot be read is a problem with its sentence, and the last good one is shown on."""
+    folder = make_run(tmp_path / "run")
+    view = RunView(folder)
+    view.refresh()
+    (folder / "run.json").write_text("{")
+    view.refresh()
+    assert "is damaged" in view.summary()["problem"]
+    assert view.summary()["budget"]["steps"] == 1000
+    make_run(folder)
+    view.refresh()
+    assert view.summary()["problem"] is None
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "step", "level", "words"),
+    [
+        ({"event": "RunStarted", "step": 40, "tokens": 1}, "resume", 40, "info", "resumed at step 40"),
+        (
+            {"event": "MemoryExhausted", "step": 7, "tokens": 1, "micro_batch": 8, "message": "x"},
+            "out of memory", 7, "warning", "step 8 does not fit into memory with micro-batches of 8 rows",
+        ),
+        (
+            {"event": "RolledBack", "step": 20, "tokens": 1, "from_step": 33, "reason": "the loss jumped"},
+            "roll-back", 33, "warning", "step 33 · ROLLED BACK to step 20: the loss jumped",
+        ),
+        (
+            {"event": "RunFailed", "step": 9, "tokens": 1, "error": "StateError: the disk is full"},
+            "failure", 9, "error", "failed after step 9: the disk is full",
+        ),
+        (
+            {"event": "RunFailed", "step": 9, "tokens": 1, "error": "ZeroDivisionError: division by zero"},
+            "failure", 9, "error", "failed after step 9: ZeroDivisionError: division by zero",
+        ),
+        (
+            {"event": "CheckpointRejected", "name": "checkpoint-5", "reason": "wrong-hash", "location": "quarantine/x"},
+            "checkpoint rejected", None, "error",
+            "checkpoint-5 is damaged (wrong-hash): moved to quarantine/x; an older checkpoint is used, if there is one",
+        ),
+    ],
+)  # fmt: skip
+def test_an_event_is_a_sentence_and_a_mark(record, kind, step, level, words):
+    """What befell the run is told in the words of its console, at its step."""
+    note = note_of({"time": STARTED, **record})
+    assert (note.kind, note.step, note.level, note.text) == (kind, step, level, words)
+    assert note.is_marked
+
+
+def test_events_of_another_version_are_told():
+    """An event that this version does not know, or with other fields, is told by its name and fields."""
+    assert note_of({"event": "MoonRose", "step": 3, "phase": "full"}).text == "moon rose: step 3, phase full"
+    assert note_of({"event": "RolledBack", "step": 3}).text == "rolled back: step 3"
+
+
+def test_the_newest_records_of_a_long_file_are_kept(tmp_path):
+    """A file with more records than are kept goes on being followed, by its newest ones."""
+    path = tmp_path / "events.jsonl"
+    records = GrowingRecords(path, most=5)
+    for start in (0, 8):
+        with path.open("a") as file:
+            file.writelines(f'{{"step": {step}}}\n' for step in range(start, start + 8))
+        assert records.poll()
+        assert [record["step"] for record in records.records] == list(range(start + 3, start + 8))
+    assert not records.poll()
+    records.close()
