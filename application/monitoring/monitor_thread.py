@@ -40,7 +40,8 @@ class MonitorThread:
 
     If more than ``most_waiting`` metrics and notes wait, the oldest are dropped, which is an error once until the
     monitor has caught up. A tracker gets dropped metrics, and metrics whose call failed, again at the next ``flush``,
-    from ``history``. Errors of calls are kept for ``take_error``.
+    from ``history``. Errors of calls are kept for ``take_error``, the first alone until the monitor works again: a
+    tracker works when a flush succeeds, another monitor when any call does.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class MonitorThread:
         self._is_late = False  # after a wait in vain
         self._is_dropping = False
         self._is_complete = True
+        self._is_failing = False
         self._run: RunDescription | None = None
         self._has_begun = False
         self._error: TrainingError | None = None
@@ -175,8 +177,11 @@ class MonitorThread:
                 self._num_droppable -= may_drop
             try:
                 call()
+                self._is_failing = self._is_failing and self.is_tracker
             except Exception as error:  # noqa: BLE001  kept for the loop's thread, and later calls are made
-                self._keep(self._as_training_error(error))
+                if not self._is_failing:
+                    self._keep(self._as_training_error(error))
+                self._is_failing = True
             del call  # it may hold large objects, and the next one may come much later
 
     def _keep(self, error: TrainingError) -> None:
@@ -222,12 +227,18 @@ class MonitorThread:
         if not self._is_complete:
             self._send_again(step)
         self._tracker.flush()
+        self._is_failing = False
         if self._is_complete and self._history is not None:
             self._history.note_sent(self.name, step)
 
     def _rewind(self, step: int) -> None:
-        if self._has_begun:
+        if not self._has_begun:
+            return
+        if step:
             self._send_again(step)
+        else:  # step 0 is recorded anew, perhaps in ``history`` already
+            self.monitor.rewind(0)
+            self._is_complete = True
 
     def _send_again(self, step: int) -> None:
         """Remove the metrics after the last step that is known to be complete, and send those up to ``step``."""

@@ -60,7 +60,6 @@ def mentions(name, process):
     return [line for line in (process.stdout + process.stderr).splitlines() if name in line.lower()]
 
 
-@pytest.mark.skip(reason="three of these four failed on the joined code for a cause not found yet")
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_every_tracker_has_each_step_once(tmp_path, postgres):
@@ -102,7 +101,6 @@ def test_every_tracker_has_each_step_once(tmp_path, postgres):
         assert num_replaced(f"sqlite:///{tmp_path}/runs/mlflow.db") >= 2, "nothing that MLflow had was taken again"
 
 
-@pytest.mark.skip(reason="three of these four failed on the joined code for a cause not found yet")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_an_mlflow_server_has_each_step_once(tmp_path):
@@ -123,7 +121,6 @@ def test_an_mlflow_server_has_each_step_once(tmp_path):
         assert on_server.differences(tmp_path) == []
 
 
-@pytest.mark.skip(reason="three of these four failed on the joined code for a cause not found yet")
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_server_that_dies_in_mid_run(tmp_path):
@@ -147,7 +144,6 @@ def test_a_server_that_dies_in_mid_run(tmp_path):
         assert on_server.differences(tmp_path) == []
 
 
-@pytest.mark.skip(reason="three of these four failed on the joined code for a cause not found yet")
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_server_that_never_answers(tmp_path):

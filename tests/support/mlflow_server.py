@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,10 +64,17 @@ class MlflowServer:
         self._log.close()
 
 
+def _is_installed(distribution: str) -> bool:
+    try:
+        return bool(version(distribution))
+    except PackageNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
 def mlflow_server(folder: Path) -> Iterator[MlflowServer]:
     """Yield a server; skip the test if the package ``mlflow`` is not installed."""
-    if Path(sys.executable) == _PYTHON and find_spec("flask") is None:
+    if Path(sys.executable) == _PYTHON and not _is_installed("mlflow"):
         pytest.skip(
             "there is no MLflow server here: install the package mlflow, and name its interpreter MLFLOW_PYTHON"
         )

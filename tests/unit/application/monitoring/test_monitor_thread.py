@@ -132,6 +132,20 @@ def test_a_tracker_gets_metrics_again_whose_call_failed(run):
     assert steps(tracker) == [1, 2, 3, 4]
 
 
+def test_a_tracker_that_stays_away_is_reported_once(run):
+    """A tracker that fails at each step and each flush is reported once until a flush succeeds."""
+    tracker, history = GatedTracker(), History(4)
+    thread = started(tracker, history, run)
+    found = []
+    for step, tracker.is_broken in enumerate([True, True, False, True], start=1):
+        thread.record(step, {"loss": float(step)})
+        thread.flush(step)
+        assert thread.settle(20)
+        found.append(thread.take_error())
+    assert [error is not None for error in found] == [True, False, False, True]
+    assert close_all([thread], 20) == []
+
+
 def test_a_tracker_that_cannot_begin_begins_later(run):
     """A tracker whose server is away at the start gets the description and all metrics once it is there."""
     tracker, history = GatedTracker(), History(3)
@@ -157,6 +171,17 @@ def test_a_start_sends_what_the_tracker_lacks(run, sent, expected):
     thread.rewind(4)
     assert thread.close(20)
     assert steps(tracker) == expected
+
+
+def test_metrics_before_the_first_step_are_sent_once(run):
+    """Metrics of step 0 that the run has recorded before a slow tracker could begin are sent once."""
+    tracker, history = MemoryTracker(), History(0)
+    history.between = lambda _after, _last: [(0, {"loss": 9.0})]
+    thread = started(tracker, history, run)
+    thread.rewind(0)
+    thread.record(0, {"loss": 9.0})
+    assert thread.close(20)
+    assert tracker.records == [(0, {"loss": 9.0})]
 
 
 def test_a_monitor_for_figures_alone_gets_nothing_twice():
