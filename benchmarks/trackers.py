@@ -9,23 +9,21 @@ import tempfile
 import threading
 import time
 from importlib.util import find_spec
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
-from benchmarks.report import Figure, interval_of_median, main
+from benchmarks.phases import PhasedRun, cost, num_phases
+from benchmarks.report import Figure, main
 from benchmarks.turns import Answers, Contender, end_with_parent
 from holdfast.application.monitoring.monitor_thread import MonitorThread
-from holdfast.bootstrap.run import build
-from holdfast.configs.settings_layers import load_settings
-from holdfast.domain.events import StepCompleted
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
 
+    from holdfast.domain.events import StepCompleted
+
 STEPS, PAIRS = 20, 40  # of a phase, and phases with trackers
 _LIMIT = 1.01
-_WARM_UP = 4  # phases
 _BEGIN_SECONDS = 120
 _TRACKERS = {
     "tensorboard": ("tensorboard", ""),
@@ -41,8 +39,8 @@ _HANGING = {"mlflow": ("sqlalchemy", "tracking_uri: '{hole}'"), "wandb": ("wandb
 
 
 @final
-class Phases:
-    """A run whose trackers get nothing in every other phase of ``length`` steps.
+class TrackedRun:
+    """A run whose trackers get nothing in every other phase.
 
     In the middle of a phase with trackers they are flushed, as before a checkpoint.
     """
@@ -50,51 +48,36 @@ class Phases:
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._length, self._number = plan["length"], plan["phases"]
         self._kinds, self._seconds_to_begin = plan["kinds"], plan["seconds_to_begin"]
-        self._seconds: list[list[float]] = [[]]
         self._threads: dict[str, MonitorThread] = {}
-        self._settings = load_settings([], plan["overrides"], {}).settings
-
-    @property
-    def _is_on(self) -> bool:
-        return len(self._seconds) % 2 == 0
+        self._phased = PhasedRun(plan["overrides"], self._length, self._number)
+        self._spent: list[dict[str, float]] = []
 
     def run(self) -> Mapping[str, Any]:
-        """Train; return the seconds of the steps by phase, and the processor seconds of each tracker's thread."""
+        """Train; return the seconds of each phase, and the processor seconds of each tracker's thread."""
         record = MonitorThread.record
 
         def gated(thread: MonitorThread, step: int, metrics: Mapping[str, float]) -> None:
             if thread.name in self._kinds:
                 self._threads[thread.name] = thread
-                if not self._is_on:
+                if not self._phased.is_on:
                     return
             record(thread, step, metrics)
 
         MonitorThread.record = gated  # type: ignore[assignment, method-assign]
-        run = build(self._settings, report=lambda _: None)
-        run.subscribe(StepCompleted, self._step_ends)
-        self._last = time.perf_counter()
-        run.run()
-        return {"seconds": self._seconds[:-1], "processor": self._processor}
+        seconds = self._phased.run(self._at_step)
+        before, after = self._spent
+        return {"seconds": seconds, "processor": {name: after[name] - before[name] for name in after}}
 
-    def _step_ends(self, event: StepCompleted) -> None:
-        phase = self._seconds[-1]
-        phase.append(time.perf_counter() - self._last)
-        if self._is_on and len(phase) == self._length // 2:
+    def _at_step(self, event: StepCompleted, phase: int, steps: int) -> None:
+        if self._phased.is_on and steps == self._length // 2:
             for thread in self._threads.values():
                 thread.flush(event.progress.step)
-        if len(phase) == self._length:
-            if len(self._seconds) == 1:  # they open their sinks
-                for thread in self._threads.values():
-                    thread.settle(self._seconds_to_begin)
-                self._before = self._spent()
-            if len(self._seconds) == self._number:
-                self._processor = {name: spent - self._before[name] for name, spent in self._spent().items()}
-            self._seconds.append([])
-        self._last = time.perf_counter()
-
-    def _spent(self) -> dict[str, float]:
-        clocks = {thread.name: time.pthread_getcpuclockid(thread.ident or 0) for thread in threading.enumerate()}
-        return {name: time.clock_gettime(clocks[f"monitor {name}"]) for name in self._threads}
+        if steps == self._length and phase == 1:  # they open their sinks
+            for thread in self._threads.values():
+                thread.settle(self._seconds_to_begin)
+        if steps == self._length and phase in {1, self._number}:
+            clocks = {thread.name: time.pthread_getcpuclockid(thread.ident or 0) for thread in threading.enumerate()}
+            self._spent.append({name: time.clock_gettime(clocks[f"monitor {name}"]) for name in self._threads})
 
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
@@ -109,22 +92,14 @@ def _figures(
     name: str, trackers: Mapping[str, tuple[str, str]], options: argparse.Namespace, seconds_to_begin: float
 ) -> Sequence[Figure]:
     kinds = [kind for kind, (package, _) in trackers.items() if find_spec(package)]
-    phases = _WARM_UP + 2 * options.pairs + 1
+    phases = num_phases(options.pairs)
     # of the server: the system accepts, and nobody answers
     with tempfile.TemporaryDirectory() as folder, socket.create_server(("127.0.0.1", 0)) as server:
         hole = f"http://127.0.0.1:{server.getsockname()[1]}"
         settings = {kind: trackers[kind][1].format(folder=folder, hole=hole) for kind in kinds}
         sections = [f"{{kind: {kind}, {settings[kind]}}}" if settings[kind] else kind for kind in kinds]
-        overrides = [
-            f"run.dir={folder}/run",
-            f"run.budget.steps={phases * options.steps}",
-            "state_store.every=0",
-            "evaluation.every=0",
-            "evaluation.at_start=false",
-            f"monitors=[jsonl, {', '.join(sections)}]",
-        ]
         plan = {
-            "overrides": overrides,
+            "overrides": [f"run.dir={folder}/run", f"monitors=[jsonl, {', '.join(sections)}]"],
             "length": options.steps,
             "phases": phases,
             "kinds": kinds,
@@ -132,9 +107,7 @@ def _figures(
         }
         with Contender("benchmarks.trackers", "run", plan) as contender:
             found = contender.ask("go")
-    seconds = [sum(phase) for phase in found["seconds"]][_WARM_UP:]
-    around = [(before + after) / 2 for before, after in pairwise(seconds[::2])]
-    ratio = interval_of_median([on / off for on, off in zip(seconds[1::2], around, strict=True)])
+    ratio = cost(found["seconds"])
     recorded = options.pairs * options.steps
     spent = ", ".join(f"{kind} {1e6 * value / recorded:.0f} µs" for kind, value in found["processor"].items())
     return [
@@ -153,7 +126,7 @@ def _child() -> None:
     end_with_parent()
     answers = Answers()
     answers.give({})
-    answers.give(dict(Phases(json.loads(sys.argv[2])).run()))
+    answers.give(dict(TrackedRun(json.loads(sys.argv[2])).run()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The child process of ``MlflowTracker``, in which MLflow's client runs."""
+"""The child process of the tracker ``mlflow``, in which MLflow's client runs."""
 
 from __future__ import annotations
 
@@ -107,9 +107,12 @@ class MlflowRun:
             self._send_notes()
 
     def close(self, state: str | None) -> None:
-        """Store the state, None if the training process was killed or did not name it."""
-        if state is not None and self._id:
-            with self._telling():
+        """Send all, and store the state, None if the training process was killed or did not name it."""
+        if not self._id:
+            return
+        with self._telling():
+            self._send()
+            if state is not None:
                 self._send_notes()
                 self._client.set_terminated(self._id, _STATES[EndState(state)])
 

@@ -1,4 +1,4 @@
-"""The child process of ``TrackioTracker``, in which trackio's storage runs."""
+"""The child process of the tracker ``trackio``, in which trackio's storage runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The child process of ``WandbTracker``, in which W&B's library runs."""
+"""The child process of the tracker ``wandb``, in which W&B's library runs."""
 
 from __future__ import annotations
 

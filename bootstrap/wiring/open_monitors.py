@@ -56,14 +56,14 @@ def build_monitors(
         "console": lambda _: screen.console,
         "jsonl": lambda _: lazy("holdfast.adapters.monitor.jsonl:JsonlMonitor")(layout.metrics),
         "tensorboard": lambda _: lazy("holdfast.adapters.monitor.tensorboard:TensorboardTracker")(layout.tensorboard),
-        "mlflow": lambda section: lazy("holdfast.adapters.monitor.mlflow:MlflowTracker")(
+        "mlflow": lambda section: lazy("holdfast.adapters.monitor.mlflow:mlflow_tracker")(
             section.tracking_uri, section.experiment
         ),
         "structlog": lambda _: lazy("holdfast.adapters.monitor.structlog:StructlogMonitor")(),
-        "wandb": lambda section: lazy("holdfast.adapters.monitor.wandb:WandbTracker")(
+        "wandb": lambda section: lazy("holdfast.adapters.monitor.wandb:wandb_tracker")(
             **section.model_dump(exclude={"kind"})
         ),
-        "trackio": lambda section: lazy("holdfast.adapters.monitor.trackio:TrackioTracker")(
+        "trackio": lambda section: lazy("holdfast.adapters.monitor.trackio:trackio_tracker")(
             section.project, section.dir, section.space_id
         ),
         "page": lambda section: lazy("holdfast.adapters.monitor.page:PageMonitor")(

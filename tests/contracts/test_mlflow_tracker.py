@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.adapters.monitor.library_process import Refusal
-from holdfast.adapters.monitor.mlflow import MlflowTracker
+from holdfast.adapters.monitor.mlflow import mlflow_tracker
 from holdfast.adapters.monitor.mlflow_fields import decoded
 from holdfast.adapters.monitor.mlflow_process import MlflowRun, client_of
 from holdfast.ports.monitor import EndState, NoteKind
@@ -28,7 +28,7 @@ def empty_database(tmp_path_factory):
     """Return a database, which takes MLflow seconds to make: each test begins with a copy."""
     folder = tmp_path_factory.mktemp("mlflow") / "run"
     folder.mkdir()
-    tracker = MlflowTracker()
+    tracker = mlflow_tracker()
     tracker.begin(described(folder))
     tracker.close()
     client = client_of(f"sqlite:///{folder.parent}/mlflow.db")
@@ -47,7 +47,7 @@ class TestMlflowTracker(SlowTrackerContract):
         if not run_folder.exists():
             run_folder.mkdir()
             shutil.copy(self.template, folder / "mlflow.db")
-        return MlflowTracker(experiment="tests")
+        return mlflow_tracker(experiment="tests")
 
     def open_monitor(self, folder):
         tracker = self.new_tracker(folder)
@@ -205,7 +205,7 @@ class TestMlflowTracker(SlowTrackerContract):
 
     def test_nothing_is_printed(self, tmp_path, capfd):
         """The library is silent, also where it makes its database."""
-        tracker = MlflowTracker()
+        tracker = mlflow_tracker()
         (tmp_path / "new" / "run").mkdir(parents=True)
         tracker.begin(described(tmp_path / "new" / "run"))
         tracker.record(1, {"loss": 1.0})

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from holdfast.adapters.monitor.library_process import unescaped
-from holdfast.adapters.monitor.trackio import TrackioTracker
+from holdfast.adapters.monitor.trackio import trackio_tracker
 from holdfast.adapters.monitor.trackio_process import RESERVED
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.monitor import EndState
@@ -23,7 +23,7 @@ pytest.importorskip("trackio")
 @pytest.mark.slow
 class TestTrackioTracker(SlowTrackerContract):
     def new_tracker(self, folder):
-        return TrackioTracker(folder=folder)
+        return trackio_tracker(folder=folder)
 
     def recorded(self, monitor, folder):
         return recorded(folder)
@@ -38,9 +38,9 @@ def test_a_killed_run_has_each_step_once(tmp_path):
     """Rows that were stored before a kill and are taken again stand there once, with their later values."""
     script = f"""
         from pathlib import Path
-        from holdfast.adapters.monitor.trackio import TrackioTracker
+        from holdfast.adapters.monitor.trackio import trackio_tracker
         from holdfast.ports.testing.monitor import described
-        tracker = TrackioTracker(folder=Path({str(tmp_path)!r}))
+        tracker = trackio_tracker(folder=Path({str(tmp_path)!r}))
         tracker.begin(described(Path({str(tmp_path)!r})))
         for step in range(1, 6):
             tracker.record(step, {{"loss": float(step)}})
@@ -53,7 +53,7 @@ def test_a_killed_run_has_each_step_once(tmp_path):
     assert process.stdout.readline() == "done\n"
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    tracker = TrackioTracker(folder=tmp_path)
+    tracker = trackio_tracker(folder=tmp_path)
     tracker.begin(described(tmp_path))
     tracker.rewind(3)
     for step in (4, 5):
@@ -70,7 +70,7 @@ def test_a_killed_run_has_each_step_once(tmp_path):
 @pytest.mark.slow
 def test_the_run_is_described(tmp_path):
     """The configuration has the settings, the versions of the data and the environment."""
-    tracker = TrackioTracker(folder=tmp_path)
+    tracker = trackio_tracker(folder=tmp_path)
     tracker.begin(described(tmp_path))
     tracker.record(1, {"loss": 1.0})
     tracker.finish(EndState.FAILED)
@@ -88,7 +88,7 @@ def test_a_missing_package_is_told_in_one_sentence(monkeypatch):
     """Without the extra the error names the command that installs it."""
     monkeypatch.setattr("holdfast.adapters.monitor.library_process.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install \"holdfast-lm\[trackio\]\""):
-        TrackioTracker()
+        trackio_tracker()
 
 
 def storage(folder):

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from holdfast.adapters.monitor.library_process import unescaped
-from holdfast.adapters.monitor.wandb import WandbTracker
+from holdfast.adapters.monitor.wandb import wandb_tracker
 from holdfast.adapters.monitor.wandb_log import LogReader, rows_of
 from holdfast.adapters.monitor.wandb_process import RESERVED
 from holdfast.domain.errors import ConfigurationError, StateError
@@ -29,7 +29,7 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 @pytest.mark.slow
 class TestWandbTrackerOffline(SlowTrackerContract):
     def new_tracker(self, folder):
-        return WandbTracker(mode="offline")
+        return wandb_tracker(mode="offline")
 
     def recorded(self, monitor, folder):
         return recorded(folder)
@@ -52,7 +52,7 @@ def server(monkeypatch):
 def test_sync_uploads_each_step_once(tmp_path, server):
     """``wandb sync`` uploads the starts of a run that was killed and rolled back as one run, each step once."""
     kill_after(tmp_path, "record(1); record(2); record(3); flush(); record(4); record(5)")
-    tracker = begun(WandbTracker(mode="offline"), tmp_path)
+    tracker = begun(wandb_tracker(mode="offline"), tmp_path)
     tracker.rewind(3)
     for step in (4, 5, 6):
         tracker.record(step, {"loss": 10.0 * step})
@@ -85,7 +85,7 @@ def test_a_server_has_each_step_once(tmp_path, server, rewinds):
     online = {"base_url": server.url}
     kill_after(tmp_path, "record(1); record(2); flush(); record(3); record(4)", online)
     wait_for(lambda: len(rows(server)) == 4)
-    tracker = begun(WandbTracker(**online), tmp_path)
+    tracker = begun(wandb_tracker(**online), tmp_path)
     if rewinds:
         tracker.rewind(2)
     else:
@@ -108,12 +108,12 @@ def test_a_server_has_each_step_once(tmp_path, server, rewinds):
 @pytest.mark.slow
 def test_what_a_server_never_got_is_sent_again(tmp_path, server):
     """Rows that are in the files of the run folder alone are sent at the next start, once."""
-    tracker = begun(WandbTracker(mode="offline"), tmp_path)
+    tracker = begun(wandb_tracker(mode="offline"), tmp_path)
     for step in (1, 2, 3):
         tracker.record(step, {"loss": float(step)})
     tracker.close()
     for _ in range(2):
-        tracker = begun(WandbTracker(base_url=server.url), tmp_path)
+        tracker = begun(wandb_tracker(base_url=server.url), tmp_path)
         tracker.rewind(2)
         tracker.close()
         assert rows(server) == [(1, 1.0), (2, 2.0)]
@@ -147,7 +147,7 @@ def test_a_missing_package_is_told_in_one_sentence(monkeypatch):
     """Without the extra the error names the command that installs it."""
     monkeypatch.setattr("holdfast.adapters.monitor.library_process.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install \"holdfast-lm\[wandb\]\""):
-        WandbTracker()
+        wandb_tracker()
 
 
 def begun(tracker, folder):
@@ -191,9 +191,9 @@ def sync(folder, server):
 def child(folder, calls, options=None, **environment):
     script = f"""
         from pathlib import Path
-        from holdfast.adapters.monitor.wandb import WandbTracker
+        from holdfast.adapters.monitor.wandb import wandb_tracker
         from holdfast.ports.testing.monitor import described
-        tracker = WandbTracker(**{options or {"mode": "offline"}!r})
+        tracker = wandb_tracker(**{options or {"mode": "offline"}!r})
         tracker.begin(described(Path({str(folder)!r})))
         record = lambda step: tracker.record(step, {{"loss": float(step)}})
         flush = tracker.flush

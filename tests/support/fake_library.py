@@ -1,4 +1,4 @@
-"""A library for ``LibraryCalls`` that appends each call to a file, and fails as its options say."""
+"""A library for ``LibraryTracker`` that appends each call to a file, and fails as its options say."""
 
 from __future__ import annotations
 

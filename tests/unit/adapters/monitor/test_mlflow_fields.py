@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.adapters.monitor.mlflow import MlflowTracker
+from holdfast.adapters.monitor.mlflow import mlflow_tracker
 from holdfast.adapters.monitor.mlflow_fields import LONGEST_TAG, cut, decoded, encoded, flat, is_cut
 from holdfast.domain.errors import ConfigurationError
 
@@ -20,7 +20,7 @@ def test_a_missing_package_is_told_in_one_sentence(monkeypatch):
         "holdfast.adapters.monitor.mlflow.find_spec", lambda name: None if name == "alembic" else object()
     )
     with pytest.raises(ConfigurationError, match=r"pip install \"holdfast-lm\[mlflow\]\""):
-        MlflowTracker()
+        mlflow_tracker()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.adapters.monitor.library_process import LibraryCalls, escaped, unescaped
+from holdfast.adapters.monitor.library_process import escaped, unescaped
+from holdfast.adapters.monitor.library_tracker import LibraryTracker
 from holdfast.domain.errors import StateError
 from holdfast.ports.monitor import EndState, NoteKind
 from holdfast.ports.testing.monitor import described
@@ -20,7 +21,7 @@ MODULE = "tests.support.fake_library"
 
 
 def begun(folder, **options):
-    tracker = LibraryCalls("fake", "json", MODULE, options)
+    tracker = LibraryTracker("fake", "json", MODULE, options)
     tracker.begin(described(folder))
     return tracker
 
@@ -81,16 +82,14 @@ def test_a_library_that_hangs_at_the_end_delays_nothing(tmp_path):
     """A process whose library hangs ends in its time with code 0, and the child ends soon after it."""
     script = f"""
         from pathlib import Path
-        from holdfast.adapters.monitor.library_process import LibraryCalls
-        from holdfast.adapters.monitor.trackio import TrackioTracker
+        from holdfast.adapters.monitor.library_tracker import LibraryTracker
         from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all
         from holdfast.ports.testing.monitor import described
-        tracker = TrackioTracker.__new__(TrackioTracker)
-        tracker._library = LibraryCalls("fake", "json", {MODULE!r}, {{"close": "hang"}})
+        tracker = LibraryTracker("fake", "json", {MODULE!r}, {{"close": "hang"}})
         thread = MonitorThread("fake", tracker)
         thread.begin(described(Path({str(tmp_path)!r})))
         thread.record(1, {{"loss": 1.0}})
-        print(thread.settle(30), close_all([thread], 0.5), thread.monitor._library._process._process.pid, sep="|")
+        print(thread.settle(30), close_all([thread], 0.5), thread.monitor._process._process.pid, sep="|")
     """
     start = time.monotonic()
     process = subprocess.run(
@@ -111,9 +110,9 @@ def test_a_killed_process_closes_the_library(tmp_path):
     script = f"""
         import os
         from pathlib import Path
-        from holdfast.adapters.monitor.library_process import LibraryCalls
+        from holdfast.adapters.monitor.library_tracker import LibraryTracker
         from holdfast.ports.testing.monitor import described
-        tracker = LibraryCalls("fake", "json", {MODULE!r}, {{}})
+        tracker = LibraryTracker("fake", "json", {MODULE!r}, {{}})
         tracker.begin(described(Path({str(tmp_path)!r})))
         tracker.record(1, {{"loss": 1.0}})
         os.kill(os.getpid(), 9)
