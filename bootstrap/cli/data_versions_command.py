@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,9 +67,9 @@ def _help_of_cache() -> str:
 def versions(options: argparse.Namespace) -> int:
     """Print the versions in a token cache; return the exit code."""
     from holdfast.bootstrap.operations.dataset_versions import list_versions
+    from holdfast.bootstrap.process.text_table import width_of_output
 
-    width = shutil.get_terminal_size().columns
-    print(list_versions(_caches(options), as_json=options.json, width=width))
+    print(list_versions(_caches(options), as_json=options.json, width=width_of_output()))
     return ExitCode.FINISHED
 
 

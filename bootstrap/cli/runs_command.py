@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,8 +42,9 @@ def add_runs(commands: Commands) -> None:
 def runs(options: argparse.Namespace) -> int:
     """Print the runs below a folder; return the exit code."""
     from holdfast.bootstrap.operations.list_runs import list_runs
+    from holdfast.bootstrap.process.text_table import width_of_output
     from holdfast.configs.sections.run import RunSettings
 
     folder = RunSettings().directory.parent if options.folder is None else options.folder.expanduser()
-    print(list_runs(folder, as_json=options.json, width=shutil.get_terminal_size().columns))
+    print(list_runs(folder, as_json=options.json, width=width_of_output()))
     return ExitCode.FINISHED

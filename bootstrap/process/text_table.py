@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _GAP = "  "
+_ENDLESS = 100_000
+
+
+def width_of_output() -> int:
+    """Return the number of columns of the terminal, more than any table needs if the output is a file or a pipe."""
+    return shutil.get_terminal_size((_ENDLESS, 24)).columns
 
 
 def table(alignments: str, rows: Sequence[Sequence[str]]) -> list[str]:

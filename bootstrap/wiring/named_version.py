@@ -61,7 +61,8 @@ def find_version(name: str, caches: Sequence[Path]) -> NamedVersion:
         msg = f"several versions begin with {shown!r}: {_listed(matching)}; name one of them"
     else:
         places = " and ".join(map(str, caches)) or "any cache"
-        msg = f"there is no version {shown!r} in {places}: there {_are(there)}"
+        hint = "" if "/" in name else f" (in another token cache: put its folder before it, such as tokens/{shown})"
+        msg = f"there is no version {shown!r} in {places}: there {_are(there)}{hint}"
     raise DataError(msg)
 
 

@@ -78,6 +78,7 @@ def written(folder, text):
         ("data={kind: mixture, sources: {a: {kind: python_library, weight: 0}}}", "data ", "set that of a above 0"),
         ("data={kind: tokens, path: x, mode: stream}", "data.mode", "leave data.mode out"),
         ("data.cache.evictoin=lru", "data.cache.evictoin", "did you mean data.cache.eviction?"),
+        ("data.drift={refrence: march}", "data.drift.refrence", "did you mean data.drift.reference?"),
         ("data={kind: python_library, path: x}", "data.path", "belongs to data.kind=files, but data.kind is python_"),
         ("data.path=org/name", "data.path", "set data.kind=huggingface if it is the name of a dataset on the hub"),
         ("data={kind: 5}", "data.kind", "must be text"),
