@@ -122,7 +122,7 @@ def _of_training(event: Event) -> str | None:  # noqa: C901, PLR0911, PLR0912  a
         case DataDrifted(progress, reference, verdict, _):
             return f"step {progress.step} · the data differ from {reference}: {verdict}"
         case ContractWeakened(progress, reasons):
-            return f"from step {progress.step} on, results are exact up to rounding, not to the bit: {'; '.join(reasons)}"
+            return f"from step {progress.step} on, results are equal up to rounding only: {'; '.join(reasons)}"
         case RolledBack(progress, from_step, reason):
             return f"step {from_step} · ROLLED BACK to step {progress.step}: {reason}"
         case RollBackSkipped(progress, reason):

@@ -166,7 +166,7 @@ class RecordMetrics:
             self._settle(event)
         finally:
             for tracker in self._trackers:
-                tracker.flush(event.progress.step)
+                tracker.flush(event.progress.step, is_last=True)
                 tracker.finish(state)
         self._raise_error()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.ports.monitor import EndState, Monitor, RunDescription
 
 _MOST_WAITING = 10_000
+_FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0  # seconds
 
 
 class MetricsHistory(Protocol):
@@ -40,18 +42,28 @@ class MonitorThread:
 
     If more than ``most_waiting`` metrics and notes wait, the oldest are dropped, which is an error once until the
     monitor has caught up. A tracker gets dropped metrics, and metrics whose call failed, again at the next ``flush``,
-    from ``history``. Errors of calls are kept for ``take_error``, the first alone until the monitor works again: a
-    tracker works when a flush succeeds, another monitor when any call does.
+    from ``history``. After a flush that failed, the next one is tried after a pause, which doubles each time: to open a
+    sink that is away may take seconds of processor time. Errors of calls are kept for ``take_error``, the first alone
+    until the monitor works again: a tracker works when a flush succeeds, another monitor when any call does.
     """
 
     def __init__(
-        self, name: str, monitor: Monitor, history: MetricsHistory | None = None, *, most_waiting: int = _MOST_WAITING
+        self,
+        name: str,
+        monitor: Monitor,
+        history: MetricsHistory | None = None,
+        *,
+        most_waiting: int = _MOST_WAITING,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.monitor = monitor
         self._tracker = monitor if isinstance(monitor, Tracker) else None
         self._history = history
         self._most_waiting = most_waiting
+        self._clock = clock
+        self._pause = _FIRST_PAUSE
+        self._not_before = -math.inf
         self._calls: deque[tuple[Callable[[], object], bool]] = deque()  # each with: may it be dropped?
         self._num_droppable = 0
         self._changed = threading.Condition()
@@ -97,10 +109,13 @@ class MonitorThread:
         else:
             self._put(lambda: self._rewind(step))
 
-    def flush(self, step: int) -> None:
-        """Let a tracker make all metrics up to ``step`` durable, after those that it lacks were sent again."""
+    def flush(self, step: int, *, is_last: bool = False) -> None:
+        """Let a tracker make all metrics up to ``step`` durable, after those that it lacks were sent again.
+
+        The last flush of a run is tried in any case.
+        """
         if self._tracker is not None:
-            self._put(lambda: self._flush(step))
+            self._put(lambda: self._flush_in_time(step, is_last=is_last))
 
     def finish(self, state: EndState) -> None:
         """Let a tracker record how the run ends."""
@@ -218,6 +233,17 @@ class MonitorThread:
             self._tracker.event(step, name, text)
         else:
             self._tracker.note(step, NoteKind.EVENT, text)
+
+    def _flush_in_time(self, step: int, *, is_last: bool) -> None:
+        if self._clock() < self._not_before and not is_last:
+            return
+        try:
+            self._flush(step)
+        except Exception:
+            self._not_before = self._clock() + self._pause
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            raise
+        self._not_before, self._pause = -math.inf, _FIRST_PAUSE
 
     def _flush(self, step: int) -> None:
         assert self._tracker is not None

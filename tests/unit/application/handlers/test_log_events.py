@@ -97,7 +97,7 @@ def test_announcements_say_what_a_person_asks():
         "RecordMetrics.on_step failed on StepCompleted and training continues: OSError: disk full",
         "step 8 · waited 2.5 s for data: reading is slower than training",
         "step 7 · NOT SAVED, training continues and the next save tries again: the disk is full: free some space there",
-        "from step 7 on, results are exact up to rounding, not to the bit: ranks was 1 and is 2",
+        "from step 7 on, results are equal up to rounding only: ranks was 1 and is 2",
         "step 7 · archived in s3://bucket/run/checkpoint-7, 1.50 s beside training",
         "step 7 · continues after 61 s without progress",
         "step 7 · moved from disk to archive: the disk is nearly full",

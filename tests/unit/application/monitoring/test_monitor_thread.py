@@ -1,3 +1,4 @@
+import itertools
 import threading
 
 import pytest
@@ -135,7 +136,7 @@ def test_a_tracker_gets_metrics_again_whose_call_failed(run):
 def test_a_tracker_that_stays_away_is_reported_once(run):
     """A tracker that fails at each step and each flush is reported once until a flush succeeds."""
     tracker, history = GatedTracker(), History(4)
-    thread = started(tracker, history, run)
+    thread = started(tracker, history, run, clock=itertools.count(0, 1000).__next__)
     found = []
     for step, tracker.is_broken in enumerate([True, True, False, True], start=1):
         thread.record(step, {"loss": float(step)})
@@ -144,6 +145,23 @@ def test_a_tracker_that_stays_away_is_reported_once(run):
         found.append(thread.take_error())
     assert [error is not None for error in found] == [True, False, False, True]
     assert close_all([thread], 20) == []
+
+
+def test_the_pause_between_attempts_grows(run):
+    """After failed flushes the sink is opened again after 30, 60 and 120 s, and in any case at the end."""
+    tracker, history, now = GatedTracker(), History(0), [0.0]
+    tracker.is_broken, attempts = True, []
+    begin = tracker.begin
+    tracker.begin = lambda described: attempts.append(now[0]) or begin(described)
+    thread = MonitorThread("tracker", tracker, history, clock=lambda: now[0])
+    thread.begin(run)
+    for now[0] in range(0, 230, 10):
+        thread.flush(0)
+        assert thread.settle(20)
+    assert attempts == [0.0, 0, 30, 90, 210]  # the first two: at the start and at the first flush
+    thread.flush(0, is_last=True)
+    assert thread.close(20)
+    assert attempts[-1] == 220
 
 
 def test_a_tracker_that_cannot_begin_begins_later(run):
