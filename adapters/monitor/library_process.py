@@ -43,7 +43,7 @@ class LibraryProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             env=os.environ | {"PYTHONPATH": paths},
-            start_new_session=True,  # Ctrl-C is for the training process
+            process_group=0,  # Ctrl-C is for the training process; in a new session Linux would ignore the niceness
         )
         self._received = b""
 

@@ -71,7 +71,7 @@ class PageMonitor(Monitor):
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                start_new_session=True,  # Ctrl-C is for the run, which ends the page after its last step
+                process_group=0,  # Ctrl-C is for the run, which ends the page after its last step
             )
         except OSError as error:
             msg = f"the page cannot be started: {error.strerror}"

@@ -122,7 +122,7 @@ class EvaluateProcess:
                     stdout=answer,
                     stderr=log,
                     env=self._environment(),
-                    start_new_session=True,  # Ctrl-C is for the run, which then ends this process
+                    process_group=0,  # Ctrl-C is for the run; in a new session Linux would ignore the priority
                 )
         except OSError as error:
             self._failure = f"its process cannot be started, {explain(error)}"
