@@ -8,7 +8,6 @@ import warnings
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from holdfast.application.handlers.log_events import sentence_of
 from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import generate
@@ -35,6 +34,7 @@ from holdfast.bootstrap.wiring.data_identity import (
 from holdfast.bootstrap.wiring.data_tracing import source_names
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
+from holdfast.bootstrap.wiring.evaluation_sets import refuse_training_files
 from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
@@ -44,7 +44,7 @@ from holdfast.bootstrap.wiring.machine import describe_machine
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
-from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitors
+from holdfast.bootstrap.wiring.open_monitors import begin_monitors, note_of, open_monitors
 from holdfast.bootstrap.wiring.record_files import open_rejections
 from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
@@ -296,6 +296,7 @@ class Run:
         parts: DataParts = container.data_parts()
         data = check_data(folder, parts, opened.state_store, accepts_changes=self._accepts_changed_data)
         container.late_data().set(data)
+        refuse_training_files(self.settings, container.fields(), data)
         record_exclusion(folder, container.excluded(), self._report)
         container.late_data_changes().set(folder.num_data_changes)
         self._screen.show("preparing the tokenizer")
@@ -367,7 +368,7 @@ class Run:
             trainable,
             compilations,
             extra_metrics=extra_metrics,
-            sentence_of=sentence_of,
+            sentence_of=note_of,
             report=self._report,
             limits=MonitorLimits(self.settings.recovery.grace_seconds),
         )

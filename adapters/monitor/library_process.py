@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Mapping
 
 _SECONDS = 120.0
+_SECONDS_TO_REWIND = 3600.0  # MLflow copies all metrics
 _NICENESS = 10
 
 
@@ -52,14 +53,15 @@ class LibraryProcess:
 
         Raises ``StateError`` if the method fails in another way, or does not end in time.
         """
+        seconds = _SECONDS_TO_REWIND if method == "rewind" else _SECONDS
         request = json.dumps({"method": method, "arguments": arguments}, default=str)
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(request.encode() + b"\n")
             self._process.stdin.flush()
-            error, refusal = json.loads(self._answer(time.monotonic() + _SECONDS))
+            error, refusal = json.loads(self._answer(seconds))
         except (OSError, EOFError, ValueError) as failure:
-            msg = f"the process of the monitor {self._name} failed at {method}: {self._last_words() or failure}"
+            msg = f"the process of the monitor {self._name} failed at {method}: {self._last_error_line() or failure}"
             raise StateError(msg) from failure
         if error is not None:
             msg = f"the monitor {self._name} failed at {method}: {error}"
@@ -75,12 +77,13 @@ class LibraryProcess:
                 file.close()
         threading.Thread(target=self._process.wait, name=f"end of {self._name}", daemon=True).start()
 
-    def _answer(self, deadline: float) -> bytes:
+    def _answer(self, seconds: float) -> bytes:
         assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
         output = self._process.stdout.fileno()
         while b"\n" not in self._received:
             if not select.select([output], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                msg = f"no answer within {_SECONDS:.0f} s"
+                msg = f"no answer within {seconds:.0f} s"
                 raise EOFError(msg)
             received = os.read(output, 65536)
             if not received:
@@ -90,7 +93,7 @@ class LibraryProcess:
         answer, _, self._received = self._received.partition(b"\n")
         return answer
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "")

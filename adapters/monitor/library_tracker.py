@@ -25,8 +25,8 @@ class LibraryTracker(Tracker):
     The threads, exit hooks, output and crashes of the library stay out of the training process, and nothing of the
     library delays the end of that process. The child ignores SIGINT and SIGTERM, and ends when this process ends. It
     may run on for a short time to store the last metrics. A call raises ``StateError`` if the library refuses it, if it
-    takes more than two minutes, or if the child has ended. After such an error metrics are lost, so that ``record``
-    raises once, and does nothing until ``rewind`` starts a new child.
+    takes more than two minutes (``rewind``: an hour), or if the child has ended. After such an error metrics are lost,
+    so that ``record`` raises once, and does nothing until ``rewind`` starts a new child.
     """
 
     def __init__(self, kind: str, package: str, module: str, options: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class LibraryTracker(Tracker):
         self._run: dict[str, Any] = {}
         self._process: LibraryProcess | None = None
         self._end: str | None = None
-        self._closed = self._has_told = False
+        self._closed = self._has_failed = False
 
     @override
     def begin(self, run: RunDescription) -> None:
@@ -53,11 +53,11 @@ class LibraryTracker(Tracker):
 
     @override
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._closed or not metrics or self._has_told:
+        if self._closed or not metrics or self._has_failed:
             return
-        self._has_told = True
+        self._has_failed = True
         self._call("record", step=step, metrics={name: _number(value) for name, value in metrics.items()})
-        self._has_told = False
+        self._has_failed = False
 
     @override
     def note(self, step: int, kind: NoteKind, text: str) -> None:
@@ -71,7 +71,7 @@ class LibraryTracker(Tracker):
         if self._process is None:
             self._start()
         self._call("rewind", step=step)
-        self._has_told = False
+        self._has_failed = False
 
     @override
     def flush(self) -> None:

@@ -26,6 +26,7 @@ _RUN, _COPYING, _REPLACED = "holdfast.run_id", "holdfast.copying", "holdfast.rep
 _METRICS_A_CALL, _FIELDS_A_CALL = 1000, 100  # MLflow's own limits
 _SECONDS_BETWEEN = 10.0
 _MOST_WAITING = 200_000
+_LARGEST_NOTES = 1 << 20
 # The library counts its users over the network, prints addresses, and retries a call for minutes. The run sends again.
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -52,15 +53,15 @@ class MlflowRun:
         self._last_sent = self._last_noted = -_SECONDS_BETWEEN
         self._last_time = 0
         self._long_names: set[str] = set()
-        self._notes: dict[NoteKind, str] = {}
+        self._notes: dict[NoteKind, list[str]] = {}  # the texts of the files of each kind
         self._notes_of = ""  # the run in MLflow whose notes are to be read
-        self._unsent_notes: set[NoteKind] = set()
+        self._unsent_notes: set[tuple[NoteKind, int]] = set()
 
     def begin(self, run: Mapping[str, Any], options: Mapping[str, Any]) -> None:
         """Find the run of MLflow, or make it."""
         self._run, self._experiment = run, options["experiment"]
         self._uri = options["tracking_uri"] or os.environ.get("MLFLOW_TRACKING_URI") or ""
-        with self._telling():
+        with self._refusing():
             self._uri = self._uri or f"sqlite:///{_database_in(Path(run['folder']).parent)}"
             self._client = client_of(self._uri)
             self._id = self._notes_of = self._find() or self._create()
@@ -73,7 +74,7 @@ class MlflowRun:
             self._waiting.clear()
             msg = f"{self._place} was away for too long: metrics are dropped, and are sent again later"
             raise Refusal(msg)
-        with self._telling():
+        with self._refusing():
             self._waiting += self._points(step, metrics)
         if time.monotonic() - self._last_sent >= _SECONDS_BETWEEN:
             with suppress(Exception):  # they are kept, and ``flush`` reports why
@@ -82,11 +83,14 @@ class MlflowRun:
 
     def note(self, step: int, kind: str, text: str) -> None:
         """Add a text, and store all every ten seconds."""
-        with self._telling():
+        with self._refusing():
             self._read_notes()
             readable = text.encode("utf-8", "replace").decode()
-            self._notes[NoteKind(kind)] = f"{self._notes.get(NoteKind(kind), '')}## step {step}\n\n{readable}\n\n"
-            self._unsent_notes.add(NoteKind(kind))
+            files = self._notes.setdefault(NoteKind(kind), [""])
+            if len(files[-1]) >= _LARGEST_NOTES:  # a file is sent as a whole each time
+                files.append("")
+            files[-1] += f"## step {step}\n\n{readable}\n\n"
+            self._unsent_notes.add((NoteKind(kind), len(files) - 1))
             if time.monotonic() - self._last_noted >= _SECONDS_BETWEEN:
                 self._last_noted = time.monotonic()
                 self._send_notes()
@@ -94,14 +98,14 @@ class MlflowRun:
     def rewind(self, step: int) -> None:
         """Replace the run of MLflow if it has metrics of later steps."""
         self._waiting = [point for point in self._waiting if _stays(point, step)]
-        with self._telling():
+        with self._refusing():
             latest = self._client.get_run(self._id).data.to_proto().metrics
             if not all(_stays(point, step) for point in latest):
                 self._replace(step, [point.key for point in latest])
 
     def flush(self) -> None:
         """Send all points, and the notes as well if MLflow takes them."""
-        with self._telling():
+        with self._refusing():
             self._send()
         with suppress(Exception):  # ``note`` and ``close`` report why
             self._send_notes()
@@ -110,7 +114,7 @@ class MlflowRun:
         """Send all, and store the state, None if the training process was killed or did not name it."""
         if not self._id:
             return
-        with self._telling():
+        with self._refusing():
             self._send()
             if state is not None:
                 self._send_notes()
@@ -202,7 +206,7 @@ class MlflowRun:
             self._describe()
             with suppress(Exception):  # the next note tries again
                 self._read_notes()
-                self._unsent_notes.update(self._notes)
+                self._unsent_notes.update((kind, n) for kind, files in self._notes.items() for n in range(len(files)))
                 self._send_notes()
             self._client.delete_tag(self._id, _COPYING)
         except Exception:
@@ -220,18 +224,20 @@ class MlflowRun:
         present = {file.path for file in self._client.list_artifacts(source, "notes")}
         with tempfile.TemporaryDirectory() as folder:
             for kind in NoteKind:
-                if (path := _path(kind)) in present:
+                files: list[str] = []
+                while (path := _path(kind, len(files))) in present:
                     file = Path(self._client.download_artifacts(source, path, folder))
-                    self._notes[kind] = file.read_text(encoding="utf-8")
+                    files.append(file.read_text(encoding="utf-8"))
+                self._notes |= {kind: files} if files else {}
         self._notes_of = ""
 
     def _send_notes(self) -> None:
-        for kind in sorted(self._unsent_notes):
-            self._client.log_text(self._id, self._notes[kind], _path(kind))
-            self._unsent_notes.discard(kind)
+        for kind, number in sorted(self._unsent_notes):
+            self._client.log_text(self._id, self._notes[kind][number], _path(kind, number))
+            self._unsent_notes.discard((kind, number))
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _refusing(self) -> Iterator[None]:
         try:
             yield
         except Exception as error:
@@ -262,8 +268,8 @@ def _database_in(folder: Path) -> Path:
     return path
 
 
-def _path(kind: NoteKind) -> str:
-    return f"notes/{kind}.md"
+def _path(kind: NoteKind, number: int) -> str:
+    return f"notes/{kind}-{number + 1}.md" if number else f"notes/{kind}.md"
 
 
 def _stays(point: Any, step: int) -> bool:

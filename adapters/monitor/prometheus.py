@@ -1,4 +1,4 @@
-"""Offers figures to Prometheus."""
+"""Exports metrics to Prometheus."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 
 from typing_extensions import override
 
-from holdfast.adapters.monitor.prometheus_figures import OfferedFigures
+from holdfast.adapters.monitor.prometheus_figures import ExportedFigures
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import explain
 from holdfast.adapters.shared.sql.storable_text import storable, storable_name
@@ -53,7 +53,7 @@ class PrometheusTracker(EventTracker):
         except ImportError as error:
             msg = 'the monitor "prometheus" needs another package: pip install "holdfast-lm[prometheus]"'
             raise ConfigurationError(msg) from error
-        self._figures = OfferedFigures()
+        self._figures = ExportedFigures()
         self._labels: dict[str, str] = {}
         self._registry = CollectorRegistry(support_collectors_without_names=True)  # else no name can be asked for
         self._registry.register(FigureCollector(self._figures, self._labels))
@@ -150,7 +150,7 @@ class PrometheusTracker(EventTracker):
 class FigureCollector:
     """Converts the figures to the metrics of the library, each sample with ``labels`` too."""
 
-    def __init__(self, figures: OfferedFigures, labels: Mapping[str, str]) -> None:
+    def __init__(self, figures: ExportedFigures, labels: Mapping[str, str]) -> None:
         self._figures = figures
         self._labels = labels
 

@@ -44,7 +44,7 @@ class ExportedFamily:
 
 
 @final
-class OfferedFigures:
+class ExportedFigures:
     """Turns the records of a run into counters and gauges; its methods may be called from any thread.
 
     Gauges show the last value of each metric, except those of steps that were rewound. Counters start at 0 with the

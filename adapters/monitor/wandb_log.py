@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from wandb.proto.wandb_internal_pb2 import HistoryRecord
+    from wandb.proto.wandb_internal_pb2 import HistoryItem, HistoryRecord
 
 _BLOCK = 32768
 _FILE_HEADER = 7
@@ -33,6 +33,13 @@ class Row(NamedTuple):
     number: int
     step: int
     columns: dict[str, float]
+
+
+class Extent(NamedTuple):
+    """The largest row number and the largest step of a file, 0 without rows."""
+
+    number: int
+    step: int
 
 
 @final
@@ -79,6 +86,18 @@ def rows_of(path: Path) -> Iterator[Row]:
             yield row
 
 
+def extent_of(path: Path) -> Extent:
+    """Return the extent of a file; of a row only its number and its step are parsed, as a run may have a million."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    number = last = 0
+    for content in LogReader(path).read():
+        record = Record.FromString(content)
+        if record.HasField("history") and (place := _place(record.history)) is not None:
+            number, last = max(number, place[0]), max(last, place[1])
+    return Extent(number, last)
+
+
 def kinds_of(reader: LogReader) -> Iterator[str]:
     """Yield the kinds of the records that were written since the last call, such as ``history`` for a row."""
     from wandb.proto.wandb_internal_pb2 import Record
@@ -114,13 +133,28 @@ def cut(path: Path, stays: Callable[[Row], bool]) -> None:
 
 
 def _row(history: HistoryRecord) -> Row | None:
-    columns = {item.nested_key[-1] if item.nested_key else item.key: item.value_json for item in history.item}
-    number = int(columns.pop("_step", history.step.num))
-    step = columns.pop(STEP, None)
-    if step is None:
+    place = _place(history)
+    if place is None:
         return None
-    figures = {name: float(json.loads(value)) for name, value in columns.items() if name not in OWN_COLUMNS}
-    return Row(number, int(float(json.loads(step))), figures)
+    columns = {_name(item): item.value_json for item in history.item}
+    own = (STEP, *OWN_COLUMNS)
+    return Row(*place, {name: float(json.loads(value)) for name, value in columns.items() if name not in own})
+
+
+def _place(history: HistoryRecord) -> tuple[int, int] | None:
+    """Return the number of a row and the step of the run, None without a step."""
+    number, step = history.step.num, None
+    for item in history.item:
+        name = _name(item)
+        if name == "_step":
+            number = int(item.value_json)
+        elif name == STEP:
+            step = int(float(json.loads(item.value_json)))
+    return None if step is None else (number, step)
+
+
+def _name(item: HistoryItem) -> str:
+    return str(item.nested_key[-1] if item.nested_key else item.key)
 
 
 def _write(target: BinaryIO, content: bytes) -> None:

@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, final
 
 from holdfast.adapters.monitor.library_process import Refusal, escaped, serve
-from holdfast.adapters.monitor.wandb_log import OWN_COLUMNS, STEP, LogReader, Row, cut, kinds_of, rows_of
+from holdfast.adapters.monitor.wandb_log import (
+    OWN_COLUMNS,
+    STEP,
+    Extent,
+    LogReader,
+    Row,
+    cut,
+    extent_of,
+    kinds_of,
+    rows_of,
+)
 from holdfast.domain.errors import StateError
 
 if TYPE_CHECKING:
@@ -44,6 +54,7 @@ class WandbRun:
         self._num_rows = 0  # of the open run
         self._stored: Counter[str] = Counter()  # kinds of the records in its file
         self._last_step = -1
+        self._extents: dict[Path, tuple[tuple[int, int], Extent]] = {}
         self._kept_step: int | None = None  # the server keeps what it has up to this step, and gets later steps only
 
     def begin(self, run: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -71,14 +82,11 @@ class WandbRun:
             self._kept_step = max(self._kept_step, self._last_step)
             return
 
-        def stays(row: Row) -> bool:
-            return 0 < step >= row.step
-
         if self._last_step > step or (step == 0 and self._num_rows):
             self._finish(0)
-        removed = max((row.step for row in self._rows() if not stays(row)), default=None)
+        removed = max((self._extent(path).step for path in self._files_after(step)), default=None)
         if removed is not None:
-            self._cut(stays)
+            self._cut(lambda row: 0 < step >= row.step, self._files_after(step))
         if self._run is None or not self._num_rows:
             self._next = self._next_number()
             self._continue(removed or 0)
@@ -113,12 +121,12 @@ class WandbRun:
                 self._kept_step, self._next = removed, self._run.starting_step
                 msg = f"the server cannot rewind the run, so it keeps the metrics up to step {removed}: {error}"
                 raise Refusal(msg) from error
-        elif missing := {row.number: row for row in self._rows() if row.number >= max(sent, 1)}:
+        elif missing := {row.number: row for row in self._rows_from(max(sent, 1))}:
             self._next = min(missing)
             for row in missing.values():
                 self._log(row.step, row.columns)
             self.flush()
-            self._cut(lambda row: row.number not in missing)
+            self._cut(lambda row: row.number not in missing, self._files())
 
     def _open(self, rewind_to: int | None = None) -> None:
         import wandb
@@ -183,18 +191,32 @@ class WandbRun:
     def _is_online(self) -> bool:
         return bool(self._options["mode"] == "online")
 
-    def _rows(self) -> Iterator[Row]:
-        """Yield the rows in the files of all starts of the run, in the order of the starts."""
+    def _rows_from(self, number: int) -> Iterator[Row]:
+        """Yield the rows from ``number`` on in the files of all starts of the run, in the order of the starts."""
         for path in self._files():
-            yield from rows_of(path)
+            if self._extent(path).number >= number:
+                yield from (row for row in rows_of(path) if row.number >= number)
+
+    def _files_after(self, step: int) -> Sequence[Path]:
+        """Return the files with rows of later steps than ``step``, those with any rows for step 0."""
+        extents = [(path, self._extent(path)) for path in self._files()]
+        return [path for path, extent in extents if extent.step > step or (step == 0 and extent.number)]
+
+    def _extent(self, path: Path) -> Extent:
+        """Return the extent of a file, which is read again only if it has changed: a run may have a million rows."""
+        found = path.stat()
+        stamp = (found.st_mtime_ns, found.st_size)
+        if self._extents.get(path, (None,))[0] != stamp:
+            self._extents[path] = (stamp, extent_of(path))
+        return self._extents[path][1]
 
     def _next_number(self) -> int:
-        return 1 + max((row.number for row in self._rows()), default=0)
+        return 1 + max((self._extent(path).number for path in self._files()), default=0)
 
-    def _cut(self, stays: Callable[[Row], bool]) -> None:
-        """Remove rows from the files, except for that of the open run."""
+    def _cut(self, stays: Callable[[Row], bool], paths: Sequence[Path]) -> None:
+        """Remove rows from the files ``paths``, except for that of the open run."""
         open_file = None if self._run is None else Path(self._run.settings.sync_file)
-        for path in self._files():
+        for path in paths:
             if path != open_file and not all(stays(row) for row in rows_of(path)):
                 cut(path, stays)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.application.monitoring.monitor_thread import MonitorThread
     from holdfast.domain.events import (
         CheckpointStarted,
+        DataEnded,
         EvaluationCompleted,
         Event,
         RolledBack,
@@ -87,7 +88,8 @@ class RecordMetrics:
         self._limits = limits = limits or MonitorLimits()
         self._patience = limits.patience_seconds
         self._thread = BackgroundWorker("metrics")
-        self._has_stopped = False
+        self._is_at_end = self._has_stopped = False
+        self._end: EndState | None = None
         self._step = 0
         self._ready = -math.inf
         self._memory_bytes = 0
@@ -98,9 +100,11 @@ class RecordMetrics:
         """Make the monitors forget steps that are about to be taken again."""
         self._step = step = event.progress.step
         self._thread.submit(lambda: self._rewind(step))
-        self._settle(event)  # a tracker is sent what the record of the run has by now
-        for tracker in self._trackers:
-            tracker.rewind(step)
+        try:
+            self._settle(event)  # a tracker is sent what the record of the run has by now
+        finally:
+            for tracker in self._trackers:
+                tracker.rewind(step)
         self._raise_error()
 
     def on_step(self, event: StepCompleted) -> None:
@@ -138,9 +142,14 @@ class RecordMetrics:
             if text is not None:
                 tracker.event(self._step, type(event).__name__, text)
 
+    def on_data_end(self, _: DataEnded) -> None:
+        """Take the stop that follows for the end of the run."""
+        self._is_at_end = True
+
     def on_stop(self, event: StopRequested) -> None:
         """Wait less from here on if a signal has left little time."""
-        self._has_stopped = not event.is_early
+        self._is_at_end = self._is_at_end or event.is_early
+        self._has_stopped = not self._is_at_end
         if event.signal is not None:
             self._patience = min(self._patience, self._limits.grace_seconds * _SHARE_OF_GRACE)
 
@@ -155,24 +164,26 @@ class RecordMetrics:
         self._raise_error()
 
     def on_end(self, event: RunFinished | RunFailed) -> None:
-        """Wait for the last figures, and tell the trackers how the run ends.
+        """Wait for the last figures, and let the trackers make them durable.
 
         Raises ``TrainingError`` if a monitor takes too long.
         """
-        state = EndState.STOPPED if self._has_stopped else EndState.FINISHED
+        self._end = EndState.STOPPED if self._has_stopped else EndState.FINISHED
         if isinstance(event, RunFailed):
-            state = EndState.FAILED
+            self._end = EndState.FAILED
         try:
             self._settle(event)
         finally:
             for tracker in self._trackers:
                 tracker.flush(event.progress.step, is_last=True)
-                tracker.finish(state)
         self._raise_error()
 
     def close(self) -> None:
-        """Close the monitors once they have everything; report those that fail or take too long."""
+        """Tell the trackers how the run has ended, and close all monitors; report those that fail or take too long."""
         self._thread.close(self._patience)
+        if self._end is not None:  # events, and a last checkpoint, may follow the end of a run
+            for tracker in self._trackers:
+                tracker.finish(self._end)
         for problem in close_all(self._monitors, min(self._patience, _END_SECONDS)):
             self._report(problem)
 

@@ -206,16 +206,22 @@ class RunSuites:
         if self._running is None or (outcome := self._process.outcome()) is None:
             return
         step, self._running = self._running, None
-        if outcome.problem is None:
-            record = {"step": step, "time": datetime.now(UTC).isoformat(), "seconds": outcome.seconds}
-            self._records.append({**record, "results": outcome.results})
-            self._publish(SuiteEvaluated(step, outcome.results, outcome.seconds))
-        else:
-            self._publish(SuiteFailed(step, outcome.problem))
-        self._process.release(step)
         if (waiting := self._waiting) is not None:
             self._waiting = None
             self._request(waiting)
+        try:
+            self._process.release(step)
+        finally:
+            self._tell(step, outcome)
+
+    def _tell(self, step: int, outcome: SuiteOutcome) -> None:
+        """Publish the outcome, and record results; raises ``StateError`` if the disk refuses them."""
+        if outcome.problem is not None:
+            self._publish(SuiteFailed(step, outcome.problem))
+            return
+        self._publish(SuiteEvaluated(step, outcome.results, outcome.seconds))
+        record = {"step": step, "time": datetime.now(UTC).isoformat(), "seconds": outcome.seconds}
+        self._records.append({**record, "results": outcome.results})
 
 
 def wait_for_suites(group: ProcessGroup) -> None:

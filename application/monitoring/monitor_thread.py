@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, NamedTuple, Protocol, final
 
 from holdfast.domain.errors import TrainingError
 from holdfast.ports.monitor import EventTracker, NoteKind, Tracker
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 _MOST_WAITING = 10_000
 _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 600.0  # seconds
+_NO_STEP = 1 << 63
+
+
+class _Call(NamedTuple):
+    """A call that waits for the thread: its number in the order of all calls, and the step that it records, if any."""
+
+    number: int
+    make: Callable[[], object]
+    may_drop: bool
+    step: int
 
 
 class MetricsHistory(Protocol):
@@ -38,13 +48,14 @@ class MetricsHistory(Protocol):
 
 @final
 class MonitorThread:
-    """Calls one monitor in a thread of its own, in order.
+    """Calls one monitor in a thread of its own, in order; ``history`` knows it as ``key``, by default by its name.
 
     If more than ``most_waiting`` metrics and notes wait, the oldest are dropped, which is an error once until the
     monitor has caught up. A tracker gets dropped metrics, and metrics whose call failed, again at the next ``flush``,
-    from ``history``. After a flush that failed, the next one is tried after a pause, which doubles each time: to open a
-    sink that is away may take seconds of processor time. Errors of calls are kept for ``take_error``, the first alone
-    until the monitor works again: a tracker works when a flush succeeds, another monitor when any call does.
+    from ``history``. A flush that waits is replaced by a later one. After a flush that failed, the next one is tried
+    after a pause, which doubles each time: to open a sink that is away may take seconds of processor time. Errors of
+    calls are kept for ``take_error``, only the first until the monitor works again: a tracker works when a flush
+    succeeds, another monitor when any call does.
     """
 
     def __init__(
@@ -53,10 +64,12 @@ class MonitorThread:
         monitor: Monitor,
         history: MetricsHistory | None = None,
         *,
+        key: str | None = None,
         most_waiting: int = _MOST_WAITING,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
+        self._key = name if key is None else key
         self.monitor = monitor
         self._tracker = monitor if isinstance(monitor, Tracker) else None
         self._history = history
@@ -64,14 +77,20 @@ class MonitorThread:
         self._clock = clock
         self._pause = _FIRST_PAUSE
         self._not_before = -math.inf
-        self._calls: deque[tuple[Callable[[], object], bool]] = deque()  # each with: may it be dropped?
+        self._calls: deque[_Call] = deque()
         self._num_droppable = 0
+        self._num_calls = 0
+        self._waiting_flush: _Call | None = None
+        self._last_dropped = -1  # the number of a call; those that are dropped have ascending numbers
+        self._last_repair = -1  # the number of the last call that sent all earlier metrics
+        self._current = -1  # the number of the call that is made
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._is_late = False  # after a wait in vain
         self._is_dropping = False
-        self._is_complete = True
+        self._is_complete = True  # but for metrics that were dropped
+        self._lowest_lost = _NO_STEP  # the lowest step whose metrics were dropped or lost
         self._is_failing = False
         self._run: RunDescription | None = None
         self._has_begun = False
@@ -90,7 +109,7 @@ class MonitorThread:
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Let the monitor record the metrics of ``step``."""
-        self._put(lambda: self._record(step, metrics), may_drop=True)
+        self._put(lambda: self._record(step, metrics), may_drop=True, step=step)
 
     def note(self, step: int, kind: NoteKind, text: str) -> None:
         """Let a tracker record a text."""
@@ -115,7 +134,7 @@ class MonitorThread:
         The last flush of a run is tried in any case.
         """
         if self._tracker is not None:
-            self._put(lambda: self._flush_in_time(step, is_last=is_last))
+            self._put(lambda: self._flush_in_time(step, is_last=is_last), is_flush=True)
 
     def finish(self, state: EndState) -> None:
         """Let a tracker record how the run ends."""
@@ -157,7 +176,9 @@ class MonitorThread:
         self._thread.join(0.0 if self._is_late else seconds)
         return not self._thread.is_alive()
 
-    def _put(self, call: Callable[[], object], *, may_drop: bool = False) -> None:
+    def _put(
+        self, make: Callable[[], object], *, may_drop: bool = False, is_flush: bool = False, step: int = _NO_STEP
+    ) -> None:
         with self._changed:
             if self._is_closed:
                 return
@@ -166,14 +187,21 @@ class MonitorThread:
                 self._thread.start()
             if may_drop and self._num_droppable >= self._most_waiting:
                 self._drop_oldest()
-            self._calls.append((call, may_drop))
+            call = _Call(self._num_calls, make, may_drop, step)
+            if is_flush:
+                if self._waiting_flush is not None:
+                    self._calls.remove(self._waiting_flush)
+                self._waiting_flush = call
+            self._num_calls += 1
+            self._calls.append(call)
             self._num_droppable += may_drop
             self._changed.notify()
 
     def _drop_oldest(self) -> None:
-        del self._calls[next(at for at, (_, may_drop) in enumerate(self._calls) if may_drop)]
+        at = next(at for at, call in enumerate(self._calls) if call.may_drop)
+        self._last_dropped, self._lowest_lost = self._calls[at].number, min(self._lowest_lost, self._calls[at].step)
+        del self._calls[at]
         self._num_droppable -= 1
-        self._is_complete = False
         if not self._is_dropping:
             self._is_dropping = True
             again = ", and are sent again later" if self._history is not None and self.is_tracker else ""
@@ -188,10 +216,13 @@ class MonitorThread:
                     if self._is_closed:
                         return
                     self._changed.wait()
-                call, may_drop = self._calls.popleft()
-                self._num_droppable -= may_drop
+                call = self._calls.popleft()
+                self._num_droppable -= call.may_drop
+                self._current = call.number
+                if call is self._waiting_flush:
+                    self._waiting_flush = None
             try:
-                call()
+                call.make()
                 self._is_failing = self._is_failing and self.is_tracker
             except Exception as error:  # noqa: BLE001  kept for the loop's thread, and later calls are made
                 if not self._is_failing:
@@ -217,13 +248,18 @@ class MonitorThread:
 
     def _record(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._tracker is not None and not self._has_begun:
-            self._is_complete = False
+            self._lose(step)
             return
         try:
             self.monitor.record(step, metrics)
         except Exception:
-            self._is_complete = False
+            self._lose(step)
             raise
+
+    def _lose(self, step: int) -> None:
+        """Note that the monitor lacks metrics of ``step``."""
+        with self._changed:
+            self._is_complete, self._lowest_lost = False, min(self._lowest_lost, step)
 
     def _event(self, step: int, name: str, text: str) -> None:
         assert self._tracker is not None
@@ -250,12 +286,12 @@ class MonitorThread:
         if not self._has_begun:
             self._begin()
             self._is_complete = False
-        if not self._is_complete:
+        if not self._is_complete or self._last_dropped > self._last_repair:
             self._send_again(step)
         self._tracker.flush()
         self._is_failing = False
-        if self._is_complete and self._history is not None:
-            self._history.note_sent(self.name, step)
+        if self._history is not None:
+            self._history.note_sent(self._key, step)
 
     def _rewind(self, step: int) -> None:
         if not self._has_begun:
@@ -264,20 +300,27 @@ class MonitorThread:
             self._send_again(step)
         else:  # step 0 is recorded anew, perhaps in ``history`` already
             self.monitor.rewind(0)
-            self._is_complete = True
+            self._note_repair()
 
     def _send_again(self, step: int) -> None:
         """Remove the metrics after the last step that is known to be complete, and send those up to ``step``."""
-        known = step if self._history is None else min(step, self._history.sent(self.name))
-        self._is_complete = True  # a record that is dropped meanwhile makes it false again
-        try:
-            self.monitor.rewind(known)
-            if self._history is not None:
-                for number, metrics in self._history.between(known, step):
-                    self.monitor.record(number, metrics)
-        except Exception:
-            self._is_complete = False
-            raise
+        known = step
+        if self._history is not None:
+            # results of suites belong to earlier steps than the metrics around them
+            known = max(0, min(step, self._history.sent(self._key), self._lowest_lost - 1))
+        self._is_complete = False  # unless all of it succeeds
+        self.monitor.rewind(known)
+        if self._history is not None:
+            for number, metrics in self._history.between(known, step):
+                self.monitor.record(number, metrics)
+        self._note_repair()
+
+    def _note_repair(self) -> None:
+        """Note that the monitor has all metrics that were passed on before the present call."""
+        with self._changed:
+            self._is_complete, self._last_repair = True, self._current
+            if self._last_dropped <= self._current:
+                self._lowest_lost = _NO_STEP
 
 
 def close_all(threads: Iterable[MonitorThread], seconds: float) -> list[str]:

@@ -85,7 +85,7 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the options of the sampling of tokens."""
     parser.add_argument("--max-new-tokens", type=whole(1), default=128, metavar="N", help="default: 128")
     text = "0 always takes the most likely token; default: 0.8"
-    parser.add_argument("--temperature", type=_temperature, default=0.8, metavar="T", help=text)
+    parser.add_argument("--temperature", type=temperature, default=0.8, metavar="T", help=text)
     text = "sample from the K most likely tokens, 0 from all; default: 50"
     parser.add_argument("--top-k", type=whole(0), default=50, metavar="K", help=text)
     text = "sample from the fewest likely tokens whose probabilities add up to P; default: 1, from all"
@@ -115,14 +115,12 @@ def whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:
     return parse
 
 
-def _temperature(text: str) -> float:
+def temperature(text: str) -> float:
+    """Return ``text`` as a temperature; raises ``ValueError`` if it is none."""
     number = float(text)
     if not 0.0 <= number < float("inf"):
         raise ValueError
     return number
-
-
-_temperature.__name__ = "temperature"  # argparse prints it
 
 
 def _share(text: str) -> float:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import unicodedata
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.training.reply import ReplyEnd
+from holdfast.bootstrap.cli.arguments import temperature, whole
 from holdfast.bootstrap.operations.chat_models import ChatRequest
 from holdfast.bootstrap.process.exit_codes import ExitCode
-from holdfast.bootstrap.process.printing import as_error
+from holdfast.bootstrap.process.printing import as_error, visible
 from holdfast.domain.errors import TrainingError
 from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
@@ -103,12 +103,12 @@ class ChatTerminal:
             print("a new conversation")
             return
         try:
-            if name == "/temperature" and 0 <= float(value) < float("inf"):
-                self._sampling = replace(self._sampling, temperature=float(value))
-            elif name == "/tokens" and int(value) >= 1:
-                self._sampling = replace(self._sampling, max_new_tokens=int(value))
-            elif name == "/seed" and int(value) >= 0:
-                self._sampling = replace(self._sampling, seed=int(value))
+            if name == "/temperature":
+                self._sampling = replace(self._sampling, temperature=temperature(value))
+            elif name == "/tokens":
+                self._sampling = replace(self._sampling, max_new_tokens=whole(1)(value))
+            elif name == "/seed":
+                self._sampling = replace(self._sampling, seed=whole(0)(value))
             else:
                 print(_COMMANDS)
         except ValueError:
@@ -140,7 +140,7 @@ class ChatTerminal:
 
         def show(_: int | None, piece: str) -> None:
             told.append(piece)
-            print(self._visible(piece), end="", flush=True)
+            print(visible(piece), end="", flush=True)
 
         try:
             prompt = model.prompt_of(request)
@@ -158,13 +158,3 @@ class ChatTerminal:
         if conversation is not None:
             conversation.append(ChatMessage(MessageRole.ASSISTANT, "".join(told)))
         print(" ..." if end is ReplyEnd.LENGTH and self._is_interactive else "")
-
-    def _visible(self, text: str) -> str:
-        """Return ``text`` for a terminal: control characters, which could change its state, as their pictures."""
-        return "".join(map(_printable, text)) if self._is_interactive else text
-
-
-def _printable(character: str) -> str:
-    if character in "\n\t" or unicodedata.category(character) != "Cc":
-        return character
-    return chr(0x2400 + ord(character)) if ord(character) < 32 else "\N{REPLACEMENT CHARACTER}"

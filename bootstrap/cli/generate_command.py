@@ -53,6 +53,12 @@ def generate(options: argparse.Namespace) -> int:
     with phases_shown() as show:
         trained = open_trained(options.run, choice=choice, trusted=stated_trust(options), show=show)
     record_use(place_of(options.run, choice).path, "TextGenerated", {"location": trained.location})
-    trained.stream(options.prompt, sampling, partial(print, end="", flush=True), partial(print, file=sys.stderr))
+    trained.stream(options.prompt, sampling, _show, partial(print, file=sys.stderr))
     print()
     return ExitCode.FINISHED
+
+
+def _show(text: str) -> None:
+    from holdfast.bootstrap.process.printing import visible
+
+    print(visible(text), end="", flush=True)

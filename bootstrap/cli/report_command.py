@@ -44,7 +44,7 @@ def report(options: argparse.Namespace) -> int:
 
     from holdfast.bootstrap.operations.report_facts import report_facts
     from holdfast.bootstrap.operations.report_markdown import markdown_report
-    from holdfast.bootstrap.process.printing import fitting, short
+    from holdfast.bootstrap.process.printing import fitting, short, visible
     from holdfast.bootstrap.web.report_html import html_report
     from holdfast.bootstrap.web.write_report import default_output, write_text
 
@@ -56,7 +56,7 @@ def report(options: argparse.Namespace) -> int:
     else:
         text = markdown_report(runs) if options.markdown else html_report(runs)
     if output is None:
-        print(text, end="")
+        print(visible(text), end="")
     else:
         write_text(output, text)
         print(fitting(f"report: {short(str(output))}"))

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.bootstrap.process.aligned_lines import aligned
-from holdfast.bootstrap.process.printing import fitting, short
+from holdfast.bootstrap.process.printing import fitting, short, visible
 from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.wiring.asked_trust import asked_trust
 from holdfast.bootstrap.wiring.goodput_accounting import sentence_of
@@ -68,7 +68,7 @@ class Report:
         notes: list[str] = []
         sample = self._sample(notes)
         print("".join(f"{fitting(note)}\n" for note in notes), end="")
-        print(f"\nsample:\n{_indented(sample)}\n")
+        print(f"\nsample:\n{visible(_indented(sample))}\n")
         rows = [*self._rows(progress), *self._next_rows()]
         print(aligned(rows, whole=("try next",)))
 

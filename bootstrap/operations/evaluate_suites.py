@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.bootstrap.operations.export_model import export
 from holdfast.bootstrap.operations.named_checkpoint import place_of
 from holdfast.bootstrap.run_folder.folder import read_record
+from holdfast.bootstrap.wiring.asked_trust import TASKS, trust_of_suites
 from holdfast.bootstrap.wiring.suite_process import MISSING, PACKAGE, SCRATCH
 from holdfast.bootstrap.wiring.verified_copy import scratch_of
 from holdfast.configs.settings_layers import restore_settings
@@ -57,9 +59,12 @@ def evaluate_suites(
 
     The checkpoint is exported into a temporary folder, which the harness loads as its own command would. Settings are
     those of the run, changed by ``changes``. Raises ``ConfigurationError`` if the package is missing, if there is no
-    such suite or if transformers cannot load the model, and ``TrainingError`` if the harness fails.
+    such suite, if transformers cannot load the model, or if the folder of tasks in the record of the run is not
+    ``trusted``, and ``TrainingError`` if the harness fails.
     """
     settings = restore_settings(read_record(place_of(run, choice).path)["settings"])
+    if not changes.sets(TASKS):
+        _refuse_untrusted_tasks(run, trust_of_suites(settings), trusted)
     harness = changes.within(settings).evaluation.harness
     is_offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}
     os.environ.update(dict.fromkeys(_OFFLINE, "1") if is_offline else {})
@@ -76,6 +81,18 @@ def evaluate_suites(
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return SuiteReport(location, metrics_of(results), str(library.__version__))
+
+
+def _refuse_untrusted_tasks(run: Path, asked: Mapping[str, str], trusted: Mapping[str, str]) -> None:
+    """Raise ``ConfigurationError`` if the folder of tasks that the record of ``run`` ``asked`` for is not trusted."""
+    for name, folder in asked.items():
+        if trusted.get(name) != folder:
+            chosen = f"{name}={folder}"
+            msg = (
+                f"the settings in {run} ask for {chosen}, a folder whose tasks may contain code: to allow it add "
+                f"--trust {shlex.quote(chosen)}, or name a file of yours that has it by --config"
+            )
+            raise ConfigurationError(msg)
 
 
 def _library() -> Any:

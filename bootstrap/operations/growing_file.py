@@ -84,9 +84,10 @@ class GrowingFile:
             self.close()
             return was_open
         if self._file >= 0:
-            known = os.fstat(self._file)
-            if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) and found.st_size >= self.offset:
-                return False
+            with suppress(OSError):  # a file server may have forgotten the file
+                known = os.fstat(self._file)
+                if (known.st_dev, known.st_ino) == (found.st_dev, found.st_ino) and found.st_size >= self.offset:
+                    return False
         was_open = self._file >= 0
         self.close()
         with suppress(OSError):
@@ -104,6 +105,8 @@ class GrowingRecords:
         self.records: list[dict[str, Any]] = []
         self.generation = 0
         """The number of times that the file was replaced."""
+        self.num_read = 0
+        """The number of records that were read since then, those that are no longer kept included."""
 
     def poll(self) -> bool:
         """Read new records; return whether there are other ones than before."""
@@ -113,9 +116,11 @@ class GrowingRecords:
             if growth.is_replaced:
                 self.records.clear()
                 self.generation += 1
+                self.num_read = 0
                 has_changed = True
             found = list(records_in(growth.data))
             self.records += found
+            self.num_read += len(found)
             has_changed = has_changed or bool(found)
             if self._most is not None:
                 del self.records[: -self._most]

@@ -101,6 +101,11 @@ class MetricTable:
         return sorted({name for block in self._blocks for name in block.columns})
 
     @property
+    def num_blocks(self) -> int:
+        """Return the number of blocks of rows."""
+        return len(self._blocks)
+
+    @property
     def last_step(self) -> int | None:
         """Return the largest step, None without rows."""
         return max((int(block.steps.max()) for block in self._blocks[-1:]), default=None)
@@ -136,17 +141,17 @@ class MetricTable:
         self.num_rows -= sum(len(block.steps) for block in self._blocks[keep:])
         del self._blocks[keep:]
 
-    def cut_from(self, step: int) -> None:
-        """Remove the rows from ``step`` on; the steps must be in ascending order."""
-        while self._blocks and int(self._blocks[-1].steps[-1]) >= step:
+    def cut_rows(self, keep: int) -> None:
+        """Remove all rows except the first ``keep``."""
+        while self._blocks and self.num_rows > keep:
             block = self._blocks[-1]
-            kept = int(np.searchsorted(block.steps, step))
+            kept = max(0, len(block.steps) - (self.num_rows - keep))
             self.num_rows -= len(block.steps) - kept
             if kept:
                 block.columns = {name: block.column(name)[:kept] for name in block.columns}
                 block.steps = block.steps[:kept]
-                return
-            del self._blocks[-1]
+            else:
+                del self._blocks[-1]
 
     @property
     def is_sorted(self) -> bool:

@@ -31,7 +31,8 @@ _LARGE = 16 << 20
 class MetricsReader:
     """The metrics in a file: ``steps`` has the records with a loss, ``evaluations`` has all others.
 
-    ``generation`` grows whenever rows that were there are replaced. While a large file is read for the first time,
+    ``generation`` grows whenever rows that were there are replaced, and whenever an evaluation of an earlier step
+    arrives, such as that of a checkpoint by suites. While a large file is read for the first time,
     ``overview`` has a sample of its steps, evenly over the file, and is None otherwise.
     """
 
@@ -41,6 +42,7 @@ class MetricsReader:
         self.evaluations = MetricTable()
         self.overview: MetricTable | None = None
         self.generation = 0
+        self._num_evaluations: list[int] = []  # in the file before each block of steps
 
     @property
     def share(self) -> float:
@@ -89,13 +91,13 @@ class MetricsReader:
                 high = middle
         keep = low - 1  # the last one may have been cut
         if keep > 0:
-            offset, step, _ = marks[keep]
             self.steps.cut_blocks(keep)
-            self.evaluations.cut_from(step)
-            self._file.offset = offset
+            self.evaluations.cut_rows(self._num_evaluations[keep])
+            self._file.offset = marks[keep][0]
         else:
             self.steps, self.evaluations = MetricTable(), MetricTable()
             self._file.offset = 0
+        del self._num_evaluations[max(0, keep) :]
 
     def _is_at(self, offset: int, step: int, loss: float) -> bool:
         for record in records_in(self._file.read_at(offset, _LONGEST_LINE).rpartition(b"\n")[0]):
@@ -104,9 +106,15 @@ class MetricsReader:
         return False
 
     def _add(self, offset: int, lines: bytes) -> None:
-        groups = _groups_in(lines)
+        groups, latest, num_blocks = _groups_in(lines), self.steps.last_step, self.steps.num_blocks
         _extend(self.steps, offset, [group for group in groups if "loss" in group[0]])
-        _extend(self.evaluations, offset, [group for group in groups if "loss" not in group[0]])
+        if self.steps.num_blocks > num_blocks:
+            self._num_evaluations.append(self.evaluations.num_rows)
+        evaluations = [group for group in groups if "loss" not in group[0]]
+        _extend(self.evaluations, offset, evaluations)
+        earliest = min((record["step"] for _, records in evaluations for record in records), default=latest)
+        if latest is not None and earliest is not None and earliest < latest:
+            self.generation += 1
 
     def _sample(self) -> None:
         size, table = self._file.size, MetricTable()

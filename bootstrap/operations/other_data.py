@@ -32,6 +32,10 @@ class OtherData:
         """Return whether any data are named, and not only settings of the evaluation."""
         return bool(self.paths) or any(setting.startswith("data.") for setting in self.settings)
 
+    def sets(self, name: str) -> bool:
+        """Return whether the setting ``name`` is set here."""
+        return any(setting.partition("=")[0] == name for setting in self.settings)
+
     def within(self, settings: TrainSettings) -> TrainSettings:
         """Return ``settings`` with these data in place of the run's.
 

@@ -101,7 +101,7 @@ def _history(run: Path) -> Facts:
     events = list(JsonLines(layout.events).read())
     starts = [each for each in events if each.get("event") == "RunStarted"]
     return {
-        "befell": _befell(layout, events),
+        "incidents": _incidents(layout, events),
         "restarts": list(JsonLines(layout.restarts).read()),
         "goodput": {
             "share": goodput.share,
@@ -192,7 +192,7 @@ def _base_model(settings: Mapping[str, Any]) -> Facts:
     return {key: model[key] for key in ("kind", "path", "revision", "pretrained") if model.get(key) is not None}
 
 
-def _befell(layout: RunLayout, events: list[dict[str, Any]]) -> Facts:
+def _incidents(layout: RunLayout, events: list[dict[str, Any]]) -> Facts:
     kinds = Counter(str(each.get("event")) for each in events)
     rejected = Counter(str(each.get("rule", "unusable")) for each in _rejected(layout))
     return {

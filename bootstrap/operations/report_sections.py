@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 MOST_ROWS = 200
 _LONGEST = 2_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_BEFELL = {
+_INCIDENTS = {
     "starts": "starts of the run",
     "crashes": "crashes under the supervisor",
     "failures": "starts that ended with an error",
     "roll_backs": "roll-backs",
-    "memory_retries": "retries after a shortage of memory",
+    "memory_retries": "retries after running out of memory",
     "dropped_updates": "dropped updates",
     "rejected_records": "records left out",
     "failed_saves": "failed saves",
@@ -90,7 +90,7 @@ class ReportSection:
 def run_sections(facts: Facts) -> list[ReportSection]:
     """Return the sections on one run, without its curves; empty ones are left out."""
     sections = [
-        ReportSection("What happened", [*_befell(facts)]),
+        ReportSection("What happened", [*_incidents(facts)]),
         ReportSection("Data", [*_data(facts)]),
         ReportSection("Evaluations", [*_evaluations(facts)]),
         ReportSection("Samples", [*_samples(facts)]),
@@ -170,13 +170,13 @@ def _best(evaluation: Mapping[str, Any] | None) -> str:
     return "-" if evaluation is None else f"{number(evaluation['eval_loss'])} at step {evaluation['step']:,}"
 
 
-def _befell(facts: Facts) -> Iterator[Part]:
+def _incidents(facts: Facts) -> Iterator[Part]:
     if facts["explanation"]:
         yield Code("\n".join(facts["explanation"]))
-    found = [(words, f"{facts['befell'][name]:,}") for name, words in _BEFELL.items() if facts["befell"][name]]
+    found = [(words, f"{facts['incidents'][name]:,}") for name, words in _INCIDENTS.items() if facts["incidents"][name]]
     if found:
         yield Table(("", "number"), found, frozenset({1}))
-    if rules := facts["befell"]["rejected_by_rule"]:
+    if rules := facts["incidents"]["rejected_by_rule"]:
         yield Table(("records left out by", "number"), [(name, f"{n:,}") for name, n in rules.items()], frozenset({1}))
     if events := facts["events"]:
         shown = events[-MOST_ROWS:]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from enum import StrEnum
 
+    from holdfast.bootstrap.operations.growing_file import GrowingRecords
+
 _KINDS = {
     "RunStarted": ("start", "info"),
     "RunFinished": ("end", "good"),
@@ -41,10 +43,12 @@ _KINDS = {
     "RunStalled": ("stall", "warning"),
     "DataEnded": ("end of data", "info"),
     "HandlerFailed": ("handler failed", "warning"),
+    "SuiteEvaluated": ("suites", "good"),
+    "SuiteFailed": ("suites failed", "warning"),
 }
 MARKED = frozenset(_KINDS) - {
     "EvaluationCompleted", "CheckpointSaved", "CheckpointArchived", "CheckpointMoved", "RunFinished", "BatchSplit",
-    "ResourcesAdjusted", "DataStalled",
+    "ResourcesAdjusted", "DataStalled", "SuiteEvaluated",
 }  # fmt: skip
 """The events that are marks on the curves."""
 _ENUMS: Mapping[str, type[StrEnum]] = {"source": Tier, "target": Tier, "knob": Knob}
@@ -76,6 +80,27 @@ class RunNote:
             "text": self.text,
             "marked": self.is_marked,
         }
+
+
+@final
+class EventNotes:
+    """The notes of the events in ``records``; each event is put into words once, as a long run has many."""
+
+    def __init__(self, records: GrowingRecords) -> None:
+        self._records = records
+        self._notes: list[RunNote | None] = []
+        self._generation = self._num_read = 0
+
+    def all(self) -> list[RunNote]:
+        """Return the notes of the events that are in the records now."""
+        records = self._records
+        if records.generation != self._generation:
+            self._notes, self._generation, self._num_read = [], records.generation, 0
+        if num_new := min(records.num_read - self._num_read, len(records.records)):
+            self._notes += map(note_of, records.records[-num_new:])
+        self._num_read = records.num_read
+        del self._notes[: len(self._notes) - len(records.records)]
+        return [note for note in self._notes if note is not None]
 
 
 def note_of(record: Mapping[str, Any]) -> RunNote | None:

@@ -19,7 +19,7 @@ _CLOCK_SLACK_SECONDS = 2.0
 
 
 def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
-    """Return training, starting, finished, stopped, failed, crashed or "not begun".
+    """Return training, starting, finished, stopped, "stopped early", failed, crashed or "not begun".
 
     ``record`` is the content of ``run.json`` and ``events`` are the lines of ``events.jsonl``. The lock of the run is
     only tried if its process is on another machine.
@@ -36,12 +36,17 @@ def state_of(folder: Path, record: Mapping[str, Any], events: Sequence[Mapping[s
         return "failed"
     if not has_ended:
         return "crashed"
-    if end["event"] == "RunFailed":
-        return "failed"
+    return "failed" if end["event"] == "RunFailed" else _end_state(events)
+
+
+def _end_state(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return how the last start of a run has ended, given that it has not failed."""
     names = [event.get("event") for event in events]
     last_start = max((at for at, name in enumerate(names) if name == "RunStarted"), default=0)
-    since = names[last_start:]
-    return "stopped" if "StopRequested" in since and "DataEnded" not in since else "finished"
+    stops = [event for event in events[last_start:] if event.get("event") == "StopRequested"]
+    if any(stop.get("is_early") is True for stop in stops):
+        return "stopped early"
+    return "stopped" if stops and "DataEnded" not in names[last_start:] else "finished"
 
 
 def _is_held(folder: Path) -> bool:

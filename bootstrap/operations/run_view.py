@@ -19,16 +19,19 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
+import numpy as np
+
 from holdfast.application.handlers.control_files import SAVE, STOP
 from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.operations.metrics_reader import MetricsReader
 from holdfast.bootstrap.operations.run_checkpoints import CheckpointList
-from holdfast.bootstrap.operations.run_events import RunNote, note_of
+from holdfast.bootstrap.operations.run_events import EventNotes, RunNote
 from holdfast.bootstrap.operations.run_progress import TimeRecord, share_of, time_left
 from holdfast.bootstrap.operations.run_state import state_of
 from holdfast.bootstrap.run_folder.folder import flatten, is_unwritten, read_record, versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.domain.errors import StateError
+from holdfast.domain.urls import describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +64,7 @@ class RunView:
         self._layout = RunLayout(folder)
         self._metrics = MetricsReader(self._layout.metrics)
         self._events = GrowingRecords(self._layout.events, _MOST_EVENTS)
+        self._event_notes = EventNotes(self._events)
         self._restarts = GrowingRecords(self._layout.restarts, _MOST_EVENTS)
         self._samples = GrowingRecords(self._layout.samples, _MOST_SAMPLES * 50)
         self._time = TimeRecord(self._layout.goodput)
@@ -69,25 +73,41 @@ class RunView:
         self._record_stamp: tuple[int, int] | None = None
         self._notes: list[RunNote] = []
         self._state = "starting"
-        self._problem: str | None = None
+        self._problem: str | None = None  # of the record
+        self._fault: str | None = None  # of the last refresh
 
     def refresh(self, most: int = 8 << 20) -> bool:
-        """Read what is new, of the metrics about ``most`` bytes; return whether anything has changed."""
+        """Read what is new, of the metrics about ``most`` bytes; return whether anything has changed.
+
+        An error of the file system is a problem in ``summary``, until a later call can read the folder again.
+        """
         with self._lock:
-            changed = [self._read_record(), self._metrics.poll(most), self._time.poll(), self._samples.poll()]
-            changed += [self._restarts.poll(), self._events.poll(), self._checkpoints.has_changed()]
-            if changed[0] or any(changed[-3:]):
-                self._notes = self._all_notes()
-            state = state_of(self.folder, self._record, self._events.records)
-            changed += [state != self._state, self._metrics.overview is not None]
-            self._state = state
-            self.version += any(changed)
-            return any(changed)
+            problem, self._fault = self._fault, None
+            try:
+                changed = self._read_new(most)
+            except (OSError, StateError) as error:  # such as a file server that is away
+                changed, self._fault = False, f"{self.folder} cannot be read: {describe(error)}"
+                self._record_stamp = None  # all notes are collected again with the record
+            changed = changed or problem != self._fault
+            self.version += changed
+            return changed
+
+    def _read_new(self, most: int) -> bool:
+        changed = [self._read_record(), self._metrics.poll(most), self._time.poll(), self._samples.poll()]
+        changed += [self._restarts.poll(), self._events.poll(), self._checkpoints.has_changed()]
+        if changed[0] or any(changed[-3:]):
+            self._notes = self._all_notes()
+        state = state_of(self.folder, self._record, self._events.records)
+        changed += [state != self._state, self._metrics.overview is not None]
+        self._state = state
+        return any(changed)
 
     def read_all(self) -> RunView:
-        """Read everything that is there now; return this view."""
+        """Read everything that is there now; return this view. Raises ``StateError`` if the folder cannot be read."""
         while self.refresh() and self._metrics.share < 1.0:
             pass  # an incomplete last line stays unread
+        if self._fault is not None:
+            raise StateError(self._fault)
         return self
 
     @property
@@ -146,7 +166,7 @@ class RunView:
                 "path": str(self.folder),
                 "id": self._record.get("id"),
                 "state": self._state,
-                "problem": self._problem,
+                "problem": self._fault or self._problem,
                 "phase": self._record.get("start", {}).get("phase"),
                 "created": self._record.get("created"),
                 "data": [entry["id"] for entry in versions_read(self._record)],
@@ -178,10 +198,11 @@ class RunView:
         start = starts[-1] if starts else {}
         goodput = self._time.goodput
         evaluations = self._metrics.evaluations.curves(["eval_loss"]).get("eval_loss")
+        losses = np.zeros(0) if evaluations is None else evaluations.value[np.isfinite(evaluations.value)]
         return {
-            "loss": self._number("loss"),
-            "eval_loss": self._number("eval_loss"),
-            "best_eval_loss": None if evaluations is None else _finite(float(evaluations.value.min())),
+            "loss": self._loss(),
+            "eval_loss": self._evaluation_loss(),
+            "best_eval_loss": float(np.min(losses)) if len(losses) else None,
             "memory_bytes": self._number("memory_bytes"),
             **{name: start.get(name) for name in ("memory_limit", "device", "parameters", "ranks")},
             "goodput": {
@@ -252,15 +273,17 @@ class RunView:
             stamp = (found.st_mtime_ns, found.st_ino)
         if stamp == self._record_stamp:
             return False
-        self._record_stamp = stamp
+        before = self._problem
         try:
             self._record, self._problem = (read_record(self.folder) if stamp else {}), None
-        except StateError as error:
+        except StateError as error:  # the next call reads it again
             self._problem = str(error)
+            return self._problem != before
+        self._record_stamp = stamp
         return True
 
     def _all_notes(self) -> list[RunNote]:
-        notes = [*filter(None, map(note_of, self._events.records)), *_history(self._record)]
+        notes = [*self._event_notes.all(), *_history(self._record)]
         notes += [_restart(record) for record in self._restarts.records]
         notes.sort(key=lambda note: note.time or "")
         return notes[-_MOST_NOTES:]
@@ -269,6 +292,17 @@ class RunView:
         table = self._steps if name in self._steps.names else self._metrics.evaluations
         found = table.latest(name)
         return None if found is None else _finite(found[1])
+
+    def _loss(self) -> float | None:
+        """Return the loss of the last step; None if it is no finite number."""
+        last = self._steps.last_step
+        return None if last is None else self._value_at("loss", last, self._steps)
+
+    def _evaluation_loss(self) -> float | None:
+        """Return the loss of the last evaluation; None if it is no finite number."""
+        table = self._metrics.evaluations
+        found = table.latest("tokens") or table.latest("eval_loss")  # results of suites have no tokens
+        return None if found is None else self._value_at("eval_loss", found[0], table)
 
     def _recent(self, name: str) -> float | None:
         """Return the mean of a rate over the time of the newest steps."""
@@ -321,7 +355,7 @@ def _history(record: Mapping[str, Any]) -> list[RunNote]:
 
 
 def _restart(record: Mapping[str, Any]) -> RunNote:
-    words = f"a start died: {record.get('cause')}"
+    words = f"a start crashed: {record.get('cause')}"
     if isinstance(lost := record.get("lost_steps"), int):
         words += f", {lost} steps after its last checkpoint"
     if record.get("gave_up"):
@@ -329,5 +363,5 @@ def _restart(record: Mapping[str, Any]) -> RunNote:
     step = record.get("step")
     time = record.get("time")
     return RunNote(
-        time if isinstance(time, str) else None, step if isinstance(step, int) else None, "death", "error", words, True
+        time if isinstance(time, str) else None, step if isinstance(step, int) else None, "crash", "error", words, True
     )

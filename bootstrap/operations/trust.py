@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.run_folder.folder import read_record
-from holdfast.bootstrap.wiring.asked_trust import asked_trust
+from holdfast.bootstrap.wiring.asked_trust import asked_trust, trust_of_suites
 from holdfast.configs.settings_layers import load_settings, restore_settings
 from holdfast.domain.errors import ConfigurationError, TrainingError
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def stated_trust(options: argparse.Namespace) -> Mapping[str, str]:
     """Return the settings that the user of a command trusts: by ``--trust``, and in their own files by ``--config``."""
-    own = asked_trust(load_settings(options.config, [], {}).settings) if options.config else {}
+    own: dict[str, str] = {}
+    if options.config:
+        settings = load_settings(options.config, [], {}).settings
+        own = {**asked_trust(settings), **trust_of_suites(settings)}
     given = {key: value for key, _, value in (each.partition("=") for each in options.trust)}
     return {**own, **given}
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,17 @@ def fitting(text: str, stream: TextIO | None = None) -> str:
         return text
     width = max(shutil.get_terminal_size().columns, _NARROWEST)
     return "\n".join(textwrap.fill(line, width, break_on_hyphens=False) for line in text.splitlines())
+
+
+def visible(text: str) -> str:
+    """Return ``text`` for standard output: in a terminal, control characters, which could change it, as pictures."""
+    return "".join(map(_picture, text)) if sys.stdout.isatty() else text
+
+
+def _picture(character: str) -> str:
+    if character in "\n\t" or unicodedata.category(character) != "Cc":
+        return character
+    return chr(0x2400 + ord(character)) if ord(character) < 32 else "\N{REPLACEMENT CHARACTER}"
 
 
 def as_error(text: str) -> str:

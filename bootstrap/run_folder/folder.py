@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from uuid import uuid4
 
 from holdfast.adapters.shared.files.atomic_replace import replace_file
-from holdfast.adapters.shared.files.regular_file import IrregularFileError, read_alike
+from holdfast.adapters.shared.files.regular_file import read_alike
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.aliases import with_current_names
@@ -173,10 +173,10 @@ def read_record(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError) as error:
         msg = f"{path} is not a run folder: it has no {RECORD}"
         raise StateError(msg) from error
-    except IrregularFileError as error:
+    except OSError as error:
         msg = f"{path / RECORD} cannot be read: {error.strerror}"
         raise StateError(msg) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         msg = f"{path / RECORD} is damaged ({type(error).__name__}: {error}): set the folder aside with --fresh"
         raise StateError(msg) from error
     return {**record, "settings": with_current_names(record["settings"])}

@@ -43,7 +43,7 @@ _HEADERS = {
 }
 
 
-_ENTRANCE = """<!doctype html>
+_FORM_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <meta name="color-scheme" content="light dark"><title>Token needed</title></head><body>
 <h1>This page needs its token</h1>
@@ -138,12 +138,12 @@ class Access:
             await _respond(send, refusal.status, f"{refusal.reason}\n", {"content-type": "text/plain; charset=utf-8"})
             return
         if scope["method"] == "GET" and self._rules.is_link(scope):
-            await self._enter(scope, send)
+            await self._accept_token(scope, send)
             return
         if not self._rules.has_token(scope):
             policy = _HEADERS["content-security-policy"].replace("form-action 'none'", "form-action 'self'")
             headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": policy}
-            await _respond(send, 401, _ENTRANCE, headers)
+            await _respond(send, 401, _FORM_PAGE, headers)
             return
 
         async def send_safely(message: Message) -> None:
@@ -155,7 +155,7 @@ class Access:
 
         await self._app(scope, receive, send_safely)
 
-    async def _enter(self, scope: Scope, send: Send) -> None:
+    async def _accept_token(self, scope: Scope, send: Send) -> None:
         rest = [pair for pair in parse_qsl(scope["query_string"].decode("latin-1")) if pair[0] != TOKEN]
         # a path with two slashes at its start would name another host
         path = "/" + scope.get("raw_path", b"/").decode("latin-1").partition("?")[0].lstrip("/\\")

@@ -45,7 +45,7 @@ def chat_app(models: Sequence[ChatModel], usual: Sampling, rules: AccessRules, *
     describes and answers with one JSON object a line: ``waiting``, ``start``, ``token`` for each id, and ``end`` or
     ``error``. A request that the browser breaks off ends at the next token. With ``plain`` no chat template is offered.
     """
-    seats = [_Seat(model) for model in models]
+    queues = [_ReplyQueue(model) for model in models]
     about = {
         "models": [_described(model, plain=plain) for model in models],
         "sampling": {
@@ -62,10 +62,10 @@ def chat_app(models: Sequence[ChatModel], usual: Sampling, rules: AccessRules, *
 
     async def reply(request: Request) -> Response:
         try:
-            asked = request_from(await _body_of(request), len(seats))
+            asked = request_from(await _body_of(request), len(queues))
         except RequestInvalid as error:
             return JSONResponse({"message": str(error)}, status_code=400)
-        return _LinesResponse(seats[asked.model].lines(asked.request))
+        return _LinesResponse(queues[asked.model].lines(asked.request))
 
     files = [Route("/", _file("chat.html")), *(Route(f"/static/{name}", _file(name)) for name in _FILES)]
     routes = [*files, Route("/models", describe), Route("/reply", reply, methods=["POST"])]
@@ -89,7 +89,7 @@ class _LinesResponse(StreamingResponse):
 
 
 @final
-class _Seat:
+class _ReplyQueue:
     """A model with the thread that computes its replies, one after another."""
 
     def __init__(self, model: ChatModel) -> None:
@@ -110,7 +110,7 @@ class _Seat:
             events.put_nowait({"kind": "waiting", "ahead": self._num_asked})
         self._num_asked += 1
         future = self._thread.submit(self._reply, request, tell, stop)
-        future.add_done_callback(lambda _: self._leave(loop))
+        future.add_done_callback(lambda _: self._count_end(loop))
         try:
             while (event := await events.get()) is not None:
                 yield json.dumps(event).encode() + b"\n"
@@ -118,7 +118,7 @@ class _Seat:
             stop.set()
             future.cancel()
 
-    def _leave(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _count_end(self, loop: asyncio.AbstractEventLoop) -> None:
         """Count the reply as ended, in the thread of ``loop``."""
 
         def count() -> None:

@@ -39,7 +39,7 @@ def request_from(body: bytes, num_models: int) -> NumberedRequest:
     """
     try:
         given = json.loads(body)
-    except ValueError as error:  # UnicodeDecodeError is one
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         msg = "the request is not JSON in UTF-8"
         raise RequestInvalid(msg) from error
     if not isinstance(given, dict) or not given.keys() <= _MEMBERS or ("text" in given) is ("messages" in given):

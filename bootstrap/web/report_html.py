@@ -125,7 +125,8 @@ def _top(runs: Sequence[Facts], title: str) -> Iterator[str]:
     if len(runs) == 1:
         state = escape(runs[0]["state"])
         words = escape(verdict(runs[0]).removeprefix(runs[0]["state"]).strip())
-        yield f'<p class="verdict"><span class="state state-{state}">{state}</span>{words}</p>'
+        css = f"state-{state.replace(' ', '-')}"
+        yield f'<p class="verdict"><span class="state {css}">{state}</span>{words}</p>'
         cards = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in main_figures(runs[0]))
         yield f'<dl class="figures">{"".join(cards)}</dl>'
     yield _table(overview(runs))
@@ -186,11 +187,21 @@ def _options(chart: _Chart, runs: Sequence[Facts], names: Sequence[str]) -> Mapp
                     **_points(found),
                     "style": "both" if is_evaluation else "line",
                     "smooth": not is_evaluation,
-                    "color": number if len(runs) > 1 else place,
+                    "color": _color(chart, number, place, len(runs)),
                 }
             )
     options = {"title": chart.title, "series": series, "format": chart.format, "zero": chart.begins_at_zero}
     return {**options, "canBeLog": not chart.begins_at_zero, "height": 300 if "loss" in chart.names else 190}
+
+
+def _color(chart: _Chart, run: int, place: int, num_runs: int) -> int:
+    """Return the color of a line: that of its run in a comparison, and further ones if its run has several lines.
+
+    Loss and evaluation loss of a run have one color, as only one of them has dots.
+    """
+    if num_runs == 1:
+        return place
+    return run if "loss" in chart.names else run + place * num_runs
 
 
 def _domain(runs: Sequence[Facts]) -> list[int] | None:

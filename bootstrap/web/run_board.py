@@ -35,6 +35,7 @@ class RunBoard:
         self.views = [RunView(folder, name=name) for folder, name in zip(found, names, strict=True)]
         self.epoch = secrets.token_hex(4)
         self.version = 0
+        self._lock = threading.Lock()
         self._watchers = 0
         self._is_wanted = threading.Event()
         self._is_closed = threading.Event()
@@ -44,12 +45,16 @@ class RunBoard:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Keep the runs fresh within the block."""
-        self._watchers += 1
-        self._is_wanted.set()
+        with self._lock:
+            self._watchers += 1
+            self._is_wanted.set()
         try:
             yield
         finally:
-            self._watchers -= 1
+            with self._lock:
+                self._watchers -= 1
+                if self._watchers == 0 and not self._is_closed.is_set():
+                    self._is_wanted.clear()
 
     def state(self) -> dict[str, Any]:
         """Return the state of all runs as plain data."""
@@ -62,7 +67,8 @@ class RunBoard:
     def look(self) -> bool:
         """Read what is new in all runs; return whether there was any, or more waits."""
         changed = [view.refresh() for view in self.views]
-        self.version += any(changed)
+        if any(changed):
+            self._count_change()
         return any(changed)
 
     def ask(self, number: int, name: str) -> list[str]:
@@ -81,23 +87,25 @@ class RunBoard:
         except OSError as error:
             msg = f"{view.folder / name} cannot be created: {error.strerror}"
             raise StateError(msg) from error
-        self.version += 1
+        self._count_change()
         return [each for each in (SAVE, STOP) if (view.folder / each).exists()]
 
     def close(self) -> None:
         """End the thread and close the files."""
-        self._is_closed.set()
-        self._is_wanted.set()
+        with self._lock:
+            self._is_closed.set()
+            self._is_wanted.set()
         self._thread.join(2.0)
         for view in self.views:
             view.close()
 
+    def _count_change(self) -> None:
+        with self._lock:
+            self.version += 1
+
     def _work(self) -> None:
         while not self._is_closed.is_set():
             self._is_wanted.wait()
-            if self._watchers == 0:
-                self._is_wanted.clear()
-                continue
             is_loading = self.look() and any(view.summary()["loaded"] < 1.0 for view in self.views)
             self._is_closed.wait(0.01 if is_loading else _SECONDS_BETWEEN_LOOKS)
 
@@ -108,8 +116,7 @@ def _runs_in(folder: Path, depth: int = _DEEPEST) -> Iterator[Path]:
     if layout.record.exists() or layout.lock.exists() or depth == 0:
         yield folder
         return
-    below = sorted(folder.iterdir()) if folder.is_dir() else []
-    runs = [each for each in below if each.is_dir() and not each.name.startswith(".") and _holds_run(each, depth - 1)]
+    runs = [each for each in _folders_in(folder) if not each.name.startswith(".") and _holds_run(each, depth - 1)]
     if not runs:
         yield folder  # the error names it
     for each in runs:
@@ -121,7 +128,15 @@ def _holds_run(folder: Path, depth: int) -> bool:
         return True
     if depth == 0 or folder.is_symlink():
         return False
-    return any(_holds_run(each, depth - 1) for each in folder.iterdir() if each.is_dir())
+    return any(_holds_run(each, depth - 1) for each in _folders_in(folder))
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    """Return the folders in ``folder``, sorted; none if it cannot be read."""
+    try:
+        return sorted(each for each in folder.iterdir() if each.is_dir())
+    except OSError:
+        return []
 
 
 def _names_of(folders: Sequence[Path]) -> list[str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PORT = 8473
 """The port of a page unless another is asked for or a program has it already."""
-_LOOPBACK_AND_ALL = {"0.0.0.0", "::"}  # noqa: S104  compared, not bound
+_ALL_ADDRESSES = {"0.0.0.0", "::"}  # noqa: S104  compared, not bound
 _SECONDS_TO_START = 20.0
 
 
@@ -52,7 +52,7 @@ def bind(host: str, port: int | None) -> socket.socket:
 def address_of(bound: socket.socket, token: str | None = None) -> str:
     """Return the link to the page at ``bound``, with its token."""
     host, port = bound.getsockname()[:2]
-    name = socket.gethostname() if host in _LOOPBACK_AND_ALL else f"[{host}]" if ":" in host else host
+    name = socket.gethostname() if host in _ALL_ADDRESSES else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/" + ("" if token is None else f"?token={token}")
 
 

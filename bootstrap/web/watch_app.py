@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ _MOST_NOTES = 5000
 _SECONDS_BETWEEN_CHANGES = 0.25
 _SECONDS_BETWEEN_SIGNS = 15.0
 _LARGEST_BODY = 4096
+_LARGEST_STEP = 1 << 62
 
 
 def watch_app(board: RunBoard, rules: AccessRules, *, is_read_only: bool = False) -> Starlette:
@@ -70,7 +72,14 @@ def static_file(name: str) -> Response:
 
 def as_json(data: Any, status: int = 200) -> Response:
     """Return ``data``, which may hold arrays, as JSON; NaN and the infinities are null."""
-    return Response(orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY), status, media_type="application/json")
+    return Response(_encoded(data), status, media_type="application/json")
+
+
+def _encoded(data: Any) -> bytes:
+    try:
+        return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # a path whose bytes are no UTF-8, or a number beyond 64 bits
+        return json.dumps(data).encode()
 
 
 class _Pages:
@@ -159,7 +168,7 @@ class _Pages:
                 if number != seen:
                     state = await asyncio.to_thread(self._state)
                     seen, waited = number, 0.0
-                    yield b"id: %b\nevent: state\ndata: %b\n\n" % (number.encode(), orjson.dumps(state))
+                    yield b"id: %b\nevent: state\ndata: %b\n\n" % (number.encode(), _encoded(state))
                 elif waited >= _SECONDS_BETWEEN_SIGNS:
                     waited = 0.0
                     yield b": \n\n"
@@ -180,9 +189,9 @@ def _whole(request: Request, name: str) -> int | None:
     if text is None:
         return None
     try:
-        return int(float(text))
+        return max(-_LARGEST_STEP, min(_LARGEST_STEP, int(float(text))))
     except (ValueError, OverflowError) as error:
-        raise HTTPException(400, f"{name} is no number.") from error
+        raise HTTPException(400, f"{name} is not a number.") from error
 
 
 def _problem(_: Request, error: Exception) -> Response:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.base import Section
     from holdfast.configs.settings import TrainSettings
 
+TASKS = "evaluation.harness.tasks"
+"""The setting with a folder of tasks of suites, which may contain code."""
+
 _SECTIONS = ("data", "tokenizer", "model", "optimizer", "state_store", "event_bus")
 
 
@@ -25,6 +28,12 @@ def asked_trust(settings: TrainSettings) -> Mapping[str, str]:
     This code is code or pickles beside a base model, and the entry points of installed packages.
     """
     return dict(_asked(settings))
+
+
+def trust_of_suites(settings: TrainSettings) -> Mapping[str, str]:
+    """Return the setting that would run code from outside Holdfast only when the model is evaluated by suites."""
+    tasks = settings.evaluation.harness.tasks
+    return {} if tasks is None else {TASKS: str(tasks)}
 
 
 def _asked(settings: TrainSettings) -> Iterator[tuple[str, str]]:

@@ -271,7 +271,7 @@ class Container(containers.DeclarativeContainer):
         settings, form, readers, token_files, holdout, eval_packing, excluded=excluded, sources=mixture.provided.names
     )
     eval_sets = providers.Singleton(
-        evaluation_sets, settings, fields, run_source, run_tokenizer, rejections, pipeline, eval_packing
+        evaluation_sets, settings, fields, run_tokenizer, rejections, pipeline, eval_packing
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(

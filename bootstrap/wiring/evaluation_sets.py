@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from holdfast.application.data.record_pipeline import RecordPipeline
     from holdfast.application.data.rejected_records import RejectedRecords
-    from holdfast.bootstrap.wiring.run_parts import Identified
+    from holdfast.bootstrap.wiring.run_parts import RunData
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.evaluation import EvaluationSettings
-    from holdfast.configs.sections.sources import FilesSource, ScoreRange
+    from holdfast.configs.sections.sources import ScoreRange
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.packing import ConcatPacking
     from holdfast.ports.tokenizer import Tokenizer
@@ -63,23 +63,16 @@ def source_numbers(readers: Sequence[TextReader], data: FeedSettings) -> SourceN
 def evaluation_sets(
     settings: TrainSettings,
     fields: Sequence[str],
-    found: Identified | None,
     tokenizer: Tokenizer,
     rejections: RejectedRecords,
     pipeline: RecordPipeline,
     packing: ConcatPacking,
 ) -> Mapping[str, HoldoutBatches]:
-    """Return the documents of each set of ``evaluation.sets``, read and tokenized as the training data are.
-
-    ``found`` are the data of the run, None for data without files. Raises ``ConfigurationError`` if the run trains on
-    a file of a set.
-    """
+    """Return the documents of each set of ``evaluation.sets``, read and tokenized as the training data are."""
     sets: dict[str, HoldoutBatches] = {}
     for name, section in (settings.evaluation.sets or {}).items():
-        source = open_files(section, fields=fields)
-        _refuse_training_files(name, section, source, found, settings.data)
         whole = Holdout(1.0, settings.run.seed)
-        reader = TextReader(source, tokenizer, rejections, pipeline)
+        reader = TextReader(open_files(section, fields=fields), tokenizer, rejections, pipeline)
         sets[name] = HoldoutBatches(
             TextGroups([reader], whole, settings.run.seed),
             whole,
@@ -110,20 +103,20 @@ def sampling_of(evaluation: EvaluationSettings) -> Sampling:
     return Sampling(chosen.max_new_tokens, chosen.temperature, chosen.top_k, seed=chosen.seed)
 
 
-def _refuse_training_files(
-    name: str, section: FilesSource, source: Identified, found: Identified | None, data: FeedSettings
-) -> None:
-    ours = source.files()
-    theirs = None if found is None or form_of(data) != "text" else found.files()
-    if ours is None or theirs is None:
+def refuse_training_files(settings: TrainSettings, fields: Sequence[str], data: RunData) -> None:
+    """Raise ``ConfigurationError`` if a set of ``evaluation.sets`` holds a file of ``data``, also one added later."""
+    if not settings.evaluation.sets or form_of(settings.data) != "text":
         return
-    trained = {file.stamp for file in theirs.files}
-    if shared := [file.name for file in ours.files if file.stamp in trained]:
-        msg = (
-            f"evaluation.sets.{name} holds {_path_of(shared[0], section.path)}, which is also a file of data: a set is "
-            "never trained on, so leave the file out of either"
-        )
-        raise ConfigurationError(msg)
+    found = [source.files() for source in (data.source, *data.added)]
+    trained = {file.stamp for files in found if files is not None for file in files.files}
+    for name, section in settings.evaluation.sets.items():
+        ours = open_files(section, fields=fields).files()
+        if shared := [file.name for file in (ours.files if ours else ()) if file.stamp in trained]:
+            msg = (
+                f"evaluation.sets.{name} holds {_path_of(shared[0], section.path)}, which is also a file of data: a "
+                "set is never trained on, so leave the file out of either"
+            )
+            raise ConfigurationError(msg)
 
 
 def _path_of(file: str, paths: Sequence[str]) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from holdfast.application.handlers.log_events import sentence_of
 from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -15,7 +19,7 @@ from holdfast.bootstrap.wiring.metrics_databases import postgres_tracker, sqlite
 from holdfast.bootstrap.wiring.open_prometheus import open_prometheus
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
 from holdfast.configs.rendering import dump_settings
-from holdfast.configs.secret_masking import mask
+from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.ports.monitor import RunDescription
 
 if TYPE_CHECKING:
@@ -26,9 +30,12 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.wiring.screen import Screen
     from holdfast.configs.sections.monitors import PageMonitorSettings
     from holdfast.configs.settings import TrainSettings
+    from holdfast.domain.events import Event
     from holdfast.ports.monitor import Monitor
 
 _SECONDS_TO_CLOSE = 5.0
+_WITHOUT_PAST = ("prometheus",)  # its counters would count the steps of earlier starts as new ones
+_NO_PART_OF_PLACE = {"kind", "group", "tags"}
 
 
 def open_monitors(
@@ -37,7 +44,11 @@ def open_monitors(
     """Return the monitors of a run, which are closed when ``stack`` ends; the console is that of ``screen``."""
     named = build_monitors(overrides, settings.monitors, settings.run.directory, screen)
     record = MetricsRecord(settings.run.directory) if any(name == "jsonl" for name, _ in named) else None
-    threads = [MonitorThread(name, monitor, record) for name, monitor in named]
+    keys = [None] * len(named) if "monitors" in overrides else [_key(each, settings) for each in settings.monitors]
+    threads = [
+        MonitorThread(name, monitor, None if name.startswith(_WITHOUT_PAST) else record, key=key)
+        for (name, monitor), key in zip(named, keys, strict=True)
+    ]
     stack.callback(lambda: screen.say(*close_all(threads, _SECONDS_TO_CLOSE)))
     return threads
 
@@ -74,6 +85,16 @@ def build_monitors(
         "postgres": postgres_tracker,
     }
     return _with_names((section.kind, _build(section, built_in)) for section in sections)
+
+
+def _key(section: Any, settings: TrainSettings) -> str:
+    """Return a name for the destination of a monitor: another one lacks the metrics that were sent so far."""
+    place = section.model_dump(mode="json", exclude=_NO_PART_OF_PLACE)
+    if section.kind == "mlflow" and section.tracking_uri is None:
+        usual = os.environ.get("MLFLOW_TRACKING_URI") or str(settings.run.directory.absolute().parent)
+        place["tracking_uri"] = usual
+    text = json.dumps(mask(place), sort_keys=True)
+    return f"{section.kind} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def _build(section: Any, built_in: Mapping[str, Callable[[Any], Any]]) -> Monitor:
@@ -119,3 +140,9 @@ def begin_monitors(
     )
     for thread in threads:
         thread.begin(run)
+
+
+def note_of(event: Event) -> str | None:
+    """Return ``event`` as a sentence for trackers, without secrets, None if it is not worth a note."""
+    text = sentence_of(event)
+    return None if text is None else mask_text(text)

@@ -265,6 +265,7 @@ def _stop(parts: RunParts, record: RecordMetrics) -> list[Subscription]:
     return [
         (StopRequested, SaveOnStop(parts.opened.inbox)),
         (StopRequested, record.on_stop),
+        (DataEnded, record.on_data_end),
         (RunStarted, obey.on_start),
         (StepCompleted, obey.on_step),
         (CheckpointSaved, obey.on_saved),

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,12 +17,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+import psutil
+
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
 from holdfast.adapters.state_store.store_folder import StoreFolder
 from holdfast.application.handlers.run_suites import SuiteOutcome
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.asked_trust import asked_trust
+from holdfast.bootstrap.wiring.asked_trust import asked_trust, trust_of_suites
 from holdfast.bootstrap.wiring.verified_copy import scratch_of
 from holdfast.domain.errors import StateError
 
@@ -46,9 +49,9 @@ class EvaluateProcess:
     """Evaluates checkpoints of the run folder ``run`` by ``suites`` in processes of the lowest priority.
 
     The other settings of the evaluation are those in the run's record. A checkpoint is kept by a pin; ``suites`` in the
-    run folder holds the list of the kept steps, and the log of the last process. A process ends with this one, and
-    after ``timeout_seconds``. ``scratch`` is the folder of the exported model, None for the usual one. ``trust`` are
-    the settings that are trusted to run code from outside.
+    run folder holds the list of the kept steps, and the number and the log of the last process. A process ends with
+    this one, and after ``timeout_seconds``. ``scratch`` is the folder of the exported model, None for the usual one.
+    ``trust`` are the settings that are trusted to run code from outside.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class EvaluateProcess:
         self._list = self._layout.suites / "kept.json"
         self._log = self._layout.suites / "log.txt"
         self._answer = self._layout.suites / "answer.json"
+        self._last = self._layout.suites / "process.json"
         self._process: subprocess.Popen[bytes] | None = None
         self._failure = ""
         self._began = 0.0
@@ -115,6 +119,7 @@ class EvaluateProcess:
         self._began = time.monotonic()
         try:
             self._layout.suites.mkdir(parents=True, exist_ok=True)
+            self._remove_model_of_last()
             with self._log.open("wb") as log, self._answer.open("wb") as answer:
                 self._process = subprocess.Popen(  # noqa: S603  this program
                     self._command(step),
@@ -128,6 +133,8 @@ class EvaluateProcess:
             self._failure = f"its process cannot be started, {explain(error)}"
             return
         _yield_to_others(self._process.pid)
+        with suppress(OSError):  # it matters only if this process is killed
+            replace_file(self._last, json.dumps({"host": socket.gethostname(), "pid": self._process.pid}).encode())
 
     @property
     def share(self) -> float | None:
@@ -197,11 +204,21 @@ class EvaluateProcess:
             return b""
 
     def _clear(self) -> None:
-        """Forget the process, and remove the model that it may have left behind."""
+        """Forget the process, and remove the model that it may have left."""
         assert self._process is not None
-        for left in (self._scratch or Path(tempfile.gettempdir())).glob(f"{SCRATCH}{self._process.pid}-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        self._remove_model(self._process.pid)
         self._process = None
+
+    def _remove_model_of_last(self) -> None:
+        """Remove the model that the last process has left if it was killed together with this run."""
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            last = json.loads(self._last.read_bytes())
+            if last["host"] == socket.gethostname() and not psutil.pid_exists(int(last["pid"])):
+                self._remove_model(int(last["pid"]))
+
+    def _remove_model(self, process: int) -> None:
+        for left in (self._scratch or Path(tempfile.gettempdir())).glob(f"{SCRATCH}{process}-*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def _read(self) -> dict[int, bool]:
         """Return the kept steps, each with whether its pin is ours."""
@@ -238,5 +255,5 @@ def suite_process(settings: TrainSettings, run: Path) -> EvaluateProcess | None:
         device=chosen.harness.device,
         timeout_seconds=chosen.harness.timeout_seconds,
         scratch=scratch_of(settings),
-        trust=asked_trust(settings),
+        trust={**asked_trust(settings), **trust_of_suites(settings)},
     )

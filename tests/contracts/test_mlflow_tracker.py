@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.adapters.monitor import mlflow_process
 from holdfast.adapters.monitor.library_process import Refusal
 from holdfast.adapters.monitor.mlflow import mlflow_tracker
 from holdfast.adapters.monitor.mlflow_fields import decoded
@@ -131,6 +132,21 @@ class TestMlflowTracker(SlowTrackerContract):
         tracker.note(2, NoteKind.EVENT, "second")
         tracker.close()
         assert self.noted(tracker, tmp_path) == [(1, "first"), (2, "second")]
+
+    def test_many_notes_are_several_files(self, tmp_path, monkeypatch):
+        """Notes beyond the size of a file are in further files, which later starts and other MLflow runs continue."""
+        monkeypatch.setattr(mlflow_process, "_LARGEST_NOTES", 10)
+        for step in (1, 2, 3):
+            run = self.in_this_process(tmp_path)
+            run.record(step, {"loss": 1.0})
+            run.flush()
+            run.rewind(step - 1 or 1)
+            run.note(step, "event", f"text {step}")
+            run.close("stopped")
+        client = client_of(f"sqlite:///{tmp_path}/mlflow.db")
+        (found,) = self.runs(tmp_path)
+        assert len(client.list_artifacts(found.info.run_id, "notes")) == 3
+        assert sorted(self.noted(None, tmp_path)) == [(1, "text 1"), (2, "text 2"), (3, "text 3")]
 
     def test_a_copy_that_was_interrupted_is_left_behind(self, tmp_path, monkeypatch):
         """A process that dies while metrics are copied leaves the old MLflow run, which the next start uses."""

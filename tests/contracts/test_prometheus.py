@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from holdfast.adapters.monitor.prometheus import PrometheusTracker
-from holdfast.adapters.monitor.prometheus_figures import OfferedFigures
+from holdfast.adapters.monitor.prometheus_figures import ExportedFigures
 from holdfast.adapters.monitor.prometheus_names import COUNTERS, EVENTS, GAUGES, labelled_gauge, other_gauge
 from holdfast.adapters.shared.sql.storable_text import storable_name
 from holdfast.domain import events
@@ -110,7 +110,7 @@ def test_every_name_is_a_series_of_its_own(names):
     from holdfast.adapters.monitor.prometheus import FigureCollector
 
     odd = [name for name in dict.fromkeys(names) if name not in COUNTERS | GAUGES and labelled_gauge(name) is None]
-    figures = OfferedFigures()
+    figures = ExportedFigures()
     figures.begin(1, 0.0)
     figures.record(1, {name: float(number) for number, name in enumerate(odd)}, 1.0)
     registry = CollectorRegistry()
@@ -129,7 +129,7 @@ def test_every_name_is_a_series_of_its_own(names):
 
 def test_counters_never_fall():
     """Totals of the run add their differences, also across a roll-back, and totals of the process start again."""
-    figures = OfferedFigures()
+    figures = ExportedFigures()
     figures.begin(1, 0.0)
     figures.rewind(0)
 
@@ -152,7 +152,7 @@ def test_counters_never_fall():
 
 def test_a_resumed_process_counts_from_its_first_step():
     """Tokens of earlier processes are not counted again; the gauge has the total of the run."""
-    figures = OfferedFigures()
+    figures = ExportedFigures()
     figures.begin(1, 0.0)
     figures.rewind(500)
     figures.record(501, {"tokens": 50_100}, 1.0)

@@ -186,3 +186,11 @@ def test_an_export_that_is_there_already_is_told(home):
     assert other.returncode == 2
     assert "holds something else" in other.stderr
     assert [path.name for path in home.iterdir() if path.name.startswith(".")] == []
+
+
+def test_tasks_of_a_run_folder_are_refused(foreign):
+    """A folder with tasks of suites, which may contain code, is used only if the user trusts it."""
+    edit(foreign, evaluation__harness__tasks="tasks")
+    process = run_here("evaluate", "run", "--suite", "own", cwd=foreign)
+    assert process.returncode == 2
+    assert "add --trust evaluation.harness.tasks=tasks" in process.stderr

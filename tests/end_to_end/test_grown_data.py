@@ -73,6 +73,14 @@ def test_a_run_grows_from_its_next_epoch_on(uninterrupted, tmp_path):
     assert large[STEPS] != small[STEPS]
 
 
+def test_a_file_of_a_set_is_refused_when_it_is_added(tmp_path):
+    """A file that joins the data of a run is not trained on if a set for evaluation holds it."""
+    begun(tmp_path)
+    process = train(tmp_path, GROW, "evaluation.sets={own: {path: md/a.jsonl}}", steps=8)
+    assert process.returncode == 2
+    assert "evaluation.sets.own holds" in process.stderr
+
+
 @pytest.mark.parametrize("stops", [(6, 44), pytest.param((5, 41, 42), marks=pytest.mark.slow)])
 def test_a_resume_after_a_growth_is_bit_for_bit_the_uninterrupted_run(uninterrupted, tmp_path, stops):
     """A grown run that stops before and after the boundary continues bit for bit, with and without data.grow."""

@@ -48,7 +48,7 @@ def assert_equals_folder(facts: dict, run: Path) -> None:
         "memory_retries": kinds.count("MemoryExhausted"),
         "failed_saves": kinds.count("CheckpointFailed"),
     }
-    assert expected.items() <= facts["befell"].items()
+    assert expected.items() <= facts["incidents"].items()
     steps = [line for line in metrics if "loss" in line]
     figures = facts["figures"]
     assert [figures[name] for name in ("step", "tokens", "loss")] == [
@@ -167,8 +167,8 @@ def test_the_report_of_a_disturbed_run_equals_its_folder(tmp_path):
     run = tmp_path / "runs/default"
     [facts] = json.loads(run_here("report", str(run), "--json", cwd=tmp_path).stdout)["runs"]
     assert_equals_folder(facts, run)
-    befell = {name: facts["befell"][name] for name in ("starts", "roll_backs", "memory_retries")}
-    assert befell == {"starts": 3, "roll_backs": 1, "memory_retries": 1}
+    incidents = {name: facts["incidents"][name] for name in ("starts", "roll_backs", "memory_retries")}
+    assert incidents == {"starts": 3, "roll_backs": 1, "memory_retries": 1}
     data = data_of(run / "report.html")
     for chart in data["charts"]:
         for series in chart["series"]:

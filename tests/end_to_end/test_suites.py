@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm-evaluation-harness: pip install lm-eval"),
 ]
 RUN = "runs/default"
+TRUST = ("--trust", "evaluation.harness.tasks=tasks")
 TASK = """\
 task: own_words
 dataset_path: json
@@ -104,8 +105,8 @@ def test_results_are_those_of_the_harness_itself(home):
 
 
 def test_the_command_gives_the_run_s_results(home):
-    """``evaluate --suite`` returns what the run recorded, and uses its folder of tasks."""
-    process = run("evaluate", RUN, "--suite", "own_words", "--json", cwd=home, timeout=900)
+    """``evaluate --suite`` returns what the run recorded, and uses its folder of tasks once that is trusted."""
+    process = run("evaluate", RUN, "--suite", "own_words", "--json", *TRUST, cwd=home, timeout=900)
     assert process.returncode == 0, process.stderr
     (record,) = map(json.loads, (home / RUN / "evaluations.jsonl").read_text().splitlines())
     assert json.loads(process.stdout)["results"]["own_words"] == record["results"]["own_words"]
@@ -113,6 +114,6 @@ def test_the_command_gives_the_run_s_results(home):
 
 def test_an_unknown_suite_is_a_mistake_of_the_settings(home):
     """A name that is neither the harness's nor in the folder ends with exit code 2 and says where it was looked for."""
-    process = run("evaluate", RUN, "--suite", "nothing", cwd=home, timeout=900)
+    process = run("evaluate", RUN, "--suite", "nothing", *TRUST, cwd=home, timeout=900)
     assert process.returncode == 2
     assert "knows no task or group 'nothing', and neither does tasks" in process.stderr

@@ -98,13 +98,14 @@ def test_a_run_without_held_out_documents_has_its_sets(home):
 
 
 def test_a_file_that_is_trained_on_is_refused(home):
-    """A set that holds a file of the data ends the start, whatever its path looks like."""
+    """A set that holds a file of the data ends the start before any work is done, whatever its path looks like."""
     settings = (*tiny(home / "first.jsonl"), "evaluation.sets={own: {path: [own.jsonl, first.jsonl]}}")
     process = run_here("train", *settings, cwd=home)
     assert process.returncode == 2
     assert "evaluation.sets.own holds" in process.stderr
     assert "first.jsonl" in process.stderr
     assert "a set is never trained on" in process.stderr
+    assert "tokeniz" not in process.stderr
 
 
 def test_samples_of_steps_that_are_taken_again_are_replaced(home):

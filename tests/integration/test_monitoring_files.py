@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from holdfast.adapters.monitor import prometheus_names
-from holdfast.adapters.monitor.prometheus_figures import OfferedFigures
+from holdfast.adapters.monitor.prometheus_figures import ExportedFigures
 from tests.support.rules.source_tree import ROOT
 
 FOLDER = ROOT / "docs" / "monitoring"
@@ -33,7 +33,7 @@ def queries():
 
 def exported():
     """Return the names that a run exports, and the values of their own labels."""
-    figures = OfferedFigures()
+    figures = ExportedFigures()
     figures.begin(1, 0.0)
     figures.rewind(0)
     figures.record(

@@ -155,6 +155,22 @@ def test_a_process_yields_to_training_and_ends_with_it(tmp_path, stand_in):
     assert not psutil.pid_exists(number)
 
 
+def test_the_model_of_a_killed_process_is_removed(tmp_path, stand_in):
+    """The exported model that a killed run has left in the temporary folder is removed by the next evaluation."""
+    stand_in(ANSWER)
+    scratch = tmp_path / "scratch"
+    (tmp_path / RUN).mkdir(parents=True)
+    for number in (4, 8):
+        process = EvaluateProcess(tmp_path / RUN, ["own"], device="cpu", timeout_seconds=60, scratch=scratch, trust={})
+        process.start(number)
+        child = process._process
+        if number == 4:  # the run is killed, and its child as well
+            child.wait(30)
+            (scratch / f"holdfast-suite-{child.pid}-abc/model").mkdir(parents=True)
+    assert not list(scratch.iterdir())
+    process.stop()
+
+
 def test_a_stopped_run_evaluates_at_its_next_start(tmp_path, stand_in):
     """What a stop interrupts is evaluated again by the next start, at the step of its own checkpoint."""
     (tmp_path / RUN).mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import http.client
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -142,7 +144,37 @@ def test_what_is_not_there_is_told(client, path):
 
 def test_a_question_that_makes_no_sense_is_told(client):
     """A range that is no number is the asker's mistake."""
-    assert client.json("/api/runs/0/curves?names=loss&first=abc") == (400, {"error": "first is no number."})
+    assert client.json("/api/runs/0/curves?names=loss&first=abc") == (400, {"error": "first is not a number."})
+
+
+def test_a_range_beyond_all_steps_is_empty(client):
+    """A range whose numbers are larger than any step has no points."""
+    client.ask("/api/state")
+    assert client.json("/api/runs/0/curves?names=loss&first=1e300&last=1e301")[1]["curves"] == {}
+
+
+def test_results_of_an_earlier_step_reach_the_page(client, run):
+    """A page that has all points so far gets the results of a suite, which belong to a step before them."""
+    client.ask("/api/state")
+    path = "/api/runs/0/curves?names=loss,suite/own/acc&width=5000"
+    found = client.json(path)[1]
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 200, "suite/own/acc": 0.5}\n')
+    client.ask("/api/state")
+    more = client.json(f"{path}&since=300&bucket={found['bucket']}&generation={found['generation']}")[1]
+    assert more["generation"] != found["generation"]
+    whole = client.json(path)[1]["curves"]
+    assert (whole["suite/own/acc"]["x"], len(whole["loss"]["x"])) == ([200], 300)
+
+
+def test_a_folder_whose_name_is_not_unicode_is_shown(tmp_path):
+    """A run folder whose name has other bytes than UTF-8 is shown like any other."""
+    folder = make_run(tmp_path / "here")
+    odd = tmp_path / os.fsdecode(b"run\xff")
+    folder.rename(odd)
+    with served([odd]) as client, client.stream() as states:
+        assert os.fsencode(client.json("/api/state")[1]["runs"][0]["name"]) == b"run\xff"
+        assert next(states)[1]["runs"][0]["step"] == 0
 
 
 def test_a_change_is_streamed_within_two_seconds(client, run):
@@ -233,6 +265,22 @@ def test_runs_below_a_folder_are_found(tmp_path):
         assert [view.name for view in board.views] == ["a/one", "b/one", "runs/two"]
     with pytest.raises(StateError, match="is not a run folder"):
         RunBoard([tmp_path / "runs" / "empty"])
+
+
+def test_folders_that_cannot_be_read_are_left_out(tmp_path, monkeypatch):
+    """A folder of runs is shown although one of the folders in it may not be read."""
+    make_run(tmp_path / "runs/first")
+    (tmp_path / "runs/private").mkdir()
+    iterdir = Path.iterdir
+
+    def refusing(path):
+        if path.name == "private":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+    with closing(RunBoard([tmp_path / "runs"])) as board:
+        assert [view.name for view in board.views] == ["first"]
 
 
 def test_nothing_is_read_while_nobody_looks(run, monkeypatch):

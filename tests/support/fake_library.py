@@ -44,6 +44,8 @@ class Fake:
             case "die":
                 print("cause of death", file=sys.stderr)  # noqa: T201
                 os._exit(3)
+            case "slow":
+                time.sleep(1.5)
             case "hang":
                 time.sleep(1000)
 

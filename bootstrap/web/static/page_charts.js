@@ -93,7 +93,7 @@ export class ChartBoard {
     const domain = ends.length ? [Math.min(...ends), Math.max(...ends, Math.min(...ends) + 1)] : undefined;
     const marks = this.options.marks ? this._marks() : [];
     for (const { chart, names, spec } of this._charts.values()) {
-      const series = this._runs.flatMap((run) => names.flatMap((name) => this._series(run, name, spec, names.length)));
+      const series = this._runs.flatMap((run) => names.flatMap((name, place) => this._series(run, name, spec, place)));
       const limits = spec.hasLimit ? this._memoryLimits() : [];
       if (domain) series.push(...limits.map((limit) => limitLine(limit, domain)));
       if (spec.hasLimit) chart.update({ title: [spec.title, ...limits.map((limit) => `limit ${bytes(limit)}`)].join(", ") });
@@ -115,17 +115,18 @@ export class ChartBoard {
     return run ? run.detail.bucket / Math.max(run.all.bucket, run.detail.bucket) : 1;
   }
 
-  _series(run, name, spec, count) {
+  _series(run, name, spec, place) {
     const source = run.detail?.points[name]?.x.length ? run.detail : run.all;
     const points = source.points[name];
     if (!points || !points.x.length) return [];
     const many = this._runs.length > 1;
-    const label = count > 1 ? (many ? `${run.name} ${name}` : name) : run.name;
+    const label = spec.names.length > 1 ? (many ? `${run.name} ${name}` : name) : run.name;
     const isSparse = points.x.length <= MOST_DOTS;
+    const stride = 1 + Math.max(...this._runs.map(({ color }) => color)); // lines of one run have further colours
     return [{
       name: label, x: points.x, y: points.y, ...(spec.noBand ? {} : { low: points.low, high: points.high }),
       style: points.x.length === 1 || (spec.style === "both" && isSparse) ? "both" : "line", smooth: Boolean(spec.smooth),
-      ...(count > 1 && !many ? {} : { color: run.color }),
+      color: many || spec.names.length === 1 ? run.color + place * stride : place,
     }];
   }
 

@@ -7,8 +7,6 @@ const USES = [
   ["start_up", "start-up", "var(--series-7)"], ["recovery", "recovery", "var(--series-2)"],
   ["restart", "between starts", "var(--series-4)"], ["lost", "steps taken again", "var(--series-8)"],
 ];
-const WORDS = { training: "training", starting: "starting", finished: "finished", stopped: "stopped", failed: "failed",
-  crashed: "crashed", "not begun": "not begun" };
 const GOOD_STATES = new Set(["verified", "written"]);
 const SIGNS = { warning: "\u25b2 ", error: "\u2715 " };
 
@@ -16,7 +14,7 @@ export function showHead(summary, isReadOnly) {
   const { state, phase } = summary;
   byId("run-name").textContent = summary.name;
   const chip = byId("state");
-  const words = state === "starting" && phase ? `starting: ${phase}` : WORDS[state] || state;
+  const words = state === "starting" && phase ? `starting: ${phase}` : state;
   if (chip.textContent !== words) chip.textContent = words;
   chip.dataset.state = state;
   const isActive = state === "training" || state === "starting";
@@ -31,7 +29,7 @@ export function showHead(summary, isReadOnly) {
   byId("notice").hidden = !summary.problem;
   byId("notice").textContent = summary.problem || "";
   byId("path").textContent = summary.path;
-  document.title = `${summary.loss === null ? WORDS[state] || state : loss(summary.loss)} · step ${whole(summary.step)} · ${summary.name}`;
+  document.title = `${summary.loss === null ? state : loss(summary.loss)} · step ${whole(summary.step)} · ${summary.name}`;
 }
 
 export function showProgress(summary) {
@@ -164,7 +162,7 @@ export function showRuns(runs, chosen, hidden, colors, actions) {
     const choose = make("button", { type: "button", id: `choose-${run.number}`, className: "choose", value: String(run.number) }, run.name);
     if (run.number === chosen) choose.setAttribute("aria-current", "true");
     return make("tr", { className: run.number === chosen ? "chosen" : "" }, make("td", {}, toggle), make("td", {}, choose),
-      make("td", {}, make("span", { className: "chip", dataset: { state: run.state } }, WORDS[run.state] || run.state)),
+      make("td", {}, make("span", { className: "chip", dataset: { state: run.state } }, run.state)),
       ...[whole(run.step), percent(run.share), loss(run.loss), loss(run.eval_loss), loss(run.best_eval_loss),
         compact(run.tokens_per_second), run.goodput.starts ? percent(run.goodput.share) : "–",
         run.time_left ? span(run.time_left.seconds) : "–"].map((text) => make("td", { className: "number" }, text)));

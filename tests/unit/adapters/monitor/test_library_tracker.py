@@ -68,6 +68,16 @@ def test_a_library_that_fails_is_told_once(tmp_path, behaviour, words):
     assert made == ["begin", "record", "begin", "rewind", "record", *(["close"] if behaviour == "die" else [])]
 
 
+def test_a_rewind_may_take_long(tmp_path, monkeypatch):
+    """A library that copies the metrics of a long run at a roll-back gets the time for it, unlike other calls."""
+    tracker = begun(tmp_path, rewind="slow", flush="slow")
+    monkeypatch.setattr("holdfast.adapters.monitor.library_process._SECONDS", 0.2)
+    tracker.rewind(1)
+    with pytest.raises(StateError, match="no answer"):
+        tracker.flush()
+    tracker.close()
+
+
 def test_metrics_after_a_failed_flush_are_missed(tmp_path):
     """After a failed ``flush`` the next ``record`` raises, so that the run sends the metrics again."""
     tracker = begun(tmp_path, flush="die")

@@ -10,7 +10,7 @@ pytest.importorskip("wandb")
 
 from wandb.proto.wandb_internal_pb2 import Record
 
-from holdfast.adapters.monitor.wandb_log import LogReader, Row, _write, cut, kinds_of, rows_of
+from holdfast.adapters.monitor.wandb_log import LogReader, Row, _write, cut, extent_of, kinds_of, rows_of
 
 HEADER = b":W&B\xe1\xbe\x00"
 
@@ -76,6 +76,13 @@ def test_rows_have_their_columns(tmp_path):
     assert row[:2] == (7, 3)
     assert row.columns["loss"] == 2.5
     assert sorted(row.columns) == ["big", "loss"]
+
+
+def test_the_extent_of_a_file_is_that_of_its_rows(tmp_path):
+    """The largest number and step of the rows are found, in whatever order they are, and 0 in a file without rows."""
+    path = write(tmp_path / "run.wandb", history(7, 300, loss=2.5), other(3), history(8, 200, loss=1.0), summary(1.0))
+    assert extent_of(path) == (8, 300)
+    assert extent_of(write(tmp_path / "none.wandb", other(3))) == (0, 0)
 
 
 def test_cut_removes_rows_and_their_summaries(tmp_path):

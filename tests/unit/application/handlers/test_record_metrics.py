@@ -12,6 +12,8 @@ from holdfast.domain.events import (
     CheckpointStarted,
     EvaluationCompleted,
     HandlerFailed,
+    RolledBack,
+    RunFailed,
     RunFinished,
     RunStarted,
     StepCompleted,
@@ -250,6 +252,63 @@ def test_a_tracker_learns_of_events_and_of_the_end(tmp_path):
     recorder.close()
     assert tracker.notes == [(4, NoteKind.EVENT, "a StepCompleted")]
     assert tracker.end is EndState.STOPPED
+
+
+@pytest.mark.parametrize(
+    ("stops", "state"),
+    [
+        (["on_data_end", "on_stop"], EndState.FINISHED),
+        (["on_stop"], EndState.STOPPED),
+        ([], EndState.FINISHED),
+    ],
+)
+def test_the_end_of_the_data_is_the_end_of_the_run(tmp_path, stops, state):
+    """A tracker learns that a run has finished if its data have ended, and that it was stopped if a person did."""
+    tracker = MemoryTracker()
+    recorder = RecordMetrics([begun(tracker, tmp_path)], Device(None))
+    for name in stops:
+        getattr(recorder, name)(StopRequested(at(4).progress, "enough", None))
+    recorder.on_end(RunFinished(at(4).progress))
+    recorder.close()
+    assert tracker.end is state
+
+
+def test_the_end_is_the_last_that_a_tracker_learns(tmp_path):
+    """Events and the checkpoint that follow the failure of a run reach a tracker before its end state."""
+    story = []
+
+    class Telling(MemoryTracker):
+        def note(self, step, kind, text):
+            story.append(text)
+
+        def finish(self, state):
+            story.append(state)
+
+    recorder = RecordMetrics(
+        [begun(Telling(), tmp_path)], Device(None), sentence_of=lambda event: f"a {type(event).__name__}"
+    )
+    failure = RunFailed(at(4).progress, RuntimeError("no"))
+    recorder.on_end(failure)
+    recorder.on_event(failure)
+    recorder.close()
+    assert story == ["a RunFailed", EndState.FAILED]
+
+
+def test_a_tracker_forgets_later_steps_although_a_monitor_hangs(tmp_path):
+    """A roll-back that waits in vain for a monitor still removes the steps after it from each tracker."""
+    monitor, tracker = SlowMonitor(), MemoryTracker()
+    recorder = RecordMetrics(
+        [MonitorThread("slow", monitor), begun(tracker, tmp_path)],
+        Device(None),
+        limits=MonitorLimits(patience_seconds=0.2),
+    )
+    for number in (3, 4, 5):
+        recorder.on_step(at(number))
+    with pytest.raises(TrainingError, match="did not answer"):
+        recorder.on_start(RolledBack(at(3).progress, 5, "the loss jumped"))
+    monitor.let.set()
+    recorder.close()
+    assert [step for step, _ in tracker.records] == [3]
 
 
 def test_a_tracker_gets_the_texts_of_samples(tmp_path):

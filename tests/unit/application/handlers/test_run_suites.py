@@ -8,6 +8,7 @@ from holdfast.application.handlers import run_suites
 from holdfast.application.handlers.run_suites import RunSuites, SuiteOutcome
 from holdfast.application.inbox import Inbox
 from holdfast.domain.commands import SaveReason, StopRun
+from holdfast.domain.errors import StateError
 from holdfast.domain.events import (
     CheckpointSaved,
     DataEnded,
@@ -21,6 +22,7 @@ from holdfast.domain.events import (
 )
 from tests.support.events import at
 
+FULL = "the disk is full"
 RESULTS = {"arc": {"acc": 0.25}}
 DONE = SuiteOutcome(RESULTS, 5.0)
 
@@ -114,6 +116,23 @@ def make(tmp_path):
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     monkeypatch.setattr(run_suites, "_LOOK_SECONDS", 0.0)
+
+
+def test_a_full_disk_loses_neither_results_nor_the_next_evaluation(make, monkeypatch):
+    """If results cannot be written, they are published all the same, and the checkpoint that waits is evaluated."""
+    suites = make(every=10)
+    suites.start()
+    suites.save(10)
+    suites.save(20)
+
+    def refuse(_):
+        raise StateError(FULL)
+
+    monkeypatch.setattr(suites.lines, "append", refuse)
+    with pytest.raises(StateError, match=FULL):
+        suites.answer()
+    assert suites.published == [SuiteEvaluated(10, RESULTS, 5.0)]
+    assert suites.process.running == 20
 
 
 @pytest.mark.parametrize(

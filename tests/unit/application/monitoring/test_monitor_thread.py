@@ -113,6 +113,60 @@ def test_a_tracker_gets_dropped_metrics_again(run):
     assert history.steps == {"tracker": 8}
 
 
+def test_metrics_that_are_dropped_after_a_waiting_flush_are_sent_by_the_next(run):
+    """A flush sends what was dropped before it, and metrics that were dropped after it are sent by a later flush."""
+    tracker, history = GatedTracker(), History(8)
+    thread = started(tracker, history, run, most_waiting=2)
+    tracker.gate.clear()
+    for step in (1, 2, 3):
+        thread.record(step, {"loss": float(step)})
+    thread.flush(3)
+    for step in (4, 5, 6, 7):
+        thread.record(step, {"loss": float(step)})
+    tracker.gate.set()
+    assert thread.settle(20)
+    thread.record(8, {"loss": 8.0})
+    thread.flush(8)
+    assert thread.close(20)
+    assert steps(tracker) == [*range(1, 9)]
+    assert history.steps == {"tracker": 8}
+
+
+def test_lost_metrics_of_an_earlier_step_are_sent_again(run):
+    """Results of a suite, which belong to a step before the last flush, are sent again if their call failed."""
+    tracker, history = GatedTracker(), History(4)
+    suite = (2, {"suite/own/acc": 0.5})
+    thread = started(tracker, history, run)
+    for step in (1, 2, 3, 4):
+        thread.record(step, {"loss": float(step)})
+    thread.flush(4)
+    assert thread.settle(20)
+    tracker.is_broken = True
+    thread.record(*suite)
+    assert thread.settle(20)
+    tracker.is_broken = False
+    recorded = [(step, {"loss": float(step)}) for step in (1, 2, 3, 4)] + [suite]
+    history.between = lambda after, last: [each for each in recorded if after < each[0] <= last]
+    thread.flush(4)
+    assert thread.close(20)
+    assert tracker.records == recorded
+
+
+def test_a_tracker_that_hangs_for_long_holds_one_flush(run):
+    """Flushes that wait for a tracker are replaced by the last one, so that a hanging tracker takes no more memory."""
+    tracker, history = GatedTracker(), History(3)
+    thread = started(tracker, history, run)
+    tracker.gate.clear()
+    thread.record(1, {"loss": 1.0})
+    noted = []
+    history.note_sent = lambda _, step: noted.append(step)
+    for step in (1, 2, 3):
+        thread.flush(step)
+    tracker.gate.set()
+    assert thread.close(20)
+    assert noted == [3]
+
+
 def test_a_tracker_gets_metrics_again_whose_call_failed(run):
     """Each error is reported, and the flush after the last one sends what the tracker lacks."""
     tracker, history = GatedTracker(), History(6)

@@ -102,7 +102,7 @@ def test_a_million_rows_take_little_memory():
 def test_a_cut_removes_later_rows():
     """After a cut the table goes on as one that never had the later rows."""
     table = table_of(np.arange(9_000.0), piece=5_000)
-    table.cut_from(5_500)
+    table.cut_rows(5_499)
     table.extend(0, np.arange(5_500, 5_510), {"loss": np.full(10, 1.0)})
     assert (table.num_rows, table.last_step) == (5_509, 5_509)
     assert table.curves(["loss"], 5_499, 5_500)["loss"].value.tolist() == [5_498.0, 1.0]

@@ -82,6 +82,26 @@ def test_a_roll_back_is_noticed(path, monitor, monkeypatch, block):
     assert evaluations.value.tolist() == [6.0] * 6 + [6.5] * 3
 
 
+def test_results_of_earlier_steps_survive_a_roll_back_once(path, monitor, monkeypatch):
+    """After a cut, results that were recorded later than their step stand once, wherever a block of rows begins."""
+    monkeypatch.setattr(metrics_reader, "_CHUNK", 800)
+    monkeypatch.setattr("holdfast.bootstrap.operations.metric_table._ROWS_IN_BLOCK", 16)
+    reader = MetricsReader(path)
+    for begin in range(0, 1000, 50):
+        record(monitor, range(begin + 1, begin + 51))
+        monitor.record(max(1, begin - 30), {"suite/own/acc": begin / 1000})
+        read(reader)
+    for step in (777, 555, 333):
+        monitor.rewind(step)
+        read(reader)
+        found, fresh = (
+            each.evaluations.curves(["suite/own/acc", "eval_loss"]) for each in (reader, read(MetricsReader(path)))
+        )
+        for name, curve in fresh.items():
+            assert found[name].step.tolist() == curve.step.tolist()
+            assert found[name].value.tolist() == curve.value.tolist()
+
+
 def test_a_roll_back_reads_little_again(path, monitor, monkeypatch):
     """The rows before the cut are not read again: a roll-back of a long run costs as much as the steps that it lost."""
     monkeypatch.setattr(metrics_reader, "_CHUNK", 4000)

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import errno
 import json
+import math
+import os
 from contextlib import closing
 
 import psutil
 import pytest
 
 from holdfast.adapters.monitor.jsonl import JsonlMonitor
+from holdfast.bootstrap.operations import run_events
 from holdfast.bootstrap.operations.growing_file import GrowingRecords
 from holdfast.bootstrap.operations.run_events import note_of
 from holdfast.bootstrap.operations.run_view import RunView
 from holdfast.domain.errors import StateError
-from tests.support.run_folders import STARTED, add_event, hold, make_run
+from tests.support.run_folders import STARTED, add_event, add_steps, hold, make_run
 
 
 def dead_process():
@@ -45,6 +49,10 @@ def test_the_state_follows_the_run(tmp_path):
     add_event(folder, "RunFinished", step=5, tokens=0)
     hold(folder)  # a host program lives on after its run
     assert states(folder) == "stopped"
+    add_event(folder, "RunStarted", step=5, tokens=0)
+    add_event(folder, "StopRequested", step=6, tokens=0, reason="early stopping", signal=None, is_early=True)
+    add_event(folder, "RunFinished", step=6, tokens=0)
+    assert states(folder) == "stopped early"
     add_event(folder, "RunStarted", step=5, tokens=0)
     add_event(folder, "RunFinished", step=1000, tokens=0)
     assert states(folder) == "finished"
@@ -80,6 +88,63 @@ def test_a_view_grows_with_its_run(tmp_path):
     assert (found["share"], found["memory_limit"], found["device"]) == (0.01, 4_000_000_000, "cpu")
     assert found["time_left"]["seconds"] == pytest.approx(990 * 256 / 512)
     assert "without saves" in found["time_left"]["base"]
+
+
+def test_a_loss_that_is_no_number_is_not_hidden_by_an_earlier_one(tmp_path):
+    """The figures are those of the last step and the last evaluation, also if these are not numbers."""
+    folder = make_run(tmp_path / "run")
+    with closing(JsonlMonitor(folder / "metrics.jsonl")) as monitor:
+        monitor.record(0, {"tokens": 0, "eval_loss": math.nan})
+    assert RunView(folder).read_all().summary()["best_eval_loss"] is None
+    with closing(JsonlMonitor(folder / "metrics.jsonl")) as monitor:
+        for step, loss in ((1, 3.0), (2, math.nan)):
+            monitor.record(step, {"tokens": step, "loss": loss})
+            monitor.record(step, {"tokens": step, "eval_loss": loss})
+            monitor.record(step, {"suite/own/acc": 0.5})
+    found = RunView(folder).read_all().summary()
+    assert (found["loss"], found["eval_loss"], found["best_eval_loss"]) == (None, None, 3.0)
+
+
+def test_a_folder_that_cannot_be_read_for_a_moment_is_read_later(tmp_path, monkeypatch):
+    """An error of the file system is shown as a problem while it lasts, and nothing is lost or doubled after it."""
+    folder = make_run(tmp_path / "run")
+    add_steps(folder, range(1, 4))
+    view = RunView(folder).read_all()
+    add_steps(folder, range(4, 6))
+    add_event(folder, "RunStarted", step=0, tokens=0)
+    for name in ("pread", "fstat"):
+        with monkeypatch.context() as broken:
+            broken.setattr(os, name, raise_stale)
+            view.refresh()
+            if name == "pread":
+                assert "Stale file handle" in view.summary()["problem"]
+    view.read_all()
+    assert view.summary()["problem"] is None
+    assert view.curves(["loss"])["loss"].step.tolist() == [1, 2, 3, 4, 5]
+    assert len(view.notes) == 1
+
+
+def raise_stale(*_):
+    raise OSError(errno.ESTALE, "Stale file handle")
+
+
+def test_each_event_is_put_into_words_once(tmp_path, monkeypatch):
+    """A new event of a long run costs no more than itself: the notes of the earlier ones are kept."""
+    folder = make_run(tmp_path / "run")
+    view = RunView(folder)
+    for step in range(3):
+        add_event(folder, "RunStarted", step=step, tokens=0)
+    view.refresh()
+    seen = []
+    monkeypatch.setattr(
+        run_events,
+        "note_of",
+        lambda record, note_of=run_events.note_of: (seen.append(record["step"]), note_of(record))[1],
+    )
+    add_event(folder, "RunStarted", step=3, tokens=0)
+    view.refresh()
+    assert [note.step for note in view.notes] == [0, 1, 2, 3]
+    assert seen == [3]
 
 
 def test_the_time_left_rests_on_recent_steps(tmp_path):
@@ -154,10 +219,14 @@ def test_a_damaged_record_is_told(tmp_path):
             "checkpoint rejected", None, "error",
             "checkpoint-5 is damaged (wrong-hash): moved to quarantine/x; an older checkpoint is used, if there is one",
         ),
+        (
+            {"event": "SuiteFailed", "step": 9, "problem": "there is no task"},
+            "suites failed", 9, "warning", "step 9 · NOT EVALUATED by suites, training continues: there is no task",
+        ),
     ],
 )  # fmt: skip
 def test_an_event_is_a_sentence_and_a_mark(record, kind, step, level, words):
-    """What befell the run is told in the words of its console, at its step."""
+    """An event is described in the words of the console, at its step."""
     note = note_of({"time": STARTED, **record})
     assert (note.kind, note.step, note.level, note.text) == (kind, step, level, words)
     assert note.is_marked

@@ -183,6 +183,7 @@ def fails_with(error):
     [
         (b"\xff", "JSON in UTF-8"),
         (b"[]", "either a text or messages"),
+        (b"[" * 100_000, "not JSON"),
         (b'{"model": 0}', "either a text or messages"),
         (b'{"model": 0, "text": "a", "messages": []}', "either a text or messages"),
         (b'{"model": 0, "text": "a", "more": 1}', "either a text or messages"),

@@ -97,6 +97,18 @@ def test_runs_are_drawn_on_the_same_curves(tmp_path):
     assert data["domain"] == [1, 5]
 
 
+def test_the_lines_of_a_chart_that_compares_runs_have_colours_of_their_own(tmp_path):
+    """Each source of each run has another colour, as nothing else tells them apart."""
+    runs = [write_run(tmp_path / name, losses=[3.0]) for name in ("a", "b")]
+    for run in runs:
+        with (run / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": 1, "eval_loss/web": 1.0, "eval_loss/code": 2.0}) + "\n")
+    page = Reader(html_report([report_facts(run) for run in runs]))
+    [data] = [json.loads(text) for _, form, text in page.texts if form == "application/json"]
+    [chart] = [chart for chart in data["charts"] if chart["title"] == "eval loss"]
+    assert len({each["color"] for each in chart["series"]}) == 4
+
+
 def test_evaluations_by_source_share_a_chart(tmp_path):
     """The losses of the sources of a mixture are compared on one chart, and so are the metrics of a task."""
     run = write_run(tmp_path / "a", losses=[3.0])

@@ -1,0 +1,73 @@
+"""The monitors of a run, opened from its settings."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+
+from holdfast.bootstrap.wiring.open_monitors import begin_monitors, note_of, open_monitors
+from holdfast.bootstrap.wiring.screen import Screen
+from holdfast.configs.settings_layers import load_settings
+from holdfast.domain.errors import StateError
+from holdfast.domain.events import HandlerFailed
+
+
+@contextmanager
+def opened(folder, monitor):
+    """Give the threads of ``metrics.jsonl`` and of ``monitor`` in the run ``folder``, which begin a start."""
+    settings = load_settings([], [f"run.dir={folder}", f"monitors=[jsonl, {monitor}]"], {}).settings
+    problems = []
+    with ExitStack() as stack:
+        threads = open_monitors({}, settings, Screen(report=problems.append), stack)
+        begin_monitors(threads, settings, "id", {}, 1)
+        yield threads
+    assert not [line for line in problems if "failed" in line]
+
+
+def record(threads, steps):
+    """Let the monitors record a loss for each of ``steps``, and make them durable."""
+    for step in steps:
+        for thread in threads:
+            thread.record(step, {"loss": float(step)})
+            assert thread.settle(20)
+    threads[1].flush(steps[-1])
+    assert threads[1].settle(20)
+
+
+def test_another_file_of_a_tracker_gets_all_steps(tmp_path):
+    """A run whose tracker has another file than before sends it the steps of earlier starts too."""
+    run = tmp_path / "run"
+    with opened(run, f"{{kind: sqlite, path: {tmp_path}/first.sqlite}}") as threads:
+        record(threads, [1, 2, 3])
+    with opened(run, f"{{kind: sqlite, path: {tmp_path}/second.sqlite}}") as threads:
+        threads[1].rewind(3)
+        record(threads, [4])
+    for name, steps in (("first", [1, 2, 3]), ("second", [1, 2, 3, 4])):
+        with closing(sqlite3.connect(tmp_path / f"{name}.sqlite")) as connection:
+            assert [step for (step,) in connection.execute("SELECT step FROM metrics ORDER BY step")] == steps
+
+
+def test_counters_for_prometheus_begin_with_the_process(tmp_path):
+    """A run that continues does not count the steps of its earlier starts for Prometheus, which counted them then."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="it comes with the extra `prometheus`")
+    run, textfile = tmp_path / "run", tmp_path / "run.prom"
+    run.mkdir()
+    lines = [json.dumps({"step": step, "loss": 1.0, "data_wait_seconds": 2.0}) for step in (1, 2, 3)]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with opened(run, f"{{kind: prometheus, port: null, textfile: {textfile}}}") as threads:
+        threads[1].rewind(3)
+        record(threads, [4])
+    families = parser.text_string_to_metric_families(textfile.read_text())
+    found = {family.name: family.samples[0].value for family in families}
+    assert (found["holdfast_steps"], found["holdfast_data_wait_seconds"]) == (1.0, 0.0)
+
+
+def test_a_note_for_trackers_has_no_secrets():
+    """The password in a URL that an error names does not reach a tracker."""
+    error = StateError("https://me:hunter22@store/x cannot be reached")
+    text = note_of(HandlerFailed("StepCompleted", "a handler", error))
+    assert "cannot be reached" in text
+    assert "hunter22" not in text
