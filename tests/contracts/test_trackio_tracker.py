@@ -86,7 +86,7 @@ def test_the_run_is_described(tmp_path):
 
 def test_a_missing_package_is_told_in_one_sentence(monkeypatch):
     """Without the extra the error names the command that installs it."""
-    monkeypatch.setattr("holdfast.adapters.monitor.library_process.find_spec", lambda _: None)
+    monkeypatch.setattr("holdfast.adapters.monitor.library_tracker.find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=r"pip install \"holdfast-lm\[trackio\]\""):
         trackio_tracker()
 
