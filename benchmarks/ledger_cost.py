@@ -34,7 +34,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
             else:
                 ledger._samples = event.progress.cursor.samples  # noqa: SLF001  the next step begins with them
 
-        RecordLedger.on_step = gated  # type: ignore[method-assign]
+        RecordLedger.on_step = gated  # type: ignore[assignment, method-assign]
         ratio = cost(phased.run())
     return [
         Figure(
