@@ -5,7 +5,9 @@ from typing import final
 from holdfast.adapters.document_encoder.memory import MemoryDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.ports.document_encoder import DocumentEncoder
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
+from holdfast.ports.tokenizer import Encoded
 
 BYTES = TextDocumentEncoder(MemoryTokenizer())
 
@@ -25,3 +27,18 @@ class BackwardsTokenizer(ForwardingTokenizer):
 
     def fingerprint(self):
         return "backwards"
+
+
+@final
+class OddIdsEncoder(DocumentEncoder):
+    """Encodes as ``inner`` does, and trains on odd ids."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def encode(self, records):
+        encoded = self._inner.encode(records)
+        return Encoded(encoded.ids, encoded.offsets, encoded.ids % 2 == 1)
+
+    def fingerprint(self):
+        return f"odd ids of {self._inner.fingerprint()}"
