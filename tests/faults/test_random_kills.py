@@ -11,7 +11,7 @@ import pytest
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.training.budget import Budget
-from tests.support.encoders import BYTES, CAPITALS
+from tests.support.encoders import BYTES, CONSONANTS
 from tests.support.file_faults import MEMORY
 from tests.support.loop import Loop
 from tests.support.streams import Plan
@@ -52,8 +52,8 @@ def killed(loop, step, part):
     ("mode", "num_runs", "encoder"),
     [
         ("cache", 3, BYTES),
-        ("cache", 2, CAPITALS),
-        ("stream", 2, CAPITALS),
+        ("cache", 2, CONSONANTS),
+        ("stream", 2, CONSONANTS),
         *(pytest.param(mode, 20, BYTES, marks=pytest.mark.slow) for mode in ("cache", "stream")),
     ],
 )

@@ -298,7 +298,7 @@ def test_a_later_version_is_not_judged(root):
     cache = DiskTokenCache(root, "dataset")
     cache.put("a", large(1), {})
     manifest = next(root.rglob("manifest.json"))
-    manifest.write_bytes(manifest.read_bytes().replace(b'"schema":1', b'"schema":2'))
+    manifest.write_bytes(manifest.read_bytes().replace(b'"schema":1', b'"schema":3'))
     with pytest.raises(DataError, match="later version"):
         DiskTokenCache(root, "dataset").shards()
     assert manifest.exists()

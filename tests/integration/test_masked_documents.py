@@ -19,7 +19,8 @@ SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, 
 FAMILIES = {
     "llama": {"model_type": "llama", "num_hidden_layers": 2, **SIZES},
     "qwen3": {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 8, **SIZES},
-    "gpt2": {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4},
+    "gpt2": {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 4}
+    | dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0),
 }
 each_loss = pytest.mark.parametrize("loss", ["plain", "chunked"])
 

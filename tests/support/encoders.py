@@ -14,6 +14,9 @@ BYTES = TextDocumentEncoder(MemoryTokenizer())
 CAPITALS = MemoryDocumentEncoder(MemoryTokenizer(), untrained=range(ord("a"), ord("z") + 1))
 """Trains on everything but small letters."""
 
+CONSONANTS = MemoryDocumentEncoder(MemoryTokenizer(), untrained=b"aeiou ")
+"""Trains on everything but vowels and spaces."""
+
 
 @final
 class BackwardsTokenizer(ForwardingTokenizer):
