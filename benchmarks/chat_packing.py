@@ -47,9 +47,9 @@ _LLAMA = {
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The ``ids`` of a conversation, int64 (tokens,), and whether each belongs to a reply, bool (tokens,)."""
+    """The ``ids`` of a conversation, uint16 (tokens,), and whether each belongs to a reply, bool (tokens,)."""
 
-    ids: NDArray[np.int64]
+    ids: NDArray[np.uint16]
     is_reply: NDArray[np.bool_]
 
 
@@ -61,7 +61,7 @@ def conversations(number: int) -> list[Conversation]:
         turns = np.cumsum(chance.integers(8, 64, length))
         is_reply = np.searchsorted(turns, np.arange(length), side="right") % 2 == 1
         is_reply[-1] = True
-        found.append(Conversation(chance.integers(0, _VOCABULARY, length), is_reply))
+        found.append(Conversation(chance.integers(0, _VOCABULARY, length, np.uint16), is_reply))
     return found
 
 
@@ -126,8 +126,9 @@ class Padded(Way):
         mask = torch.zeros(shape, dtype=torch.int64)
         for row, each in enumerate(batch):
             length = len(each.ids)
-            ids[row, :length] = torch.from_numpy(each.ids)
-            labels[row, :length] = torch.from_numpy(np.where(each.is_reply, each.ids, -100))
+            tokens = each.ids.astype(np.int64)
+            ids[row, :length] = torch.from_numpy(tokens)
+            labels[row, :length] = torch.from_numpy(np.where(each.is_reply, tokens, -100))
             mask[row, :length] = 1
         loss = self._network(input_ids=ids, attention_mask=mask, labels=labels, use_cache=False).loss
         loss.backward()
