@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 class Encoded:
     """Token ids of several documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
 
-    ``ids`` is uint16 or uint32, (num_tokens,); ``offsets`` int64, (num_documents + 1,).
+    ``ids`` is uint16 or uint32, (num_tokens,); ``offsets`` int64, (num_documents + 1,). ``loss_mask``, bool
+    (num_tokens,), says which tokens are trained on; None means all of them, as a tokenizer returns.
     """
 
     ids: NDArray[np.unsignedinteger]
     offsets: NDArray[np.int64]
+    loss_mask: NDArray[np.bool_] | None = None
 
     def __iter__(self) -> Iterator[NDArray[np.unsignedinteger]]:
         """Yield the ids of each document: a view of ``ids``, (number of its tokens,)."""

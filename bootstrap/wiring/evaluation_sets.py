@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.sources import ScoreRange
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.packing import ConcatPacking
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.document_encoder import DocumentEncoder
 
 _NUMBERED = re.compile(r"data\.path\[(\d+)\](.*)")  # one of several paths, and what is below it
 
@@ -63,16 +63,16 @@ def source_numbers(readers: Sequence[TextReader], data: FeedSettings) -> SourceN
 def evaluation_sets(
     settings: TrainSettings,
     fields: Sequence[str],
-    tokenizer: Tokenizer,
+    encoder: DocumentEncoder,
     rejections: RejectedRecords,
     pipeline: RecordPipeline,
     packing: ConcatPacking,
 ) -> Mapping[str, HoldoutBatches]:
-    """Return the documents of each set of ``evaluation.sets``, read and tokenized as the training data are."""
+    """Return the documents of each set of ``evaluation.sets``, read and encoded as the training data are."""
     sets: dict[str, HoldoutBatches] = {}
     for name, section in (settings.evaluation.sets or {}).items():
         whole = Holdout(1.0, settings.run.seed)
-        reader = TextReader(open_files(section, fields=fields), tokenizer, rejections, pipeline)
+        reader = TextReader(open_files(section, fields=fields), encoder, rejections, pipeline)
         sets[name] = HoldoutBatches(
             TextGroups([reader], whole, settings.run.seed),
             whole,
