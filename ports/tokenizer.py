@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from holdfast.domain.training.conversation import ChatMessage
+    from holdfast.domain.training.conversation import ChatMessage, Conversation
+    from holdfast.domain.training.reply_spans import TrainOn
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +82,23 @@ class Tokenizer(ABC):
         """Return a short text that identifies the encoding."""
 
 
-class ChatTemplate(ABC):
-    """Turns a conversation into the ids that a chat model continues with its reply.
+@dataclass(frozen=True, slots=True)
+class SupervisedIds:
+    """The token ids of a document, int64 (num_tokens,), and which of them are trained on, bool (num_tokens,)."""
 
-    - Pure: equal conversations give equal ids, all in the vocabulary of the tokenizer.
+    ids: NDArray[np.int64]
+    loss_mask: NDArray[np.bool_]
+
+
+class ChatTemplate(ABC):
+    """Turns a conversation into the ids that a chat model continues with its reply, or is trained on.
+
+    - Pure: equal conversations give equal ids, all in the vocabulary of the tokenizer; the ids to train on are also the
+      same in another process and on another day.
     - The text of a special token in a message does not become the special id, so a message cannot end itself.
+    - The ids to train on are those of the replies, each with the token that ends it. Before a reply come exactly the
+      ids that ``encode`` gives for the messages before it, so training and use agree.
+    - ``fingerprint`` identifies everything that decides the ids to train on, but for the tokenizer.
     - Usable from several threads at once.
     """
 
@@ -100,6 +113,22 @@ class ChatTemplate(ABC):
 
         Raises ``DataError`` if the template does not accept the conversation.
         """
+
+    @abstractmethod
+    def encode_training(
+        self, conversations: Sequence[Conversation], train_on: TrainOn = "all_assistant"
+    ) -> Sequence[Sequence[SupervisedIds]]:
+        """Return the documents of each of ``conversations``, in which its replies are trained on.
+
+        A conversation is one document, or several if the template renders earlier replies otherwise than the last one.
+        Each reply is trained on once. Raises ``DataError`` if a conversation has no reply to train on, or the template
+        does not render it so that each reply continues the messages before it. The message continues a sentence that
+        begins with "the document at position 7".
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a short text that identifies the template and its options, the same in every process."""
 
 
 class HasChatTemplate(ABC):

@@ -76,7 +76,7 @@ def evaluation_sets(
     """
     sets: dict[str, HoldoutBatches] = {}
     for name, section in (settings.evaluation.sets or {}).items():
-        source = open_files(section, fields=fields)
+        source = open_files(section, fields=fields, task=settings.data.task)
         _refuse_training_files(name, section, source, found, settings.data)
         whole = Holdout(1.0, settings.run.seed)
         reader = TextReader(source, tokenizer, rejections, pipeline)
