@@ -17,9 +17,10 @@ class TokenCache(TokenSource):
     """A token source that a run fills, shard by shard.
 
     - ``put`` writes a shard atomically; a shard that exists is left unchanged. The bytes written, before encryption,
-      depend only on the tokens and ``meta``, not on how the tokens are divided into parts. ``meta`` is JSON that is
-      stored with the shard (counts, sources); it is read after the last part, so that parts may add to it while they
-      are read. If a part raises, the exception propagates and nothing is written.
+      depend only on the tokens, their loss masks and ``meta``, not on how the tokens are divided into parts. If any
+      part has a loss mask, the shard has one, in which parts without a mask train on all of their tokens. ``meta`` is
+      JSON that is stored with the shard (counts, sources); it is read after the last part, so that parts may add to it
+      while they are read. If a part raises, the exception propagates and nothing is written.
     - ``put`` may be called from several threads for several shards, and by several processes at once.
     - ``missing`` returns the names that have no shard yet, in their order.
     - A full disk raises ``StateError`` and leaves every complete shard unchanged.

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from holdfast.domain.data.data_files import DataFiles
+    from holdfast.domain.data.loss_mask import LossMask
     from holdfast.domain.data.token_ids import TokenIds
 
     Arrays = Mapping[str, NDArray[np.int64]]
@@ -34,12 +35,14 @@ class Tokens:
 
     ``ids`` is uint16 or uint32, (num_tokens,), possibly a memory map, or decrypted slice by slice. ``offsets`` is
     int64, (num_documents + 1,). ``hashes`` is uint64, (num_documents,), and equal for equal documents; it decides which
-    documents are held out.
+    documents are held out. ``loss_mask``, (num_tokens,), says which tokens are trained on, possibly unpacked slice by
+    slice; None means all of them.
     """
 
     ids: TokenIds
     offsets: NDArray[np.int64]
     hashes: NDArray[np.uint64]
+    loss_mask: LossMask | None = None
 
 
 class TokenSource(ABC):
@@ -51,7 +54,7 @@ class TokenSource(ABC):
     - A damaged or missing shard raises ``DataError`` that names the shard and says how to recreate it.
     - ``derive(shard, key, make)`` returns ``make`` of the shard's tokens. The result may come from an earlier call with
       the same ``key``, also in another process; ``make`` must therefore be a pure function that ``key`` identifies.
-    - ``fingerprint`` identifies all documents and their order.
+    - ``fingerprint`` identifies all documents, their order and their loss masks.
     """
 
     @abstractmethod

@@ -39,6 +39,7 @@ class DiskTokenCache(BasicTokenSource, TokenCache):
 
         <fingerprint>/<shard>/   tokens.bin  offsets.bin  hashes.bin  manifest.json  derived-*.safetensors
 
+    A shard whose documents have a loss mask also has ``loss_mask.bin``, which earlier versions refuse to read.
     A shard exists once its folder has its name; ``shards`` reads each manifest once. ``open`` compares sizes each time
     and, with ``verify``, hashes the first time; a damaged shard is quarantined, so that ``missing`` returns it.
     ``budget`` limits the bytes of all complete shards of all datasets; unfinished shards are not counted, and derived

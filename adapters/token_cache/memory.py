@@ -14,6 +14,7 @@ from blake3 import blake3
 from typing_extensions import override
 
 from holdfast.domain.data.cache_eviction import CachedShard, LeastRecentlyUsed
+from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.errors import ConfigurationError, TokensLost
 from holdfast.ports.basic import BasicTokenSource
 from holdfast.ports.token_cache import TokenCache
@@ -92,7 +93,7 @@ class MemoryTokenCache(BasicTokenSource, TokenCache):
             if ids is None:
                 ids = entry.tokens.ids[:]
                 entry.lent = weakref.ref(ids)
-            return Tokens(ids, entry.tokens.offsets, entry.tokens.hashes)
+            return Tokens(ids, entry.tokens.offsets, entry.tokens.hashes, entry.tokens.loss_mask)
 
     @override
     def derive(self, shard: TokenShard, key: str, make: Callable[[Tokens], Arrays]) -> Arrays:
@@ -136,21 +137,27 @@ class MemoryTokenCache(BasicTokenSource, TokenCache):
 
 
 def _size_of(tokens: Tokens) -> int:
-    return tokens.ids[:].nbytes + tokens.offsets.nbytes + tokens.hashes.nbytes
+    mask = 0 if tokens.loss_mask is None else len(tokens.loss_mask)
+    return tokens.ids[:].nbytes + tokens.offsets.nbytes + tokens.hashes.nbytes + mask
 
 
 def _joined(parts: Iterable[Tokens]) -> Tokens:
     ids: list[NDArray[np.unsignedinteger]] = []
     offsets: list[NDArray[np.int64]] = [np.zeros(1, np.int64)]
     hashes: list[NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
+    masks: list[NDArray[np.bool_] | None] = []
     num_tokens = 0
     for part in parts:
-        ids.append(np.array(part.ids[part.offsets[0] : part.offsets[-1]]))
+        whole = slice(part.offsets[0], part.offsets[-1])
+        ids.append(np.array(part.ids[whole]))
+        masks.append(None if part.loss_mask is None else np.array(part.loss_mask[whole]))
         offsets.append(part.offsets[1:] - part.offsets[0] + num_tokens)
         hashes.append(np.array(part.hashes))
         num_tokens += len(ids[-1])
     flat = np.concatenate(ids) if ids else np.zeros(0, np.uint16)
-    return Tokens(_frozen(flat), _frozen(np.concatenate(offsets)), _frozen(np.concatenate(hashes)))
+    mask = join_masks(masks, [len(each) for each in ids])
+    frozen = None if mask is None else _frozen(mask)
+    return Tokens(_frozen(flat), _frozen(np.concatenate(offsets)), _frozen(np.concatenate(hashes)), frozen)
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
@@ -163,4 +170,6 @@ def _fingerprint_of(tokens: Tokens) -> str:
     hasher = blake3(tokens.ids.dtype.name.encode())
     for array in (tokens.ids[:], tokens.offsets, tokens.hashes):
         hasher.update(blake3(array.tobytes()).digest())
+    if tokens.loss_mask is not None:
+        hasher.update(blake3(tokens.loss_mask[:].tobytes()).digest())
     return str(hasher.hexdigest(length=16))

@@ -55,4 +55,6 @@ def _describe(name: str, tokens: Tokens) -> TokenShard:
     hasher = blake3(tokens.ids.dtype.name.encode())
     for array in (tokens.ids[:], tokens.offsets, tokens.hashes):
         hasher.update(blake3(array.tobytes()).digest())
+    if tokens.loss_mask is not None:
+        hasher.update(blake3(tokens.loss_mask[:].tobytes()).digest())
     return TokenShard(name, len(tokens.ids), len(tokens.hashes), hasher.hexdigest(length=16))

@@ -143,9 +143,9 @@ class HoldoutBatches:
                     f"{self._holdout.fraction}, or shorten data.exclude"
                 )
             raise DataError(msg)
-        documents, sources = zip(*found, strict=True)
-        places = place_rows(documents, self._packing)
-        index = places[0][1]
+        documents, masks, sources = zip(*found, strict=True)
+        places = place_rows(documents, self._packing, masks)
+        index = places[0][2]
         ends = np.cumsum([len(document) for document in documents])
         of_pieces = np.array(sources)[np.searchsorted(ends, index.starts, side="right")]
         batches, piece_sources = [], []
@@ -160,7 +160,8 @@ class HoldoutBatches:
         """Return whether documents were left out because there were more than ``max_tokens`` tokens."""
         return bool(self.batches) and self._is_cut
 
-    def _documents(self) -> Iterator[tuple[NDArray[np.unsignedinteger], int]]:
+    def _documents(self) -> Iterator[tuple[NDArray[np.unsignedinteger], NDArray[np.bool_] | None, int]]:
+        """Yield the ids of each document that fits, its loss mask, and the number of its source."""
         room = self._max_tokens
         for tokens, sources in self._groups:
             chosen = self._holdout.holds(tokens.hashes) & ~self._excluded.holds(tokens.hashes)
@@ -169,7 +170,9 @@ class HoldoutBatches:
                     self._is_cut = True
                     return
                 first, last = tokens.offsets[number : number + 2].tolist()
-                yield tokens.ids[first : min(last, first + room)], int(sources[number])
+                part = slice(first, min(last, first + room))
+                mask = None if tokens.loss_mask is None else tokens.loss_mask[part]
+                yield tokens.ids[part], mask, int(sources[number])
                 room -= last - first
                 if room < 0:
                     self._is_cut = True

@@ -10,6 +10,7 @@ import numpy as np
 from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.domain.data.cursor import LanePosition
 from holdfast.domain.data.exclusion import NO_EXCLUSION, document_of
+from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.data.no_text import all_dropped, no_text
 from holdfast.domain.data.packed_rows import LaidOutRows, PieceOrigins, lay_out, pieces_in
 from holdfast.domain.data.permutation import permute
@@ -64,10 +65,16 @@ class Window:
 
     def part(self, begin: int, end: int) -> LaidOutRows:
         """Return the rows from ``begin`` to before ``end``, without a copy."""
-        ids, lengths, starts, counts, origins = self.rows
-        first, last = self._firsts[begin], self._firsts[end]
-        some = None if origins is None else origins.part(first, last)
-        return LaidOutRows(ids[begin:end], lengths[begin:end], starts[first:last], counts[begin:end], some)
+        ids, lengths, starts, counts, origins, supervised = self.rows
+        rows, first, last = slice(begin, end), self._firsts[begin], self._firsts[end]
+        return LaidOutRows(
+            ids[rows],
+            lengths[rows],
+            starts[first:last],
+            counts[rows],
+            None if origins is None else origins.part(first, last),
+            None if supervised is None else supervised[rows],
+        )
 
 
 @final
@@ -177,7 +184,8 @@ class LaneReader:
         order = permute(np.arange(index.num_rows), index.num_rows, *place)
         if len(self._excluded):
             index = self._excluded.shorten(index, begins, np.concatenate([documents.hashes for documents in held]))
-        rows = lay_out(ids, index, order, self._plan.packing.length)
+        mask = join_masks([documents.loss_mask for documents in held], [len(documents.ids) for documents in held])
+        rows = lay_out(ids, index, order, self._plan.packing.length, mask)
         if self._is_traced:
             rows = rows._replace(origins=_origins(held, begins, index, order, begin.epoch))
         return Window.of(rows, begin, next_start)
@@ -202,7 +210,8 @@ class _Documents:
     """Some documents of a unit as tokens.
 
     ``starts`` and ``ends`` are the positions in the unit before and after each document, ``hashes`` the documents' ids,
-    empty unless they were requested. ``unit`` is the number of the unit in the source.
+    empty unless they were requested. ``unit`` is the number of the unit in the source. ``loss_mask`` is that of
+    ``ids``, None if there is none.
     """
 
     ids: NDArray[np.unsignedinteger]
@@ -211,11 +220,12 @@ class _Documents:
     starts: Sequence[int]
     hashes: NDArray[np.uint64]
     unit: int
+    loss_mask: NDArray[np.bool_] | None = None
 
     @classmethod
     def of(cls, group: TokenizedGroup, unit: int) -> Self:
         hashes = _NO_HASHES if group.hashes is None else group.hashes
-        return cls(group.ids, np.diff(group.offsets), group.ends, group.starts, hashes, unit)
+        return cls(group.ids, np.diff(group.offsets), group.ends, group.starts, hashes, unit, group.loss_mask)
 
     @property
     def num_tokens(self) -> int:
@@ -239,4 +249,5 @@ class _Documents:
             self.starts[documents],
             self.hashes[documents],
             self.unit,
+            None if self.loss_mask is None else self.loss_mask[tokens],
         )

@@ -10,7 +10,7 @@ from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, Self, final
 
 from holdfast.application.concurrency.thread_pool import ThreadPool
-from holdfast.application.data.shard_meta import ShardMetaBuilder, total_drops
+from holdfast.application.data.shard_meta import ShardMetaBuilder, total_drops, total_supervised
 from holdfast.domain.data.no_text import no_text
 from holdfast.domain.errors import ConfigurationError, DataError
 
@@ -35,6 +35,7 @@ class Prepared:
     """The contents of a token cache, and the tokens that were added now, with the ``seconds`` that this took.
 
     ``drops`` counts the records that were left out by reason, and ``rejected`` the ones of them that are listed.
+    ``supervised_tokens`` are trained on; None means all tokens, as there is no loss mask.
     """
 
     documents: int
@@ -44,6 +45,7 @@ class Prepared:
     new_tokens: int
     seconds: float
     drops: Mapping[str, int] = field(default_factory=dict)
+    supervised_tokens: int | None = None
 
     @classmethod
     def total(cls, several: Sequence[Self]) -> Self:
@@ -51,6 +53,8 @@ class Prepared:
         drops: Counter[str] = Counter()
         for each in several:
             drops.update(each.drops)
+        supervised = [each.tokens if each.supervised_tokens is None else each.supervised_tokens for each in several]
+        is_masked = any(each.supervised_tokens is not None for each in several)
         return cls(
             sum(each.documents for each in several),
             sum(each.tokens for each in several),
@@ -59,6 +63,7 @@ class Prepared:
             sum(each.new_tokens for each in several),
             sum(each.seconds for each in several),
             dict(sorted(drops.items())),
+            sum(supervised) if is_masked else None,
         )
 
 
@@ -192,6 +197,7 @@ class PrepareTokens:
         metas: list[Any] = [self._cache.meta(shard) for shard in made]
         for rejection in (rejection for meta in metas for rejection in meta["rejected"]):
             self._rejections.record(rejection)
+        supervised = total_supervised(metas)
         prepared = Prepared(
             documents=sum(shard.num_documents for shard in made),
             tokens=sum(shard.num_tokens for shard in made),
@@ -200,6 +206,7 @@ class PrepareTokens:
             new_tokens=sum(shard.num_tokens for shard in made if shard.name in new),
             seconds=seconds,
             drops=total_drops(metas),
+            supervised_tokens=None if supervised is None else supervised.supervised,
         )
         self._check_limit(meta for shard, meta in zip(made, metas, strict=True) if shard.name not in new)
         if not prepared.documents:

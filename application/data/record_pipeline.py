@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from operator import is_
 from types import MappingProxyType
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Document, Rejected, Unit
@@ -40,11 +40,14 @@ class Warned:
     reasons: tuple[str, ...]
 
 
-NO_SCORES: Mapping[str, float] = MappingProxyType({})
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
-Used = tuple[Document, str, "Mapping[str, float]"]
-"""A document, the text to train on, and its scores."""
+
+class Used(NamedTuple):
+    """A document that is used, and the record to train on, which transforms may have changed."""
+
+    document: Document
+    record: Record
 
 
 @final
@@ -85,7 +88,7 @@ class RecordPipeline:
                 if isinstance(item, Rejected):
                     yield item
                 elif item.text:
-                    yield item, item.text, NO_SCORES
+                    yield Used(item, Record(item.text, item.fields or _NO_FIELDS))
             return
         for batch, end in _batches(items, self._batch_characters):
             yield from self._apply(unit, batch)
@@ -94,7 +97,8 @@ class RecordPipeline:
 
     def text_of(self, document: Document) -> str | None:
         """Return the text of ``document`` after all transforms, None if it is left out or a transform fails."""
-        return next((found[1] for found in self.apply(_NO_UNIT, [document]) if isinstance(found, tuple)), None)
+        found = self.apply(_NO_UNIT, [document])
+        return next((each.record.text for each in found if isinstance(each, Used)), None)
 
     def _apply(self, unit: Unit, documents: list[Document]) -> Iterator[Used | Warned | LeftOutDocument | Rejected]:
         results: list[Record | Dropped | Rejected | None] = [
@@ -114,7 +118,7 @@ class RecordPipeline:
             if isinstance(result, Record):
                 if result.warnings:
                     yield Warned(document, result.warnings)
-                yield document, result.text, result.scores
+                yield Used(document, result)
             elif isinstance(result, Dropped):
                 yield LeftOutDocument(document, result)
             elif result is not None:

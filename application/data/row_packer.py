@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from holdfast.domain.data.loss_mask import LossMask
     from holdfast.domain.data.packing import Packing
     from holdfast.domain.data.row_index import RowPlace
     from holdfast.domain.data.token_ids import TokenIds
     from holdfast.ports.token_source import Tokens, TokenShard, TokenSource
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+
+_Opened = tuple["TokenIds", "LossMask | None", RowIndex]
 
 _OPEN_SHARDS = 2048  # each takes a few of the 65,530 memory maps that Linux lets a process have
 _ASKED_AGAIN_SECONDS = 10.0  # after these, open shards are reported to the source as in use again
@@ -85,6 +88,23 @@ class JoinedRows(Rows):
 
 
 @final
+class _AtHand:
+    """The ids of a shard with their loss mask, for as long as the source keeps them open, and their index."""
+
+    def __init__(self, ids: TokenIds, mask: LossMask | None, index: RowIndex) -> None:
+        self._ids = weakref.ref(ids)
+        self._mask = None if mask is None else weakref.ref(mask)
+        self._index = index
+
+    def found(self) -> _Opened | None:
+        """Return ids, loss mask and index, None if the source has closed them."""
+        ids, mask = self._ids(), self._mask and self._mask()
+        if ids is None or (mask is None and self._mask is not None):
+            return None
+        return ids, mask, self._index
+
+
+@final
 class PackedRows(Rows):
     """The rows that the ``wanted`` documents of a token source make, shard by shard, with random access by number.
 
@@ -110,7 +130,7 @@ class PackedRows(Rows):
         self._wanted = wanted
         self._key = key
         self._index_of = lru_cache(_OPEN_SHARDS)(self._derive_index)
-        self._at_hand: dict[int, tuple[weakref.ref[TokenIds], RowIndex]] = {}
+        self._at_hand: dict[int, _AtHand] = {}
         self._asked = time.monotonic()
 
     @property
@@ -130,16 +150,14 @@ class PackedRows(Rows):
         return int(self._totals["dropped"].sum())
 
     def at(self, numbers: NDArray[np.int64]) -> Sequence[RowPlace]:
-        """Return where the rows with these ``numbers`` lie: token ids, their index, and the row's number in it."""
+        """Return where the rows with these ``numbers`` lie."""
         shards, within = self.locate(numbers)
         if time.monotonic() - self._asked > _ASKED_AGAIN_SECONDS or len(self._at_hand) > _OPEN_SHARDS:
             self._at_hand, self._asked = {}, time.monotonic()
         opened, at_hand = {}, self._at_hand
         for shard in set(shards.tolist()):
             held = at_hand.get(shard)
-            if held is None or (ids := held[0]()) is None:  # the source has closed it
-                ids, held = self._open(shard)
-            opened[shard] = (ids, held[1])
+            opened[shard] = (held and held.found()) or self._open(shard)
         return [(*opened[shard], row) for shard, row in zip(shards.tolist(), within.tolist(), strict=True)]
 
     def parts(self) -> Iterator[PackedRows]:
@@ -155,11 +173,12 @@ class PackedRows(Rows):
         """Return the number of the first row of the shard with the number ``shard``."""
         return int(self._ends[shard] - self._totals["rows"][shard])
 
-    def _open(self, shard: int) -> tuple[TokenIds, tuple[weakref.ref[TokenIds], RowIndex]]:
-        """Return the ids of a shard, and a weak reference to them with their index."""
-        ids = self.tokens.open(self.shards[shard]).ids
-        self._at_hand[shard] = held = (weakref.ref(ids), self._index_of(shard))
-        return ids, held
+    def _open(self, shard: int) -> _Opened:
+        """Return the ids of a shard, their loss mask and their index, and keep them at hand while they are open."""
+        tokens = self.tokens.open(self.shards[shard])
+        index = self._index_of(shard)
+        self._at_hand[shard] = _AtHand(tokens.ids, tokens.loss_mask, index)
+        return tokens.ids, tokens.loss_mask, index
 
     @cached_property
     def shards(self) -> Sequence[TokenShard]:

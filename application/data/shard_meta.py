@@ -12,6 +12,7 @@ import numpy as np
 
 from holdfast.application.data.read_statistics import Profiling, ReadStatistics
 from holdfast.application.data.rejected_records import UNUSABLE
+from holdfast.domain.data.loss_mask import num_supervised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,11 +45,14 @@ class ShardMetaBuilder:
         self._units: list[tuple[str, int]] = []
         self._starts: list[NDArray[np.int64]] = []
         self._scores: dict[str, list[tuple[int, NDArray[np.float32]]]] = {}
+        self._supervised: list[tuple[int, int]] = []
+        self._is_masked = False
         self._num_documents = 0
 
     def begin(self, unit: Unit) -> None:
         """Begin with the documents of ``unit``."""
         self._units.append((unit.name, 0))
+        self._supervised.append((0, 0))
 
     def add(self, group: TokenizedGroup) -> None:
         """Add documents of the unit that was begun last."""
@@ -59,6 +63,7 @@ class ShardMetaBuilder:
             values = np.array([scores.get(score, np.nan) for scores in group.scores], np.float32)
             self._scores.setdefault(score, []).append((self._num_documents, values))
         self._num_documents += len(group.starts)
+        self._count_supervised(group)
 
     def to_json(self) -> dict[str, Any]:
         """Return the description as JSON."""
@@ -74,9 +79,20 @@ class ShardMetaBuilder:
         }
         if self._scores:
             meta["scores"] = {name: packed(self._whole(parts)) for name, parts in sorted(self._scores.items())}
+        if self._is_masked:
+            meta["supervised"] = [list(counts) for counts in self._supervised]
         if self._profile is not None:
             meta["profile"] = self._profile.to_json()
         return meta
+
+    def _count_supervised(self, group: TokenizedGroup) -> None:
+        self._is_masked |= group.loss_mask is not None
+        num_tokens = len(group.ids)
+        targets = num_tokens - len(group.starts)
+        if group.loss_mask is not None:
+            targets = num_supervised(group.loss_mask, group.offsets)
+        supervised, tokens = self._supervised[-1]
+        self._supervised[-1] = (supervised + targets, tokens + num_tokens)
 
     def _whole(self, parts: Sequence[tuple[int, NDArray[np.float32]]]) -> NDArray[np.float32]:
         whole = np.full(self._num_documents, np.nan, np.float32)
@@ -108,6 +124,30 @@ def scores_of(meta: Mapping[str, Any], name: str) -> NDArray[np.float32] | None:
     """Return the score ``name`` of each document, float32 (documents,) with NaN for no score; None if there is none."""
     scores = meta.get("scores", {})
     return unpacked(scores[name], np.float32) if name in scores else None
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedTokens:
+    """The number of tokens of some documents that the model is trained to predict, ``supervised``, and of all."""
+
+    supervised: int
+    tokens: int
+
+
+def supervised_tokens(meta: Mapping[str, Any]) -> Mapping[str, SupervisedTokens] | None:
+    """Return the counts of supervised tokens of a shard's units, by name; None if the shard has no loss mask."""
+    if "supervised" not in meta:
+        return None
+    pairs = zip(meta["units"], meta["supervised"], strict=True)
+    return {name: SupervisedTokens(supervised, tokens) for (name, _), (supervised, tokens) in pairs}
+
+
+def total_supervised(metas: Sequence[Mapping[str, Any]]) -> SupervisedTokens | None:
+    """Return the counts of supervised tokens of all shards together; None if no shard has a loss mask."""
+    counts = [each for meta in metas for each in (supervised_tokens(meta) or {}).values()]
+    if not counts:
+        return None
+    return SupervisedTokens(sum(each.supervised for each in counts), sum(each.tokens for each in counts))
 
 
 def total_drops(metas: Sequence[Mapping[str, Any]]) -> dict[str, int]:

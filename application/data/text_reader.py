@@ -6,8 +6,8 @@ from collections import Counter
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, compress, pairwise
-from typing import TYPE_CHECKING, Protocol, final
+from itertools import chain, compress
+from typing import TYPE_CHECKING, Protocol, TypeVar, final
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from holdfast.application.data.read_statistics import ReadStatistics
 from holdfast.application.data.record_pipeline import LeftOutDocument, RecordPipeline, Warned
 from holdfast.application.data.rejected_records import UNUSABLE
 from holdfast.domain.data.holdout import hash_of
+from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Document, Rejected
 from holdfast.ports.token_source import Tokens
+from holdfast.ports.tokenizer import Encoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,9 +31,11 @@ if TYPE_CHECKING:
     from holdfast.application.data.record_pipeline import Used
     from holdfast.application.data.rejected_records import Record, RejectedRecords
     from holdfast.ports.data_source import DataSource, Unit
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.document_encoder import DocumentEncoder
 
     Wanted = Callable[[NDArray[np.uint64]], NDArray[np.bool_]]
+
+_Item = TypeVar("_Item")
 
 _GROUP_CHARACTERS = 1 << 21  # enough that the tokenizer's threads are busy, few enough to stay small
 
@@ -50,11 +54,12 @@ class Limit(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TokenizedGroup:
-    """Some documents of a unit as flat token ``ids`` (tokens,), each followed by end-of-text.
+    """Some documents of a unit as flat token ``ids`` (tokens,), as an encoder made them.
 
     Document ``i`` is ``ids[offsets[i] : offsets[i + 1]]``, and reading from ``ends[i]`` continues after it. ``offsets``
     is int64 (documents + 1,); ``hashes`` is uint64 (documents,), or None if they were not requested. ``starts`` are the
-    positions of the documents in the unit, and ``scores`` the numbers that transforms gave each of them.
+    positions of the documents in the unit, and ``scores`` the numbers that transforms gave each of them. ``loss_mask``,
+    bool (tokens,), says which tokens are trained on, None means all of them.
     """
 
     ids: NDArray[np.unsignedinteger]
@@ -63,17 +68,18 @@ class TokenizedGroup:
     ends: Sequence[int]
     starts: Sequence[int] = ()
     scores: Sequence[Mapping[str, float]] = ()
+    loss_mask: NDArray[np.bool_] | None = None
 
     @property
     def tokens(self) -> Tokens:
         """Return the documents with their hashes."""
         assert self.hashes is not None, "no hashes were asked for"
-        return Tokens(self.ids, self.offsets, self.hashes)
+        return Tokens(self.ids, self.offsets, self.hashes, self.loss_mask)
 
 
 @final
 class TextReader:
-    """Reads the usable documents of a source, checked and changed by a ``pipeline``.
+    """Reads the usable documents of a source, checked and changed by a ``pipeline``, and encodes them by ``encoder``.
 
     A group ends with the document that brings it to ``group_characters``. Documents of ``left_out`` are not tokenized.
     ``limit`` gets the numbers of records that are read, and of those that are left out, by reason.
@@ -83,7 +89,7 @@ class TextReader:
     def __init__(
         self,
         source: DataSource,
-        tokenizer: Tokenizer,
+        encoder: DocumentEncoder,
         rejections: RejectedRecords,
         pipeline: RecordPipeline | None = None,
         *,
@@ -93,7 +99,7 @@ class TextReader:
         group_characters: int = _GROUP_CHARACTERS,
     ) -> None:
         self.source = source
-        self._tokenizer = tokenizer
+        self._encoder = encoder
         self._rejections = rejections
         self._pipeline = pipeline or RecordPipeline()
         self.left_out = left_out
@@ -103,9 +109,9 @@ class TextReader:
 
     @property
     def fingerprints(self) -> list[str]:
-        """Return the fingerprints of all that makes the tokens: the source, the tokenizer and the transforms."""
+        """Return the fingerprints of all that makes the tokens: the source, the encoder and the transforms."""
         left_out = [] if self.left_out is None else [self.left_out.fingerprint()]
-        return [self.source.fingerprint(), self._tokenizer.fingerprint(), *self._pipeline.fingerprints, *left_out]
+        return [self.source.fingerprint(), self._encoder.fingerprint(), *self._pipeline.fingerprints, *left_out]
 
     def texts(
         self,
@@ -118,9 +124,9 @@ class TextReader:
         Raises ``DataError`` for a bad record unless the policy is to skip it.
         """
         counts = statistics or ReadStatistics()
-        for document, text, _ in self._documents(unit, None, rejected, is_kept=True, statistics=counts):
+        for document, record in self._documents(unit, None, rejected, is_kept=True, statistics=counts):
             if self.left_out is None or not self.left_out.mask(unit, [document.start])[0]:
-                yield document, text
+                yield document, record.text
 
     def leaving_out(self, left_out: LeftOut) -> TextReader:
         """Return a reader of the same documents without those of ``left_out``, which replaces an earlier one."""
@@ -139,7 +145,7 @@ class TextReader:
         is_hashed: bool = True,
         statistics: ReadStatistics | None = None,
     ) -> Iterator[TokenizedGroup]:
-        """Yield the documents of ``unit`` from ``start`` on that have text, each followed by end-of-text.
+        """Yield the documents of ``unit`` from ``start`` on that have text, encoded.
 
         Documents that ``wanted`` refuses by their hashes are read, but not tokenized; None selects all documents.
         Raises ``DataError`` for a bad record, unless the policy is to skip it: then it goes to ``rejected``, or if that
@@ -150,7 +156,7 @@ class TextReader:
         record, counts = rejected or self._rejections.record, statistics or ReadStatistics(self._profile)
         is_hashed = is_hashed or counts.profile is not None
         documents = self._documents(unit, start, record, is_kept=is_kept, statistics=counts)
-        groups = _groups(documents, self._group_characters)
+        groups = _groups(documents, self._group_characters, _size_of)
         encode = partial(self._encode_wanted, unit, wanted, record, counts, is_hashed)
         # by map, so that no text is held while a group waits: many units may be read at the same time
         encoded = chain.from_iterable(map(encode, groups))
@@ -172,11 +178,11 @@ class TextReader:
         if not group:
             return ()
         try:
-            return [self._encode(group, statistics, is_hashed=is_hashed)]
-        except DataError:  # seldom enough that looking for half of a surrogate pair before would not pay
-            readable = self._readable(unit, group, rejected, statistics)
-            parts = _groups(readable, self._group_characters)
-            return (self._encode(part, statistics, is_hashed=is_hashed) for part in parts)
+            encoded = self._encoder.encode([record for _, record in group])
+        except DataError:
+            alone = self._encoded_alone(unit, group, rejected, statistics)
+            return (_group_of(*_joined(part), statistics, is_hashed=is_hashed) for part in self._grouped(alone))
+        return [_group_of(group, encoded, statistics, is_hashed=is_hashed)]
 
     def _without(
         self,
@@ -186,8 +192,8 @@ class TextReader:
         rejected: Callable[[Record], object],
         statistics: ReadStatistics,
     ) -> Sequence[Used]:
-        mask = left_out.mask(unit, [document.start for document, _, _ in group]).tolist()
-        for document, _, _ in compress(group, mask):
+        mask = left_out.mask(unit, [document.start for document, _ in group]).tolist()
+        for document, _ in compress(group, mask):
             self._drop(unit, LeftOutDocument(document, left_out.verdict(unit, document.start)), rejected, statistics)
         return [each for each, is_left_out in zip(group, mask, strict=True) if not is_left_out]
 
@@ -227,41 +233,50 @@ class TextReader:
         if dropped.detail:
             rejected(self._rejections.leave_out(unit, verdict.document.start, dropped))
 
-    def _readable(
+    def _encoded_alone(
         self,
         unit: Unit,
         group: Sequence[Used],
         rejected: Callable[[Record], object],
         statistics: ReadStatistics,
-    ) -> Iterator[Used]:
+    ) -> Iterator[tuple[Used, Encoded]]:
+        """Yield the documents of ``group`` that the encoder accepts, each encoded by itself."""
         for used in group:
-            document, text, _ = used
             try:
-                text.encode()
-            except UnicodeEncodeError:
+                encoded = self._encoder.encode([used.record])
+            except DataError as error:
                 statistics.drop(UNUSABLE)
-                rejected(self._rejections.reject(unit, _no_unicode(unit, document)))
+                rejected(self._rejections.reject(unit, _not_encoded(unit, used.document, error)))
             else:
-                yield used
+                yield used, encoded
 
-    def _encode(self, group: Sequence[Used], statistics: ReadStatistics, *, is_hashed: bool) -> TokenizedGroup:
-        texts = [text for _, text, _ in group]
-        encoded = self._tokenizer.encode(texts)
-        offsets = encoded.offsets + np.arange(len(group) + 1)
-        ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
-        for number, (first, last) in enumerate(pairwise(encoded.offsets.tolist())):
-            ids[first + number : last + number] = encoded.ids[first:last]
-        hashes = _hashes(group) if is_hashed else None
-        if statistics.profile is not None and hashes is not None:
-            statistics.profile.add(texts, ids, offsets, hashes)
-        return TokenizedGroup(
-            ids,
-            offsets,
-            hashes,
-            ends=[document.end for document, _, _ in group],
-            starts=[document.start for document, _, _ in group],
-            scores=[scores for _, _, scores in group],
-        )
+    def _grouped(self, documents: Iterable[tuple[Used, Encoded]]) -> Iterator[Sequence[tuple[Used, Encoded]]]:
+        return _groups(documents, self._group_characters, lambda each: len(each[0].record.text))
+
+
+def _group_of(
+    group: Sequence[Used], encoded: Encoded, statistics: ReadStatistics, *, is_hashed: bool
+) -> TokenizedGroup:
+    hashes = _hashes(group) if is_hashed else None
+    if statistics.profile is not None and hashes is not None:
+        statistics.profile.add([record.text for _, record in group], encoded.ids, encoded.offsets, hashes)
+    return TokenizedGroup(
+        encoded.ids,
+        encoded.offsets,
+        hashes,
+        ends=[document.end for document, _ in group],
+        starts=[document.start for document, _ in group],
+        scores=[record.scores for _, record in group],
+        loss_mask=encoded.loss_mask,
+    )
+
+
+def _joined(part: Sequence[tuple[Used, Encoded]]) -> tuple[Sequence[Used], Encoded]:
+    """Return the documents of ``part`` as one batch."""
+    sizes = [len(encoded.ids) for _, encoded in part]
+    ids = np.concatenate([encoded.ids for _, encoded in part])
+    mask = join_masks([encoded.loss_mask for _, encoded in part], sizes)
+    return [used for used, _ in part], Encoded(ids, np.append(0, np.cumsum(sizes)), mask)
 
 
 def _limited(groups: Iterable[TokenizedGroup], statistics: ReadStatistics, limit: Limit) -> Iterator[TokenizedGroup]:
@@ -276,24 +291,27 @@ def _limited(groups: Iterable[TokenizedGroup], statistics: ReadStatistics, limit
 
 def _hashes(group: Sequence[Used]) -> NDArray[np.uint64]:
     # hashes of the text before transforms, so that transforms move no document into or out of the hold-out
-    return np.array([hash_of(document.text) for document, _, _ in group], np.uint64)
+    return np.array([hash_of(document.text) for document, _ in group], np.uint64)
 
 
-def _no_unicode(unit: Unit, document: Document) -> Rejected:
-    reason = (
-        f"{unit.name}: the document at position {document.start} holds half of a surrogate pair, which is no "
-        "Unicode text: repair it"
-    )
+def _not_encoded(unit: Unit, document: Document, error: DataError) -> Rejected:
+    reason = f"{unit.name}: the document at position {document.start} {error}"
     return Rejected(reason, document.start, document.end)
 
 
-def _groups(documents: Iterable[Used], group_characters: int) -> Iterator[Sequence[Used]]:
-    group: list[Used] = []
+def _size_of(used: Used) -> int:
+    return len(used.record.text)
+
+
+def _groups(
+    documents: Iterable[_Item], group_characters: int, size_of: Callable[[_Item], int]
+) -> Iterator[Sequence[_Item]]:
+    group: list[_Item] = []
     characters = 0
     try:
         for document in documents:
             group.append(document)
-            characters += len(document[1])
+            characters += size_of(document)
             if characters >= group_characters:
                 del document
                 yield _emptied(group)
@@ -306,7 +324,7 @@ def _groups(documents: Iterable[Used], group_characters: int) -> Iterator[Sequen
         yield _emptied(group)
 
 
-def _emptied(group: list[Used]) -> Sequence[Used]:
+def _emptied(group: list[_Item]) -> Sequence[_Item]:
     documents = group[:]
     group.clear()
     return documents

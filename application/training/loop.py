@@ -137,8 +137,11 @@ class TrainRun:
             on_applied=lambda loss, dropped: self._complete_step(batch, quorum.num_tokens, loss, dropped),
         )
 
-    def _complete_step(self, batch: Batch, num_tokens: int, loss: float, dropped: str | None) -> None:
+    def _complete_step(self, batch: Batch, num_tokens: int, loss: float | None, dropped: str | None) -> None:
         """Set the progress to that of the new parameters, so that a save after any later failure is of this step."""
+        if loss is None:
+            self._state.progress = self._progress.after_idle(batch, num_tokens)
+            return
         self._state.progress = self._progress.after(batch, num_tokens, loss if dropped is None else None)
         if dropped is not None:
             self._bus.publish(UpdateDropped(self._progress, dropped))

@@ -10,7 +10,7 @@ from holdfast.domain.errors import NonFiniteGradients, StepTorn
 from holdfast.domain.training.step_outcome import StepOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.errors import OutOfMemory
@@ -50,37 +50,49 @@ class StepEngine:
         num_targets: int,
         num_tokens: int,
         should_stop: Callable[[], bool],
-        on_applied: Callable[[float, str | None], object],
+        on_applied: Callable[[float | None, str | None], object],
     ) -> StepOutcome:
         """Train on ``batch`` as the step numbered ``step``; return its figures.
 
         ``num_targets`` and ``num_tokens`` are sums over all ranks. ``should_stop`` is asked between micro-batches.
         ``on_applied`` gets the mean loss, and None or the reason why the update was dropped, as soon as the parameters
-        are those after the step. Raises ``OutOfMemory``, or ``StepAbandoned`` if asked to, with nothing changed, and
-        ``StepTorn`` where memory ran out during the update.
+        are those after the step. If no token of the batch is a target, the state stays as it is, where momentum and
+        weight decay would change it, and the loss is None. Raises ``OutOfMemory``, or ``StepAbandoned`` if asked to,
+        with nothing changed, and ``StepTorn`` where memory ran out during the update.
         """
         started = time.perf_counter()
-        parts = list(batch.split(self.micro_batch))
-        weight = 1.0 / max(1, num_targets)
-        with self._trainable.update(step=step, learning_rate=learning_rate) as update:
-            losses: list[SupportsFloat] = []
-            for part in parts:
-                if losses and self._trainable.is_retry_safe and should_stop():
-                    raise StepAbandoned
-                losses.append(update.accumulate(part, weight=weight, last=part is parts[-1]))
-            summed = [float(loss) for loss in self._trainable.sum_over_ranks(losses)]
-            loss = math.fsum(summed) / max(1, num_targets)
-            grad_norm, dropped = self._applied(update, loss)
-            on_applied(loss, dropped)
+        summed: list[float] = []
+        grad_norm: SupportsFloat = 0.0
+        if num_targets == 0:
+            on_applied(None, None)
+        else:
+            with self._trainable.update(step=step, learning_rate=learning_rate) as update:
+                losses = self._accumulate(update, batch, 1.0 / num_targets, should_stop)
+                summed = [float(loss) for loss in self._trainable.sum_over_ranks(losses)]
+                loss = math.fsum(summed) / num_targets
+                grad_norm, dropped = self._applied(update, loss)
+                on_applied(loss, dropped)
         return StepOutcome(
             losses=summed,
-            num_targets=max(1, num_targets),
+            num_targets=num_targets,
             num_tokens=num_tokens,
             grad_norm=grad_norm,
             learning_rate=learning_rate,
             micro_batch=min(self.micro_batch, batch.num_rows),
             step_seconds=time.perf_counter() - started,
         )
+
+    def _accumulate(
+        self, update: Update, batch: Batch, weight: float, should_stop: Callable[[], bool]
+    ) -> Sequence[SupportsFloat]:
+        """Accumulate the gradient of ``batch``; return the losses of its micro-batches."""
+        parts = list(batch.split(self.micro_batch))
+        losses: list[SupportsFloat] = []
+        for part in parts:
+            if losses and self._trainable.is_retry_safe and should_stop():
+                raise StepAbandoned
+            losses.append(update.accumulate(part, weight=weight, last=part is parts[-1]))
+        return losses
 
     def _applied(self, update: Update, loss: float) -> tuple[SupportsFloat, str | None]:
         """Apply the update; return the gradient's norm, and None or the reason why the update was dropped."""

@@ -15,6 +15,7 @@ from benchmarks.data.tokenizer import NewTokenizer
 from benchmarks.data.work import batches_of, fill_cache, stream_of
 from benchmarks.report import Figure, interval_of_median
 from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 
@@ -53,7 +54,7 @@ def alternate(folder: str, tokenizer: str, mode: str, pairs: int) -> dict[str, A
     for number in range(pairs + 1):
         found = {}
         for is_hashed in (True, False) if number % 2 else (False, True):
-            reader = TextReader(FilesDataSource([folder]), encoder, RejectedRecords("stop"))
+            reader = TextReader(FilesDataSource([folder]), TextDocumentEncoder(encoder), RejectedRecords("stop"))
             found[is_hashed] = _measured(read, reader, is_hashed=is_hashed)
         if number:  # the first pair warms up
             times.append((found[True][0], found[False][0]))

@@ -15,6 +15,7 @@ from benchmarks.data.tokenizer import NewTokenizer
 from benchmarks.data.work import batches_of, open_cache, stream_of
 from benchmarks.report import Figure, interval_of_median
 from holdfast.adapters.data_source.files import FilesDataSource
+from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.record_pipeline import RecordPipeline
@@ -98,12 +99,12 @@ def alternate(folder: str, tokenizer: str, mode: str, pairs: int) -> dict[str, A
 def _reader(folder: str, encoder: Tokenizer, *, is_checked: bool) -> TextReader:
     source = FilesDataSource([folder])
     if not is_checked:
-        return TextReader(source, encoder, RejectedRecords("stop"))
+        return TextReader(source, TextDocumentEncoder(encoder), RejectedRecords("stop"))
     data = FilesDataSettings.model_validate({"path": (folder,), "validation": _VALIDATION})
     validation = build_validation(data, lambda: sample_texts(source), None)
     assert validation is not None, "the settings validate"
     checked = source.with_fields([name for name in _VALIDATION["fields"] if name != "text"])
-    return TextReader(checked, encoder, RejectedRecords("stop"), RecordPipeline([], validation))
+    return TextReader(checked, TextDocumentEncoder(encoder), RejectedRecords("stop"), RecordPipeline([], validation))
 
 
 def _pass(reader: TextReader, mode: str, *, is_profiled: bool) -> None:

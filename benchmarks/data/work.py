@@ -15,6 +15,7 @@ from benchmarks.data.corpus import LENGTH, ROWS, texts_of
 from benchmarks.data.tokenizer import NewTokenizer
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.records import Limits
+from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
@@ -45,14 +46,15 @@ _PACKING, _NOTHING_HELD_OUT, _SHARE = ConcatPacking(LENGTH), Holdout(0.0, seed=0
 
 def open_reader(folder: str, tokenizer: str, backend: str) -> TextReader:
     """Return a reader whose tokenizer has met no text."""
-    return TextReader(FilesDataSource([folder]), NewTokenizer(tokenizer, backend), RejectedRecords("stop"))
+    encoder = TextDocumentEncoder(NewTokenizer(tokenizer, backend))
+    return TextReader(FilesDataSource([folder]), encoder, RejectedRecords("stop"))
 
 
 def open_checked_reader(folder: str, tokenizer: str, backend: str) -> TextReader:
     """Return a reader as a run has it: its tokenizer was compared with the reference."""
     encoder = HuggingfaceTokenizer.load(tokenizer, backend=backend)
     encoder.encode(["The first document is compared as well."])
-    return TextReader(FilesDataSource([folder]), encoder, RejectedRecords("stop"))
+    return TextReader(FilesDataSource([folder]), TextDocumentEncoder(encoder), RejectedRecords("stop"))
 
 
 def stream_of(reader: TextReader, folder: str) -> BatchStream:
@@ -138,7 +140,7 @@ def grow(folder: str, tokenizer: str, warm: str, mode: str, cache: str) -> dict[
     encoder = NewTokenizer(tokenizer, "gigatoken")
     encoder.encode(list(texts_of(warm)))
     limits = Limits(unit_bytes=_GROWN_SHARD_BYTES) if mode == "cache" else None
-    reader = TextReader(FilesDataSource([folder], limits=limits), encoder, RejectedRecords("stop"))
+    reader = TextReader(FilesDataSource([folder], limits=limits), TextDocumentEncoder(encoder), RejectedRecords("stop"))
     reset_peak()
     with _PrivatePeak() as private:
         began = time.perf_counter()
@@ -156,7 +158,7 @@ def resume_stream(folder: str, tokenizer: str) -> dict[str, Any]:
     encoder = NewTokenizer(tokenizer, "gigatoken")
 
     def batches_from(cursor: Cursor) -> Generator[Batch]:
-        reader = TextReader(FilesDataSource([folder]), encoder, RejectedRecords("stop"))
+        reader = TextReader(FilesDataSource([folder]), TextDocumentEncoder(encoder), RejectedRecords("stop"))
         return batches_of(stream_of(reader, folder), cursor)
 
     cursors = [batch.cursor for batch in batches_from(Cursor())]

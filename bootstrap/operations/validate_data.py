@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.read_statistics import ReadStatistics
@@ -70,7 +71,8 @@ def validate_data(settings: TrainSettings, show: Callable[[int, int], object]) -
         raise ConfigurationError(msg)
     container = assemble(settings, settings.run.directory, {}, report=_ignore, keep_choice=_keep)
     source, pipeline, limit = container.run_source(), container.pipeline_before_tokens(), container.limit()
-    reader = TextReader(source, MemoryTokenizer(), RejectedRecords("skip"), pipeline)  # no text is tokenized
+    encoder = TextDocumentEncoder(MemoryTokenizer())  # no text is tokenized
+    reader = TextReader(source, encoder, RejectedRecords("skip"), pipeline)
     check, units, problem = _Check(reader, show), source.units(), None
     try:
         with ThreadPoolExecutor(settings.data.workers or usable_cpus()) as pool:

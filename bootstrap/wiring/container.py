@@ -31,6 +31,7 @@ from holdfast.bootstrap.wiring.data_providers import data_sources, token_sources
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
 from holdfast.bootstrap.wiring.deduplication import leave_out_duplicates
 from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of, probe_of
+from holdfast.bootstrap.wiring.document_encoder import build_encoder
 from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
 from holdfast.bootstrap.wiring.evaluation_providers import held_out_documents, prompt_sampler
 from holdfast.bootstrap.wiring.evaluation_sets import evaluation_sets
@@ -127,6 +128,7 @@ class Container(containers.DeclarativeContainer):
     )
     late_tokenizer: providers.Singleton[LateValue[Tokenizer | None]] = providers.Singleton(LateValue, None)
     run_tokenizer = providers.Callable(late_or_made, late_tokenizer, tokenizer.provider)
+    document_encoder = providers.Singleton(build_encoder, settings.provided.data, run_tokenizer)
     resource_probe = providers.Singleton(
         lazy("holdfast.adapters.resource_probe.host:HostResourceProbe"),
         directory,
@@ -182,7 +184,7 @@ class Container(containers.DeclarativeContainer):
         data.read_parts,
         run_source,
         mixture,
-        run_tokenizer,
+        document_encoder,
         rejections,
         pipeline,
         limit,
@@ -192,7 +194,7 @@ class Container(containers.DeclarativeContainer):
     all_readers = providers.Singleton(
         leave_out_duplicates,
         providers.Singleton(
-            data.with_added, _read_parts, run_data.provided.added, run_tokenizer, rejections, pipeline, limit
+            data.with_added, _read_parts, run_data.provided.added, document_encoder, rejections, pipeline, limit
         ),
         settings.provided.data,
         mode,
@@ -271,7 +273,7 @@ class Container(containers.DeclarativeContainer):
         settings, form, readers, token_files, holdout, eval_packing, excluded=excluded, sources=mixture.provided.names
     )
     eval_sets = providers.Singleton(
-        evaluation_sets, settings, fields, run_source, run_tokenizer, rejections, pipeline, eval_packing
+        evaluation_sets, settings, fields, run_source, document_encoder, rejections, pipeline, eval_packing
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(

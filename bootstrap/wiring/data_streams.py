@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from holdfast.domain.data.sample_order import RankShard
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.data_source import DataSource, Document
+    from holdfast.ports.document_encoder import DocumentEncoder
     from holdfast.ports.token_cache import TokenCache
     from holdfast.ports.token_source import TokenSource
-    from holdfast.ports.tokenizer import Tokenizer
 
 _TOKENS_PER_BYTE = 0.4  # of text in the languages that tokenizers know least
 _BYTES_PER_TOKEN = 24  # that a streamed token takes on its way: as ids, in two windows, and as text before
@@ -142,7 +142,7 @@ def parts_of(source: DataSource) -> Sequence[DataSource]:
 def read_parts(
     source: DataSource,
     mixture: Mixture,
-    tokenizer: Tokenizer,
+    encoder: DocumentEncoder,
     rejections: RejectedRecords,
     pipeline: RecordPipeline,
     limit: Limit | None = None,
@@ -156,19 +156,19 @@ def read_parts(
     if len(parts) != mixture.num_sources:  # a host may bring its own
         msg = f"there are {len(parts)} sources, but {mixture.num_sources} with a weight above 0: give each one"
         raise ConfigurationError(msg)
-    return [TextReader(part, tokenizer, rejections, pipeline, limit=limit, profile=profile) for part in parts]
+    return [TextReader(part, encoder, rejections, pipeline, limit=limit, profile=profile) for part in parts]
 
 
 def with_added(
     readers: Sequence[TextReader],
     added: Sequence[DataSource],
-    tokenizer: Tokenizer,
+    encoder: DocumentEncoder,
     rejections: RejectedRecords,
     pipeline: RecordPipeline,
     limit: Limit | None = None,
 ) -> list[TextReader]:
     """Return ``readers``, followed by one reader for each part of the data that was added after the run began."""
-    return [*readers, *(TextReader(part, tokenizer, rejections, pipeline, limit=limit) for part in added)]
+    return [*readers, *(TextReader(part, encoder, rejections, pipeline, limit=limit) for part in added)]
 
 
 def prepare(
@@ -211,8 +211,15 @@ def _report_prepared(prepared: Prepared, report: Callable[[str], object]) -> Non
         rejected = f"; {counted(prepared.rejected, 'record')} rejected" if prepared.rejected else ""
         report(
             f"prepared {counted(prepared.tokens, 'token')} of {counted(prepared.documents, 'document')} "
-            f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s" + rejected
+            f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s" + share_trained(prepared, "; ") + rejected
         )
+
+
+def share_trained(prepared: Prepared, before: str = "") -> str:
+    """Return a clause about the share of the tokens that are trained on, after ``before``; empty for all of them."""
+    if prepared.supervised_tokens is None:
+        return ""
+    return f"{before}{prepared.supervised_tokens / max(1, prepared.tokens):.1%} of the tokens are trained on"
 
 
 def mixture_of(data: FeedSettings, seed: int) -> Mixture:

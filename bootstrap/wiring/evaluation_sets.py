@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.sources import FilesSource, ScoreRange
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.packing import ConcatPacking
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.document_encoder import DocumentEncoder
 
 _NUMBERED = re.compile(r"data\.path\[(\d+)\](.*)")  # one of several paths, and what is below it
 
@@ -64,12 +64,12 @@ def evaluation_sets(
     settings: TrainSettings,
     fields: Sequence[str],
     found: Identified | None,
-    tokenizer: Tokenizer,
+    encoder: DocumentEncoder,
     rejections: RejectedRecords,
     pipeline: RecordPipeline,
     packing: ConcatPacking,
 ) -> Mapping[str, HoldoutBatches]:
-    """Return the documents of each set of ``evaluation.sets``, read and tokenized as the training data are.
+    """Return the documents of each set of ``evaluation.sets``, read and encoded as the training data are.
 
     ``found`` are the data of the run, None for data without files. Raises ``ConfigurationError`` if the run trains on
     a file of a set.
@@ -79,7 +79,7 @@ def evaluation_sets(
         source = open_files(section, fields=fields, task=settings.data.task)
         _refuse_training_files(name, section, source, found, settings.data)
         whole = Holdout(1.0, settings.run.seed)
-        reader = TextReader(source, tokenizer, rejections, pipeline)
+        reader = TextReader(source, encoder, rejections, pipeline)
         sets[name] = HoldoutBatches(
             TextGroups([reader], whole, settings.run.seed),
             whole,

@@ -23,14 +23,16 @@ class Batch:
     ``input_ids`` is int64 (rows, length). ``starts`` int64 (pieces,) are the positions in the flattened rows at which
     pieces of documents begin, in increasing order; a row that is not empty begins with a piece. ``row_lengths`` int64
     (rows,) counts the tokens of each row; padding follows them. ``cursor`` is the position of the *next* batch. It is
-    stored with the batch, so that a resume is exact in spite of prefetching. The arrays that a model takes are computed
-    from these on first use.
+    stored with the batch, so that a resume is exact in spite of prefetching. ``supervised``, bool (rows, length), says
+    which tokens are trained on, with any value on padding; None means all of them. The arrays that a model takes are
+    computed from these on first use.
     """
 
     input_ids: NDArray[np.int64]
     starts: NDArray[np.int64]
     row_lengths: NDArray[np.int64]
     cursor: Cursor = field(default_factory=Cursor)
+    supervised: NDArray[np.bool_] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -42,10 +44,12 @@ class Batch:
         """Return the number of tokens without padding."""
         return int(self.row_lengths.sum())
 
-    @property
+    @cached_property
     def num_targets(self) -> int:
-        """Return the number of tokens that the model predicts: the weight of the batch in a mean loss."""
-        return self.num_tokens - len(self.starts)
+        """Return the number of tokens that the model predicts: the weight of the batch in a mean loss; it may be 0."""
+        if self.supervised is None:
+            return self.num_tokens - len(self.starts)
+        return int(np.count_nonzero(self.loss_mask))
 
     @cached_property
     def position_ids(self) -> NDArray[np.int64]:
@@ -66,6 +70,8 @@ class Batch:
     def loss_mask(self) -> NDArray[np.bool_]:
         """Return whether each token is a target, bool (rows, length): never the first of a piece, never padding."""
         mask = ~self._padding
+        if self.supervised is not None:
+            mask &= self.supervised
         mask.reshape(-1)[self.starts] = False
         return mask
 
@@ -76,7 +82,8 @@ class Batch:
             part = slice(begin, begin + rows)
             first, last = np.searchsorted(self.starts, [begin * length, (begin + rows) * length])
             starts = self.starts[first:last] - begin * length
-            yield Batch(self.input_ids[part], starts, self.row_lengths[part], self.cursor)
+            supervised = None if self.supervised is None else self.supervised[part]
+            yield Batch(self.input_ids[part], starts, self.row_lengths[part], self.cursor, supervised)
 
     def sum_by_piece(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sum of ``values`` (rows, length), 0 on padding, for each piece: (pieces,), of the same dtype."""
@@ -87,8 +94,11 @@ class Batch:
         """Yield each piece in order as a batch of one row without padding."""
         sizes = self.sum_by_piece(~self._padding * 1)
         for start, size in zip(self.starts.tolist(), sizes.tolist(), strict=True):
-            ids = self.input_ids.reshape(1, -1)[:, start : start + size]
-            yield Batch(ids, np.zeros(1, np.int64), np.array([size]), self.cursor)
+            part = (slice(None), slice(start, start + size))
+            supervised = None if self.supervised is None else self.supervised.reshape(1, -1)[part]
+            yield Batch(
+                self.input_ids.reshape(1, -1)[part], np.zeros(1, np.int64), np.array([size]), self.cursor, supervised
+            )
 
     @cached_property
     def _padding(self) -> NDArray[np.bool_]:

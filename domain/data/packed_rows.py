@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from holdfast.domain.data.batch import Batch
+from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.data.row_pieces import Pieces, copy_pieces
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from holdfast.domain.data.cursor import Cursor
     from holdfast.domain.data.row_index import RowIndex
+
+_Value = TypeVar("_Value", np.unsignedinteger[Any], np.bool_)
 
 
 class PieceOrigins(NamedTuple):
@@ -45,7 +48,8 @@ class LaidOutRows(NamedTuple):
 
     ``ids`` are unsigned (rows, length), with 0 after the first ``lengths`` int64 (rows,) tokens of each. ``starts``
     int64 are the columns at which pieces begin, ``counts`` int64 (rows,) of them in each row. ``origins`` are those of
-    the pieces, None unless they were requested.
+    the pieces, None unless they were requested. ``supervised``, bool (rows, length), says which tokens are trained on,
+    None means all of them.
     """
 
     ids: NDArray[np.unsignedinteger]
@@ -53,6 +57,7 @@ class LaidOutRows(NamedTuple):
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
     origins: PieceOrigins | None = None
+    supervised: NDArray[np.bool_] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -60,16 +65,32 @@ class LaidOutRows(NamedTuple):
         return len(self.lengths)
 
 
-def lay_out(ids: NDArray[np.unsignedinteger], index: RowIndex, order: NDArray[np.int64], length: int) -> LaidOutRows:
-    """Return the rows of ``index`` over the flat ``ids`` in this ``order`` of their numbers, ``length`` long."""
+def lay_out(
+    ids: NDArray[np.unsignedinteger],
+    index: RowIndex,
+    order: NDArray[np.int64],
+    length: int,
+    loss_mask: NDArray[np.bool_] | None = None,
+) -> LaidOutRows:
+    """Return the rows of ``index`` over the flat ``ids`` in this ``order`` of their numbers, ``length`` long.
+
+    ``loss_mask``, of the shape of ``ids``, says which of them are trained on; None means all.
+    """
     pieces = Pieces(*pieces_in(index, order))
-    target = np.zeros((len(order), length), ids.dtype)
+    supervised = None if loss_mask is None else _rows_of(loss_mask, pieces, length)
+    rows = _rows_of(ids, pieces, length)
+    return LaidOutRows(rows, pieces.lengths, pieces.columns, pieces.counts, supervised=supervised)
+
+
+def _rows_of(values: NDArray[_Value], pieces: Pieces, length: int) -> NDArray[_Value]:
+    """Return the ``pieces`` of the flat ``values`` as rows of ``length``, filled up with 0."""
+    target = np.zeros((len(pieces.counts), length), values.dtype)
     whole = (pieces.runs >= 0) & (pieces.lengths == length)
     if whole.any():
-        target[whole] = sliding_window_view(ids, length)[pieces.runs[whole]]
+        target[whole] = sliding_window_view(values, length)[pieces.runs[whole]]
     for row in np.flatnonzero(~whole).tolist():
-        copy_pieces(target[row], ids, *pieces.of(row))
-    return LaidOutRows(target, pieces.lengths, pieces.columns, pieces.counts)
+        copy_pieces(target[row], values, *pieces.of(row))
+    return target
 
 
 def join_rows(parts: Sequence[LaidOutRows], places: NDArray[np.int64], shape: tuple[int, int], cursor: Cursor) -> Batch:
@@ -82,7 +103,19 @@ def join_rows(parts: Sequence[LaidOutRows], places: NDArray[np.int64], shape: tu
     counts = np.concatenate([part.counts for part in parts])
     starts = np.concatenate([part.starts for part in parts]) + np.repeat(places * shape[1], counts)
     starts.sort()
-    return Batch(input_ids, starts, row_lengths, cursor)
+    return Batch(input_ids, starts, row_lengths, cursor, _supervised(parts, places, shape))
+
+
+def _supervised(
+    parts: Sequence[LaidOutRows], places: NDArray[np.int64], shape: tuple[int, int]
+) -> NDArray[np.bool_] | None:
+    """Return which tokens of a batch with the rows of ``parts`` at ``places`` are trained on; None means all."""
+    joined = join_masks([part.supervised for part in parts], [part.num_rows for part in parts])
+    if joined is None:
+        return None
+    supervised = np.ones(shape, np.bool_)
+    supervised[places] = joined
+    return supervised
 
 
 def pieces_in(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from holdfast.domain.data.loss_mask import join_masks
 from holdfast.domain.data.row_index import RowIndex, RowPlace
 from holdfast.domain.errors import ConfigurationError
 
@@ -200,9 +201,14 @@ def _best_fit(lengths: NDArray[np.int64], length: int) -> list[int]:
 def place_rows(
     documents: Sequence[NDArray[np.unsignedinteger]],
     packing: Callable[[NDArray[np.int64], NDArray[np.int64]], Packed],
+    masks: Sequence[NDArray[np.bool_] | None] | None = None,
 ) -> list[RowPlace]:
-    """Return the rows that ``packing`` makes of ``documents``, uint16 or uint32, (length,), for ``read_rows``."""
+    """Return the rows that ``packing`` makes of ``documents``, uint16 or uint32, (length,), for ``read_rows``.
+
+    ``masks`` are the loss masks of the documents, bool (length,); None trains on all tokens of a document.
+    """
     lengths = np.array([len(document) for document in documents])
     index = packing(np.cumsum(lengths) - lengths, lengths).index
     ids = np.concatenate(documents)
-    return [(ids, index, row) for row in range(index.num_rows)]
+    mask = None if masks is None else join_masks(masks, lengths.tolist())
+    return [(ids, mask, index, row) for row in range(index.num_rows)]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from holdfast.domain.data.loss_mask import LossMask
     from holdfast.domain.data.token_ids import TokenIds
 
 
@@ -49,21 +50,19 @@ class RowIndex:
         return int(self.lengths.sum())
 
 
-RowPlace = tuple["TokenIds", RowIndex, int]
+RowPlace = tuple["TokenIds", "LossMask | None", RowIndex, int]
+"""Token ids, which of them are trained on (None: all), the index of rows of them, and the number of a row in it."""
 
 # an empty row, which fills the last batch of finite data
-NO_ROW: RowPlace = (np.zeros(0, np.uint16), RowIndex(*(np.zeros(size, np.int64) for size in (0, 0, 2))), 0)
+NO_ROW: RowPlace = (np.zeros(0, np.uint16), None, RowIndex(*(np.zeros(size, np.int64) for size in (0, 0, 2))), 0)
 
 
 def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = None) -> Batch:
-    """Return the rows at ``places``, each named by token ids, their index and its number, as a batch, padded with 0.
-
-    Ids in a memory map or a file are read from there.
-    """
+    """Return the rows at ``places`` as a batch, padded with 0; ids in a memory map or a file are read from there."""
     pieces = _pieces_at(places)
     input_ids = np.empty((len(places), length), np.int64)
     runs = zip(places, input_ids, pieces.runs.tolist(), pieces.lengths.tolist(), strict=True)
-    for number, ((ids, _, _), row, begin, size) in enumerate(runs):
+    for number, ((ids, _, _, _), row, begin, size) in enumerate(runs):
         if begin < 0:
             copy_pieces(row, ids, *pieces.of(number))
         elif size == length:  # most are full: two slices fewer
@@ -72,12 +71,23 @@ def read_rows(places: Sequence[RowPlace], length: int, cursor: Cursor | None = N
             row[:size] = ids[begin : begin + size]
             row[size:] = 0
     starts = pieces.columns + np.repeat(np.arange(0, input_ids.size, length), pieces.counts)
-    return Batch(input_ids, starts, pieces.lengths, cursor or Cursor())
+    return Batch(input_ids, starts, pieces.lengths, cursor or Cursor(), _supervised(places, pieces, length))
+
+
+def _supervised(places: Sequence[RowPlace], pieces: Pieces, length: int) -> NDArray[np.bool_] | None:
+    """Return which tokens of the rows are trained on, bool (rows, length); None if no row has a mask."""
+    if all(mask is None for _, mask, _, _ in places):
+        return None
+    supervised = np.ones((len(places), length), np.bool_)
+    for number, (_, mask, _, _) in enumerate(places):
+        if mask is not None:
+            copy_pieces(supervised[number], mask, *pieces.of(number))
+    return supervised
 
 
 def _pieces_at(places: Sequence[RowPlace]) -> Pieces:
     begins, sizes = [], []
-    for _, index, number in places:
+    for _, _, index, number in places:
         first, last = index.rows[number], index.rows[number + 1]  # faster than a list of both
         begins.append(index.starts[first:last])
         sizes.append(index.lengths[first:last])

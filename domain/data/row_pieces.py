@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from holdfast.domain.data.loss_mask import LossMask
     from holdfast.domain.data.token_ids import TokenIds
 
 
@@ -59,10 +60,12 @@ class Pieces:
         return np.append(0, np.cumsum(self.sizes))
 
 
-def copy_pieces(row: NDArray[np.integer], ids: TokenIds, begins: list[int], sizes: list[int]) -> None:
-    """Copy the pieces of ``ids`` with these ``begins`` and ``sizes`` into ``row`` (length,), and fill it up with 0."""
+def copy_pieces(
+    row: NDArray[np.integer] | NDArray[np.bool_], values: TokenIds | LossMask, begins: list[int], sizes: list[int]
+) -> None:
+    """Copy the pieces of ``values`` with these ``begins`` and ``sizes`` into ``row`` (length,), and fill up with 0."""
     column = 0
     for begin, size in zip(begins, sizes, strict=True):
-        row[column : column + size] = ids[begin : begin + size]
+        row[column : column + size] = values[begin : begin + size]
         column += size
     row[column:] = 0

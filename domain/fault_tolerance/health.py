@@ -35,6 +35,10 @@ class Health:
         losses = (*self.losses[1 - REMEMBERED :], kept)
         return replace(self, losses=losses, dropped=self.dropped + (loss is None))
 
+    def after_idle(self) -> Health:
+        """Return the health after a step without a target: its loss counts as that of the step before."""
+        return replace(self, losses=(*self.losses[1 - REMEMBERED :], *self.losses[-1:]))
+
     @property
     def dropped_in_row(self) -> int:
         """Return the number of steps at the end of the history without a finite loss or without an update."""

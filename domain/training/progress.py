@@ -38,6 +38,10 @@ class Progress:
         tokens = self.tokens + (num_tokens or batch.num_tokens)
         return replace(self, step=self.step + 1, tokens=tokens, cursor=batch.cursor, health=self.health.after(loss))
 
+    def after_idle(self, batch: Batch, num_tokens: int) -> Progress:
+        """Return the progress after a step on ``batch`` without targets, of ``num_tokens`` tokens on all ranks."""
+        return replace(self.after(batch, num_tokens), health=self.health.after_idle())
+
     def evaluated(self, metrics: Mapping[str, float], rule: EarlyStopping | None) -> Progress:
         """Return the progress after an evaluation that measured ``metrics``; without a ``rule`` no state is kept."""
         return replace(self, patience=None if rule is None else rule.after(self.patience, self.step, metrics))

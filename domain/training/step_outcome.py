@@ -43,8 +43,8 @@ class StepOutcome:
 
     @property
     def loss(self) -> float:
-        """Return the mean loss in nats per target token."""
-        return math.fsum(float(loss) for loss in self.losses) / self.num_targets
+        """Return the mean loss in nats per target token; NaN without targets."""
+        return math.fsum(float(loss) for loss in self.losses) / self.num_targets if self.num_targets else math.nan
 
 
 @dataclass(frozen=True, slots=True)

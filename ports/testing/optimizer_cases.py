@@ -66,6 +66,13 @@ def without_targets(batch: Batch) -> Batch:
     return replace(batch, starts=np.flatnonzero(batch.document_ids >= 0))
 
 
+def masked(batch: Batch, *, seed: int = 0) -> tuple[Batch, Batch]:
+    """Return ``batch`` trained on some of its tokens, whole rows without a target among them, and on all others."""
+    supervised = np.random.default_rng(seed).random(batch.input_ids.shape) < 0.4
+    supervised[[1, -1]] = False
+    return replace(batch, supervised=supervised), replace(batch, supervised=~supervised)
+
+
 def take_step(
     trainable: Trainable, batch: Batch, *, step: int, rate: float, rows: int = 1 << 30
 ) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from holdfast.ports.testing.optimizer_cases import (
     VOCABULARY_SIZE,
     OptimizerCases,
     files_of,
+    masked,
     packed_batch,
     take_step,
     without_targets,
@@ -63,6 +65,49 @@ class UpdateContract(OptimizerCases):
     def test_padding_and_first_tokens_are_no_targets(self) -> None:
         """Only tokens marked by the loss mask are targets: a batch without targets has the loss 0."""
         assert float(self.prepare().evaluate(without_targets(packed_batch()))) == 0.0
+
+    def test_only_supervised_tokens_have_a_loss(self) -> None:
+        """A loss mask and its inverse divide the loss of the batch, and each piece's loss is that of its targets."""
+        batch, trainable = packed_batch(), self.trained(1)
+        halves = masked(batch)
+        losses = [float(trainable.evaluate(half)) for half in halves]
+        assert min(losses) > 0
+        assert math.fsum(losses) == pytest.approx(float(trainable.evaluate(batch)), rel=self.tolerance)
+        for half in halves:
+            total, pieces = trainable.evaluate_pieces(half)
+            assert [loss > 0 for loss in pieces] == [piece.num_targets > 0 for piece in half.pieces()]
+            assert math.fsum(pieces) == pytest.approx(float(total), rel=max(self.tolerance, 1e-9))
+
+    @pytest.mark.parametrize("rows", [1, 2, 6])
+    def test_only_supervised_tokens_have_a_gradient(self, rows: int, tmp_path: Path) -> None:
+        """The gradients under a loss mask and its inverse, also of rows without a target, add up to that of all."""
+        batch = packed_batch()
+        whole, parts = self.prepare(), self.prepare()
+        expected = take_step(whole, batch, step=1, rate=self.rate)
+        weight, halves = 1 / batch.num_targets, [part for half in masked(batch) for part in half.split(rows)]
+        with parts.update(step=1, learning_rate=self.rate) as update:
+            losses = [float(update.accumulate(part, weight=weight, last=part is halves[-1])) for part in halves]
+            norm = float(update.apply())
+        np.testing.assert_allclose([math.fsum(losses), norm], expected, rtol=self.tolerance)
+        weights = self.weights_of(whole, tmp_path)
+        for name, array in self.weights_of(parts, tmp_path).items():
+            np.testing.assert_allclose(array, weights[name], rtol=0, atol=self.tolerance, err_msg=name)
+
+    def test_a_part_without_targets_adds_nothing(self) -> None:
+        """A part in which no token is supervised has the loss 0, and the step is the same as without it."""
+        batch, nothing = packed_batch(), without_targets(packed_batch(seed=5))
+        masked_out = replace(packed_batch(seed=6), supervised=np.zeros((6, 16), np.bool_))
+        with_it, without_it = self.trained(1), self.trained(1)
+        with with_it.update(step=2, learning_rate=self.rate) as update:
+            weight = 1 / batch.num_targets
+            losses = [
+                float(update.accumulate(part, weight=weight, last=part is masked_out))
+                for part in (nothing, batch, masked_out)
+            ]
+            update.apply()
+        take_step(without_it, batch, step=2, rate=self.rate)
+        assert losses == [0.0, losses[1], 0.0]
+        assert files_of(with_it.capture()) == files_of(without_it.capture())
 
     def test_nothing_changes_before_apply(self) -> None:
         """Gradients do not change the captured state before ``apply``."""

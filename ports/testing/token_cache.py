@@ -29,11 +29,22 @@ _ROOM_FOR_TWO = 150_000
 _DOCUMENTS = st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=5), max_size=8)
 
 
-def tokens_of(documents: Documents, dtype: type[np.unsignedinteger] = np.uint16) -> Tokens:
-    """Return the flat documents: ``ids`` of ``dtype``, and as ``hashes`` the hash of each document's ids."""
+def tokens_of(
+    documents: Documents, dtype: type[np.unsignedinteger] = np.uint16, *, modulus: int | None = None
+) -> Tokens:
+    """Return the flat documents: ``ids`` of ``dtype``, and as ``hashes`` the hash of each document's ids.
+
+    With ``modulus`` there is a loss mask: ids that it divides are not trained on.
+    """
     ids = np.array([token for document in documents for token in document], dtype)
     offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    return Tokens(ids, offsets, np.array([hash(tuple(document)) % 2**64 for document in documents], np.uint64))
+    hashes = np.array([hash(tuple(document)) % 2**64 for document in documents], np.uint64)
+    return Tokens(ids, offsets, hashes, None if modulus is None else ids % modulus != 0)
+
+
+def mask_in(tokens: Tokens) -> list[bool] | None:
+    """Return the loss mask as a list, None if there is none."""
+    return None if tokens.loss_mask is None else tokens.loss_mask[:].tolist()
 
 
 def large(number: int) -> list[Tokens]:
@@ -100,6 +111,42 @@ class TokenCacheContract(TokenSourceContract):
             assert (shard.num_tokens, shard.num_documents) == (len(whole.ids), len(whole.hashes))
 
         check()
+
+    def test_a_loss_mask_is_kept(
+        self, new_cache: NewCache, reopen: Callable[[TokenSource], TokenCache], destroy: Callable[[TokenSource], object]
+    ) -> None:
+        """Each token keeps its bit of the loss mask, whatever the parts, and all are true in a part without a mask."""
+
+        @settings(deadline=None, max_examples=20)
+        @given(st.lists(st.tuples(_DOCUMENTS, st.sampled_from([None, 2, 3])), max_size=4))
+        def check(parts: list[tuple[Documents, int | None]]) -> None:
+            cache = new_cache()
+            shard = cache.put("a", [tokens_of(part, modulus=modulus) for part, modulus in parts], {})
+            is_masked = any(modulus is not None for _, modulus in parts)
+            bits = [
+                modulus is None or id_ % modulus != 0 for part, modulus in parts for each in part for id_ in each
+            ]  # fmt: skip
+            opened = [cache.open(shard), reopen(cache).open(shard)]
+            destroy(cache)
+            for tokens in opened:
+                assert mask_in(tokens) == (bits if is_masked else None)
+                if tokens.loss_mask is not None:
+                    assert len(tokens.loss_mask) == len(bits)
+                    assert tokens.loss_mask[3:9].tolist() == bits[3:9]
+
+        check()
+
+    def test_a_fingerprint_covers_the_loss_mask(self, new_cache: NewCache) -> None:
+        """Equal ids with another loss mask, or none, are another shard, and other parts are not."""
+        documents = [[0, 1, 2], [*range(30)], [6, 6]]
+        caches = [new_cache() for _ in range(4)]
+        shards = [
+            cache.put("a", [tokens_of(documents, modulus=modulus)], {})
+            for cache, modulus in zip(caches, (None, 2, 3), strict=False)
+        ]
+        assert len({shard.fingerprint for shard in shards}) == len({each.fingerprint() for each in caches[:3]}) == 3
+        cut = [tokens_of([document], modulus=3) for document in documents]
+        assert caches[3].put("a", cut, {}) == shards[2]
 
     def test_a_shard_that_was_put_is_there(
         self, cache: TokenCache, reopen: Callable[[TokenSource], TokenCache]

@@ -14,11 +14,11 @@ import pytest
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.records import Limits
 from holdfast.adapters.data_source.huggingface import HuggingfaceDataSource
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.dataset_registry import Datasets, cache_key
 from holdfast.domain.data.data_files import DataFiles, difference, join
+from tests.support.encoders import BYTES
 
 LINES = 120_000
 
@@ -109,12 +109,12 @@ def test_a_single_file_that_differs_is_told_in_words(tmp_path, change, told):
 @pytest.mark.parametrize("contents", [["one"], [], "text", None, 5, [{}, {}, {}, {}, {}]])
 def test_a_damaged_memory_of_contents_is_no_memory(folder, tmp_path, contents):
     """What was remembered of files counts only if it has a content for each; else their tokens have their own name."""
-    reader = TextReader(FilesDataSource([str(folder)]), MemoryTokenizer(), RejectedRecords("stop"))
+    reader = TextReader(FilesDataSource([str(folder)]), BYTES, RejectedRecords("stop"))
     Datasets(tmp_path).keep(reader)
     (path,) = tmp_path.glob(".contents/*.json")
     known = json.loads(path.read_text())
     path.write_text(json.dumps({key: {"dataset": "another", "contents": contents} for key in known}))
-    again = TextReader(FilesDataSource([str(folder)]), MemoryTokenizer(), RejectedRecords("stop"))
+    again = TextReader(FilesDataSource([str(folder)]), BYTES, RejectedRecords("stop"))
     assert Datasets(tmp_path).name_of(again) == cache_key(again)
 
 
@@ -123,7 +123,7 @@ def test_hashing_is_told_only_where_files_are_read(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("a line\n" * 1000)
     told = []
-    reader = TextReader(FilesDataSource([str(path)]), MemoryTokenizer(), RejectedRecords("stop"))
+    reader = TextReader(FilesDataSource([str(path)]), BYTES, RejectedRecords("stop"))
     for _ in range(2):
         Datasets(tmp_path, show=lambda phase, share=None: told.append(phase)).keep(reader)
     assert told == ["hashing 0.0 MB of data"]

@@ -34,6 +34,7 @@ from holdfast.domain.data.packing import ConcatPacking
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import DataError
 from holdfast.domain.fault_tolerance.retry_policy import RetryPolicy
+from tests.support.encoders import BYTES
 from tests.support.faulty_server import RESET, SHORTEN, STALL, TRUNCATE, Answer, Fault, faulty_server
 from tests.support.s3_server import s3_server
 
@@ -88,7 +89,7 @@ def files_of(form, suffix):
 
 def documents_of(paths):
     """Return how often each document stands in the files, as tokens."""
-    reader = TextReader(FilesDataSource(paths, limits=SMALL), MemoryTokenizer(), RejectedRecords("stop"))
+    reader = TextReader(FilesDataSource(paths, limits=SMALL), BYTES, RejectedRecords("stop"))
     groups = [group.tokens for unit in reader.source.units() for group in reader.tokens(unit)]
     pairs = [(tokens, number) for tokens in groups for number in range(len(tokens.hashes))]
     return Counter(tuple(tokens.ids[tokens.offsets[n] : tokens.offsets[n + 1]].tolist()) for tokens, n in pairs)
@@ -158,7 +159,7 @@ def batches_of(policy=PATIENT, stall_seconds=5.0, rejections=None):
     """Return the batches of one epoch over the six files, streamed in two lanes, as something to compare."""
     access = FileAccess(policy, stall_seconds)
     source = FilesDataSource(["s3://tokens/stream/*.jsonl"], limits=Limits(unit_bytes=3000), access=access)
-    reader = TextReader(source, MemoryTokenizer(), rejections or RejectedRecords("stop"))
+    reader = TextReader(source, BYTES, rejections or RejectedRecords("stop"))
     plan = LanePlan(2, ConcatPacking(64), 2000, seed=1, epochs=1)
     streamed = StreamedBatches(
         [reader], Mixture(1, (Stage(0, (1,)),)), plan, lambda hashes: hashes >= 0, RankShard(4, 0, 1), workers=2

@@ -96,6 +96,7 @@ def stream(folder, seconds, between):
     import psutil
 
     from holdfast.adapters.data_source.files import FilesDataSource
+    from holdfast.adapters.document_encoder.text import TextDocumentEncoder
     from holdfast.adapters.tokenizer.memory import MemoryTokenizer
     from holdfast.application.data.feed import Feed
     from holdfast.application.data.lane_reader import LanePlan
@@ -110,7 +111,7 @@ def stream(folder, seconds, between):
     source = FilesDataSource([folder])
     lanes = choose_lanes(len(source.units()))
     assert lanes > 4, lanes
-    reader = TextReader(source, MemoryTokenizer(), RejectedRecords("stop"))
+    reader = TextReader(source, TextDocumentEncoder(MemoryTokenizer()), RejectedRecords("stop"))
     plan = LanePlan(lanes, BestFitPacking(256), 20_000, 0, None)
     holdout = Holdout(0.1, 0)
     mixture = Mixture(0, (Stage(0, (1,)),))

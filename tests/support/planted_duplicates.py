@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.shared.minhash import MinHashSignatures
 from holdfast.adapters.shared.token_store.duplicate_files import DuplicateFiles
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.deduplicate import Duplicates
 from holdfast.application.data.document_keys import ExactKeys, MinHashKeys
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.shingles import choose_bands
+from tests.support.encoders import BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def minhash(threshold: float = 0.8, seed: int = 0, bands: int | None = None) -> 
 
 def reader(units: dict[str, list[str]]) -> TextReader:
     """Return a reader of ``units``."""
-    return TextReader(MemoryDataSource(units), MemoryTokenizer(), RejectedRecords("skip"))
+    return TextReader(MemoryDataSource(units), BYTES, RejectedRecords("skip"))
 
 
 def corpus(originals: int = 300, copies: int = 600, words: int = 150) -> list[str]:

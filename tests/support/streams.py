@@ -5,7 +5,6 @@ from itertools import islice
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.feed import Feed
 from holdfast.application.data.holdout_batches import HoldoutBatches, TextGroups
 from holdfast.application.data.lane_reader import LanePlan
@@ -19,6 +18,7 @@ from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.data.sample_order import RankShard
+from tests.support.encoders import BYTES
 
 NOTHING_HELD_OUT = Holdout(0.0, seed=0)
 MODES = ["cache", "stream"]
@@ -60,7 +60,7 @@ def stream_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
     """Return the batches of ``source``, or of a corpus given as a dictionary, as ``plan`` says."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
     rejections = rejections or RejectedRecords("stop")
-    reader = TextReader(source, MemoryTokenizer(), rejections)
+    reader = TextReader(source, BYTES, rejections)
     share = RankShard(plan.rows, plan.rank, plan.ranks)
     mixture = Mixture(plan.seed, (Stage(0, (1,)),))
     if plan.mode == "stream":
@@ -83,13 +83,13 @@ def feed_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
 def held_out_of(source, plan, holdout, max_tokens):
     """Return the batches that ``holdout`` holds of ``source``."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
-    groups = TextGroups([TextReader(source, MemoryTokenizer(), RejectedRecords("stop"))], holdout, plan.seed)
+    groups = TextGroups([TextReader(source, BYTES, RejectedRecords("stop"))], holdout, plan.seed)
     return HoldoutBatches(groups, holdout, ConcatPacking(plan.length), rows=plan.rows, max_tokens=max_tokens)
 
 
 def groups_of(sources, holdout, seed, *source_numbers):
     """Return the documents that ``holdout`` holds of each of ``sources``, corpora as dictionaries."""
-    readers = [TextReader(MemoryDataSource(each), MemoryTokenizer(), RejectedRecords("stop")) for each in sources]
+    readers = [TextReader(MemoryDataSource(each), BYTES, RejectedRecords("stop")) for each in sources]
     return TextGroups(readers, holdout, seed, *source_numbers)
 
 

@@ -18,12 +18,14 @@ from holdfast.adapters.shared.token_store.folder_operations import CorruptTokens
 from holdfast.adapters.shared.token_store.mmap_file import map_file
 from holdfast.adapters.shared.token_store.token_manifest import (
     HASHES,
+    LOSS_MASK,
     MANIFEST,
     OFFSETS,
     TOKENS,
     ShardManifest,
     name_in,
 )
+from holdfast.domain.data.loss_mask import PackedLossMask
 from holdfast.ports.token_source import Tokens
 
 if TYPE_CHECKING:
@@ -106,7 +108,10 @@ def map_tokens(folder: Path, manifest: ShardManifest) -> Tokens:
     ids = _map_pinned(folder / TOKENS, manifest)
     offsets = map_array(folder / OFFSETS, np.dtype(np.int64))
     hashes = map_array(folder / HASHES, np.dtype(np.uint64))
-    return Tokens(ids, offsets, hashes)
+    if not manifest.has_mask:
+        return Tokens(ids, offsets, hashes)
+    bits = map_array(folder / LOSS_MASK, np.dtype(np.uint8))
+    return Tokens(ids, offsets, hashes, PackedLossMask(bits, manifest.num_tokens))
 
 
 def map_array(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -133,8 +138,12 @@ def lock_to_evict(folder: Path) -> int | None:
 def _encrypted_tokens(folder: Path, manifest: ShardManifest, cipher: ShardCipher) -> Tokens:
     pinned = FileIO(folder / TOKENS, "rb", opener=lambda path, _: _open_pinned(path))
     ids = EncryptedTokenIds(cipher.open(TOKENS, pinned), np.dtype(manifest.dtype), folder)
-    offsets, hashes = (_decrypted_file(folder / name, cipher) for name in (OFFSETS, HASHES))
-    return Tokens(ids, np.frombuffer(offsets, np.int64), np.frombuffer(hashes, np.uint64))
+    offsets = np.frombuffer(_decrypted_file(folder / OFFSETS, cipher), np.int64)
+    hashes = np.frombuffer(_decrypted_file(folder / HASHES, cipher), np.uint64)
+    if not manifest.has_mask:
+        return Tokens(ids, offsets, hashes)
+    bits = np.frombuffer(_decrypted_file(folder / LOSS_MASK, cipher), np.uint8)
+    return Tokens(ids, offsets, hashes, PackedLossMask(bits, manifest.num_tokens))
 
 
 def _decrypted_file(path: Path, cipher: ShardCipher) -> bytes:

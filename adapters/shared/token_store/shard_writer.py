@@ -9,7 +9,16 @@ import numpy as np
 from blake3 import blake3
 
 from holdfast.adapters.shared.token_store.folder_operations import bytes_of, storing
-from holdfast.adapters.shared.token_store.token_manifest import DTYPES, HASHES, MANIFEST, OFFSETS, TOKENS, ShardManifest
+from holdfast.adapters.shared.token_store.token_manifest import (
+    DTYPES,
+    HASHES,
+    LOSS_MASK,
+    MANIFEST,
+    OFFSETS,
+    TOKENS,
+    ShardManifest,
+)
+from holdfast.domain.data.loss_mask import pack_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,19 +62,23 @@ class ShardWriter:
         """
         what = f"the shard {name!r}"
         with storing(what, self._folder):
-            tokens, offsets, hashes = (self._column(name) for name in (TOKENS, OFFSETS, HASHES))
+            columns = [self._column(name) for name in (TOKENS, OFFSETS, HASHES)]
+            tokens, offsets, hashes = columns
             offsets.add(np.zeros(1, np.int64))
+        mask = _MaskColumn(lambda: self._column(LOSS_MASK))
         num_tokens = num_documents = 0
         for part in parts:
+            first, last = int(part.offsets[0]), int(part.offsets[-1])
             with storing(what, self._folder):
-                tokens.add(self._checked(part.ids[part.offsets[0] : part.offsets[-1]]))
-                offsets.add((part.offsets[1:] - part.offsets[0] + num_tokens).astype(np.int64))
+                tokens.add(self._checked(part.ids[first:last]))
+                mask.add(None if part.loss_mask is None else part.loss_mask[first:last], last - first)
+                offsets.add((part.offsets[1:] - first + num_tokens).astype(np.int64))
                 hashes.add(part.hashes.astype(np.uint64, casting="safe", copy=False))
-            num_tokens += int(part.offsets[-1] - part.offsets[0])
+            num_tokens += last - first
             num_documents += len(part.hashes)
-            self._grown(tokens.size + offsets.size + hashes.size)
+            self._grown(sum(column.size for column in [*columns, *mask.columns]))
         with storing(what, self._folder):
-            digests = {column.path.name: column.finish() for column in (tokens, offsets, hashes)}
+            digests = {column.path.name: column.finish() for column in [*columns, *mask.finish()]}
             dtype = str(self._dtype or DTYPES[0])
             manifest = ShardManifest(name, dtype, num_tokens, num_documents, digests, meta, self._cipher)
             self._files.write_file(self._folder / MANIFEST, manifest.to_bytes())
@@ -81,6 +94,38 @@ class ShardWriter:
             assert ids.dtype.name in DTYPES, f"token ids are uint16 or uint32, not {ids.dtype}"
             self._dtype = np.dtype(ids.dtype.name)
         return ids.astype(self._dtype, casting="safe", copy=False)
+
+
+@final
+class _MaskColumn:
+    """The bits of the loss mask, in a column that exists only once a part has had a mask."""
+
+    def __init__(self, new_column: Callable[[], _Column]) -> None:
+        self.columns: list[_Column] = []
+        self._new_column = new_column
+        self._num_before = 0  # tokens before the first mask, which are all trained on
+        self._rest = np.zeros(0, np.bool_)  # less than a byte
+
+    def add(self, mask: NDArray[np.bool_] | None, num_tokens: int) -> None:
+        if mask is None and not self.columns:
+            self._num_before += num_tokens
+            return
+        if not self.columns:
+            self.columns.append(self._new_column())
+            self._pack(np.ones(self._num_before, np.bool_))
+        self._pack(np.ones(num_tokens, np.bool_) if mask is None else mask)
+
+    def finish(self) -> list[_Column]:
+        """Return the column, if there is one, with the last bits."""
+        for column in self.columns:
+            column.add(pack_mask(self._rest))
+        return self.columns
+
+    def _pack(self, mask: NDArray[np.bool_]) -> None:
+        mask = np.concatenate([self._rest, mask])
+        end = len(mask) // 8 * 8
+        self.columns[0].add(pack_mask(mask[:end]))
+        self._rest = mask[end:].copy()
 
 
 @final

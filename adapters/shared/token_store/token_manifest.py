@@ -11,6 +11,7 @@ import numpy as np
 from blake3 import blake3
 
 from holdfast.adapters.shared.token_store.folder_operations import CorruptTokensError
+from holdfast.domain.data.loss_mask import packed_size
 from holdfast.domain.errors import DataError
 from holdfast.ports.token_source import TokenShard
 
@@ -23,7 +24,8 @@ MANIFEST = "manifest.json"
 TOKENS = "tokens.bin"
 OFFSETS = "offsets.bin"
 HASHES = "hashes.bin"
-SCHEMA = 1
+LOSS_MASK = "loss_mask.bin"
+SCHEMA, MASKED_SCHEMA = 1, 2  # versions that know no loss mask must not read such a shard as if it had none
 DTYPES = ("uint16", "uint32")
 
 
@@ -31,8 +33,9 @@ DTYPES = ("uint16", "uint32")
 class ShardManifest:
     """A shard ``name`` of ids of ``dtype``; ``digests`` are the BLAKE3 hashes of its files, by their names.
 
-    The files are raw and little endian: ids as ``dtype``, offsets int64, hashes of documents uint64. With a ``cipher``
-    they are encrypted, and so are their digests, the fingerprint and ``meta``.
+    The files are raw and little endian: ids as ``dtype``, offsets int64, hashes of documents uint64, and if the shard
+    has a loss mask, its bits as ``pack_mask`` packs them. With a ``cipher`` they are encrypted, and so are their
+    digests, the fingerprint and ``meta``.
     """
 
     name: str
@@ -44,9 +47,15 @@ class ShardManifest:
     cipher: ShardCipher | None = field(default=None, compare=False, repr=False)
 
     @property
+    def has_mask(self) -> bool:
+        """Return whether the shard has a loss mask."""
+        return LOSS_MASK in self.digests
+
+    @property
     def shard(self) -> TokenShard:
         """Return the shard as the port describes it."""
-        content = "".join([self.dtype, *(self.digests[name] for name in (TOKENS, OFFSETS, HASHES))])
+        files = (TOKENS, OFFSETS, HASHES, *([LOSS_MASK] if self.has_mask else []))
+        content = "".join([self.dtype, *(self.digests[name] for name in files)])
         return TokenShard(self.name, self.num_tokens, self.num_documents, blake3(content.encode()).hexdigest(length=16))
 
     @property
@@ -54,12 +63,14 @@ class ShardManifest:
         """Return the size of each file on the disk in bytes."""
         width = np.dtype(self.dtype).itemsize
         sizes = {TOKENS: width * self.num_tokens, OFFSETS: 8 * self.num_documents + 8, HASHES: 8 * self.num_documents}
+        if self.has_mask:
+            sizes[LOSS_MASK] = packed_size(self.num_tokens)
         return sizes if self.cipher is None else {name: self.cipher.size(size) for name, size in sizes.items()}
 
     def to_bytes(self) -> bytes:
         """Return the manifest as canonical JSON, a hash of itself included."""
         record: dict[str, object] = {
-            "schema": SCHEMA,
+            "schema": MASKED_SCHEMA if self.has_mask else SCHEMA,
             "name": self.name,
             "dtype": self.dtype,
             "num_tokens": self.num_tokens,
@@ -102,12 +113,12 @@ def name_in(manifest: bytes) -> str:
 def _checked(data: bytes) -> dict[str, Any]:
     record = _parse(data)
     schema = record.get("schema")
-    if isinstance(schema, int) and schema > SCHEMA:
+    if isinstance(schema, int) and schema > MASKED_SCHEMA:
         msg = (
             f"a shard was written by a later version of Holdfast (schema {schema}): use that version, or another folder"
         )
         raise DataError(msg)
-    if record.pop("self", None) != _digest_of(record) or schema != SCHEMA:
+    if record.pop("self", None) != _digest_of(record) or schema not in {SCHEMA, MASKED_SCHEMA}:
         msg = f"{MANIFEST} is not what was written"
         raise CorruptTokensError(msg)
     return record

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.transform.length import LengthTransform
 from holdfast.adapters.transform.memory import MemoryTransform
@@ -30,6 +31,7 @@ from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.holdout import hash_of
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.transform import Transform
+from tests.support.encoders import BYTES
 
 
 def chosen(transforms, *more):
@@ -41,7 +43,10 @@ def read(texts, transforms, on_error="stop", rejected=None):
     """Return the texts that reading the unit ``book`` of ``texts`` leaves, each with its end-of-text taken off."""
     tokenizer = MemoryTokenizer()
     reader = TextReader(
-        MemoryDataSource({"book": texts}), tokenizer, RejectedRecords(on_error), RecordPipeline(transforms)
+        MemoryDataSource({"book": texts}),
+        TextDocumentEncoder(tokenizer),
+        RejectedRecords(on_error),
+        RecordPipeline(transforms),
     )
     [unit] = reader.source.units()
     left = []
@@ -300,7 +305,7 @@ def test_transforms_leave_the_hold_out_as_it_is():
     """A document's hash, by which it is held out, is that of the text as stored."""
     reader = TextReader(
         MemoryDataSource({"book": ["One", "Two"]}),
-        MemoryTokenizer(),
+        BYTES,
         RejectedRecords("stop"),
         RecordPipeline([MemoryTransform(str.upper, "")]),
     )

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.shared.token_store.duplicate_files import DuplicateFiles
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.deduplicate import Duplicates
 from holdfast.application.data.document_keys import ExactKeys
 from holdfast.application.data.pretokenize import PrepareTokens
@@ -23,6 +22,7 @@ from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.errors import DataError, StateError
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
 from tests.support import planted_duplicates as planted
+from tests.support.encoders import BYTES
 from tests.support.planted_duplicates import EXACT, corpus, found, minhash, reader, units_of
 
 SOURCES = st.lists(
@@ -126,7 +126,7 @@ def test_prepared_tokens_are_without_duplicates():
     units = {"a": ["one", "two", "one"], "b": ["two", "three"]}
     written = []
     rejections = RejectedRecords("stop", written.append)
-    plain = TextReader(MemoryDataSource(units), MemoryTokenizer(), rejections)
+    plain = TextReader(MemoryDataSource(units), BYTES, rejections)
     before = plain.fingerprints
     plain.left_out = Duplicates([plain], EXACT, MemoryKeys()).left_out()[0]
     cache = MemoryTokenCache()
@@ -190,7 +190,7 @@ def test_an_error_of_reading_ends_the_search():
     """The error of a source is raised, and the units that were read are not read again."""
     units = {"a": ["one"], "b": ["one"]}
     store = MemoryKeys()
-    failing = TextReader(Failing(units), MemoryTokenizer(), RejectedRecords("skip"))
+    failing = TextReader(Failing(units), BYTES, RejectedRecords("skip"))
     with pytest.raises(DataError, match="b is gone"):
         Duplicates([failing], EXACT, store).find()
     whole = reader(units)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.lane_reader import LanePlan, LaneReader
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.streamed_batches import StreamedBatches
@@ -19,6 +18,7 @@ from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import DataError
+from tests.support.encoders import BYTES
 
 END = 256
 UNITS = st.dictionaries(st.sampled_from("pqrstuv"), st.lists(st.text("abä", max_size=9), max_size=5), min_size=1)
@@ -29,7 +29,7 @@ PLANS = st.builds(
 
 
 def reader_of(units, on_error="stop", **options):
-    return TextReader(MemoryDataSource(units), MemoryTokenizer(), RejectedRecords(on_error), **options)
+    return TextReader(MemoryDataSource(units), BYTES, RejectedRecords(on_error), **options)
 
 
 def lane_reader(units, plan, lane=0, holdout=None, on_error="stop", **options):

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.pretokenize import Prepared, PrepareTokens
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
@@ -17,6 +16,7 @@ from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.basic import BasicDataSource
 from holdfast.ports.data_source import Document, Unit
 from holdfast.ports.forwarding.data_source import ForwardingDataSource
+from tests.support.encoders import BYTES
 
 END = 256
 CORPORA = st.dictionaries(
@@ -40,7 +40,7 @@ class Watched(ForwardingDataSource):
 def prepare(source, cache, *, rejections=None, **options):
     rejections = rejections or RejectedRecords("stop")
     source = MemoryDataSource(source) if isinstance(source, dict) else source
-    return PrepareTokens(TextReader(source, MemoryTokenizer(), rejections), cache, rejections, **options).run()
+    return PrepareTokens(TextReader(source, BYTES, rejections), cache, rejections, **options).run()
 
 
 def content(cache):
@@ -115,7 +115,7 @@ def test_the_first_error_stops_the_others_and_is_raised(workers):
         if unit > "001":  # so that nobody is through with a shard while the thread that fails waits for a core
             assert preparation._cancelled.wait(30)
 
-    reader = TextReader(Watched(units, fail), MemoryTokenizer(), rejections)
+    reader = TextReader(Watched(units, fail), BYTES, rejections)
     preparation = PrepareTokens(reader, cache, rejections, shard_bytes=1, workers=workers)
     with pytest.raises(LookupError, match="001"):
         preparation.run()
@@ -134,7 +134,7 @@ def test_an_error_of_the_tokenizer_is_raised_and_the_same_object_may_go_on():
             raise RuntimeError(unit)
 
     source = Watched({"a": ["one"], "b": ["two"], "c": ["three"]}, fail)
-    preparation = PrepareTokens(TextReader(source, MemoryTokenizer(), rejections), cache, rejections, shard_bytes=1)
+    preparation = PrepareTokens(TextReader(source, BYTES, rejections), cache, rejections, shard_bytes=1)
     with pytest.raises(RuntimeError, match=r"[abc]"):
         preparation.run()
     assert preparation.run().documents == 3
@@ -196,7 +196,7 @@ def test_what_comes_later_must_not_have_driven_out_what_was_there(tmp_path):
     rejections, preparations = RejectedRecords("stop"), []
     for name in "ab":
         units = {f"{name}{number}": ["".join(map(chr, chance.integers(97, 123, 1000)))] for number in range(4)}
-        reader = TextReader(MemoryDataSource(units), MemoryTokenizer(), rejections)
+        reader = TextReader(MemoryDataSource(units), BYTES, rejections)
         cache = DiskTokenCache(tmp_path / "cache", name, budget=16_000)
         preparations.append(PrepareTokens(reader, cache, rejections, shard_bytes=1, workers=1))
         preparations[-1].run()

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.transform.memory import MemoryTransform
-from holdfast.application.data.record_pipeline import LeftOutDocument, RecordPipeline, Warned
+from holdfast.application.data.record_pipeline import LeftOutDocument, RecordPipeline, Used, Warned
 from holdfast.domain.errors import DataError
 from holdfast.ports.data_source import Document, Rejected, Unit
 from holdfast.ports.transform import Dropped, Record, RecordTransform
@@ -57,8 +57,8 @@ def results(pipeline, items):
                 found.append(("dropped", each.document.start, each.dropped.reason))
             case Warned():
                 found.append(("warned", each.document.start, each.reasons))
-            case (document, text, scores):
-                found.append(("used", document.start, (text, dict(scores))))
+            case Used(document, record):
+                found.append(("used", document.start, (record.text, dict(record.scores))))
     return found
 
 
@@ -138,6 +138,14 @@ def test_fields_reach_the_transforms():
     assert seen == [{"url": "https://x"}]
 
 
+def test_the_fields_of_a_record_reach_who_uses_it():
+    """A document without transforms, or after them, comes with the fields of its record."""
+    item = Document("text", 0, 1, {"url": "https://x"})
+    for pipeline in (RecordPipeline(), RecordPipeline([MemoryTransform(str.upper, "")])):
+        [used] = pipeline.apply(UNIT, [item])
+        assert used.record.fields == {"url": "https://x"}
+
+
 def test_documents_before_an_error_of_the_source_come_first():
     """An error comes where its document would be."""
 
@@ -147,7 +155,7 @@ def test_documents_before_an_error_of_the_source_come_first():
         raise DataError(msg)
 
     found = RecordPipeline([Judge()]).apply(UNIT, broken())
-    assert next(found)[1] == "a"
+    assert next(found).record.text == "a"
     with pytest.raises(DataError, match="gone"):
         next(found)
 

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.adapters.transform.memory import MemoryTransform
 from holdfast.application.data.record_pipeline import RecordPipeline
@@ -12,6 +13,7 @@ from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.errors import DataError
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
+from tests.support.encoders import BYTES
 
 END = 256
 ITEMS = st.lists(st.one_of(st.text("abcä€ ", max_size=12), st.just(3)), max_size=12)
@@ -21,7 +23,7 @@ def read(items, start=None, *, on_error="skip", wanted=None, group=None, transfo
     """Return the groups of a unit with ``items``, the rejected records, and the error that ended it."""
     source, rejections = MemoryDataSource({"unit": items}), RejectedRecords(on_error)
     options = {"group_characters": group} if group else {}
-    reader = TextReader(source, MemoryTokenizer(), rejections, RecordPipeline(transforms), **options)
+    reader = TextReader(source, BYTES, rejections, RecordPipeline(transforms), **options)
     groups, rejected, error = [], [], None
     try:
         groups.extend(reader.tokens(source.units()[0], start, wanted=wanted, rejected=rejected.append))
@@ -110,7 +112,7 @@ def test_unwanted_documents_are_not_tokenized():
     texts = [f"text {number}" for number in range(200)]
     holdout, tokenizer = Holdout(0.1, 0), RememberingTokenizer()
     source = MemoryDataSource({"unit": texts})
-    reader = TextReader(source, tokenizer, RejectedRecords("stop"))
+    reader = TextReader(source, TextDocumentEncoder(tokenizer), RejectedRecords("stop"))
     list(reader.tokens(source.units()[0], wanted=holdout.holds))
     assert tokenizer.encoded == [text for text in texts if holdout.holds_text(text)]
     assert 0 < len(tokenizer.encoded) < 60

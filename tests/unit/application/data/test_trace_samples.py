@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.adapters.token_source.memory import MemoryTokenSource
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.lane_reader import LanePlan
 from holdfast.application.data.pretokenize import PrepareTokens
 from holdfast.application.data.rejected_records import RejectedRecords
@@ -27,6 +26,7 @@ from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.sample_order import RankShard
+from tests.support.encoders import BYTES
 from tests.support.streams import MODES, Plan, packing_of
 
 END = 256
@@ -52,7 +52,7 @@ def streams_of(corpora, plan, excluded=NO_EXCLUSION, holdout=None):
     """Return the stream of batches of each rank, for a mixture of ``corpora`` in equal parts."""
     holdout = holdout or Holdout(0.0, 0)
     mixture = Mixture(plan.seed, (Stage(0, (1,) * len(corpora)),), 8)
-    readers = [TextReader(MemoryDataSource(each), MemoryTokenizer(), RejectedRecords("stop")) for each in corpora]
+    readers = [TextReader(MemoryDataSource(each), BYTES, RejectedRecords("stop")) for each in corpora]
     shares = [RankShard(plan.rows, rank, plan.ranks) for rank in range(plan.ranks)]
     if plan.mode == "stream":
         lanes = LanePlan(plan.lanes, packing_of(plan), plan.window, plan.seed, plan.epochs, excluded)
@@ -182,7 +182,7 @@ def test_documents_that_were_added_later_are_traced_in_the_epochs_that_read_them
     caches = []
     for units in (old, new):
         caches.append(MemoryTokenCache())
-        reader = TextReader(MemoryDataSource(units), MemoryTokenizer(), RejectedRecords("stop"))
+        reader = TextReader(MemoryDataSource(units), BYTES, RejectedRecords("stop"))
         PrepareTokens(reader, caches[-1], RejectedRecords("stop")).run()
     plan = Plan(length=8, rows=2)
     growth = Growth((1,))
@@ -201,7 +201,7 @@ def test_documents_that_were_added_later_are_traced_in_the_epochs_that_read_them
 def test_tokens_without_a_record_of_their_documents_have_shards_for_units():
     """Where tokens do not say where they come from, the shard is named, and the position is unknown."""
     cache = MemoryTokenCache()
-    reader = TextReader(MemoryDataSource({"a": ["some text"]}), MemoryTokenizer(), RejectedRecords("stop"))
+    reader = TextReader(MemoryDataSource({"a": ["some text"]}), BYTES, RejectedRecords("stop"))
     PrepareTokens(reader, cache, RejectedRecords("stop")).run()
     source = MemoryTokenSource({shard.name: cache.open(shard) for shard in cache.shards()})
     plan = Plan(length=16, rows=1)

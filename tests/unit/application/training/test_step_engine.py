@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ def engine_of(micro_batch):
     return StepEngine(trainable, micro_batch=micro_batch), trainable
 
 
-def step(engine, batch, *, learning_rate=1.0):
+def step(engine, batch, *, learning_rate=1.0, on_applied=nothing):
     """Take the first step of a run of one rank, to its end."""
     return engine.step(
         batch,
@@ -29,7 +30,7 @@ def step(engine, batch, *, learning_rate=1.0):
         num_targets=batch.num_targets,
         num_tokens=batch.num_tokens,
         should_stop=lambda: False,
-        on_applied=nothing,
+        on_applied=on_applied,
     )
 
 
@@ -83,10 +84,17 @@ def test_a_step_that_fails_in_its_middle_changes_nothing(error):
     assert files_of(failing.capture()) == files_of(calm.capture())
 
 
-def test_a_batch_without_targets_is_a_step_without_loss():
-    """Rows of single tokens divide by nothing."""
-    outcome = step(engine_of(2)[0], without_targets(packed_batch()))
-    assert (outcome.loss, outcome.grad_norm) == (0.0, 0.0)
+@pytest.mark.parametrize("supervised", [None, np.zeros((6, 16), np.bool_)])
+def test_a_batch_without_targets_changes_nothing(supervised):
+    """A step on rows of single tokens, or of tokens that are all masked, has no loss and leaves the state as it was."""
+    engine, trainable = engine_of(2)
+    step(engine, packed_batch())
+    before, applied = files_of(trainable.capture()), []
+    idle = without_targets(packed_batch()) if supervised is None else replace(packed_batch(), supervised=supervised)
+    outcome = step(engine, idle, on_applied=lambda *told: applied.append(told))
+    assert math.isnan(outcome.loss)
+    assert (outcome.grad_norm, outcome.num_tokens, applied) == (0.0, idle.num_tokens, [(None, None)])
+    assert files_of(trainable.capture()) == before
 
 
 class Unread:

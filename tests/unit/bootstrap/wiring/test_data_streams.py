@@ -8,7 +8,6 @@ from itertools import islice
 import pytest
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.data_streams import choose_packing, streamed_batches
@@ -17,6 +16,7 @@ from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.sample_order import RankShard
+from tests.support.encoders import BYTES
 
 DOCUMENT = 80  # tokens, the one at its end included
 SLIDING = ("data.packing.kind=sliding", "data.packing.stride=4")
@@ -26,7 +26,7 @@ MEMORY = 24 * 3200  # of so many tokens
 def windows_of(units, sources, *settings):
     """Return how many tokens' worth of rows the fullest window of each lane and source has, by their number."""
     corpus = {f"unit {number:02}": ["x" * (DOCUMENT - 1)] * 100 for number in range(units)}
-    reader = TextReader(MemoryDataSource(corpus), MemoryTokenizer(), RejectedRecords("stop"))
+    reader = TextReader(MemoryDataSource(corpus), BYTES, RejectedRecords("stop"))
     data = load_settings([], ["data.mode=stream", "data.sequence_length=8", *settings], {}).settings.data
     stream = streamed_batches(
         [reader] * sources,
@@ -81,7 +81,7 @@ def test_who_waits_for_a_network_has_more_threads_than_cores(monkeypatch, place,
     source = kind({f"{place}{number:04}": ["text"] for number in range(units)})
     data = load_settings([], ["data.mode=stream", "data.sequence_length=8"], {}).settings.data
     stream = streamed_batches(
-        [TextReader(source, MemoryTokenizer(), RejectedRecords("stop"))],
+        [TextReader(source, BYTES, RejectedRecords("stop"))],
         Mixture(0, (Stage(0, (1,)),)),
         choose_packing(data),
         Holdout(0.0, 0),

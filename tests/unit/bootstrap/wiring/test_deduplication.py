@@ -10,12 +10,12 @@ import pytest
 from holdfast.adapters.data_source.memory import MemoryDataSource
 from holdfast.adapters.key_provider.memory import MemoryKeyProvider
 from holdfast.adapters.shared.token_store.token_encryption import ShardEncryption
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.deduplication import check_dedup, leave_out_duplicates
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
+from tests.support.encoders import BYTES
 from tests.support.planted_duplicates import corpus, reader, units_of
 
 
@@ -119,7 +119,7 @@ class Records(MemoryDataSource):
 def test_records_with_a_value_that_an_earlier_record_has_are_left_out(tmp_path):
     """The first record with a value stays; a record that is left out for its value takes no copy of it along."""
     source = Records({"unit": ["1 one", "2 two", "1 three", "- one", "3 three", "- four", "4 one"]})
-    own = TextReader(source, MemoryTokenizer(), RejectedRecords("stop"))
+    own = TextReader(source, BYTES, RejectedRecords("stop"))
     (found,) = documents_left_out([own], data("data.dedup=exact", UNIQUE), "cache", tmp_path, None)
     (unit,) = own.source.units()
     assert found.mask(unit, range(7)).tolist() == [False, False, True, True, False, False, True]

@@ -4,17 +4,17 @@ import math
 import pytest
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
-from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.application.data.text_reader import TextReader
 from holdfast.bootstrap.wiring.evaluation_sets import prompts_of, sampling_of, source_numbers
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.text_generation import Sampling
+from tests.support.encoders import BYTES
 
 
 def reader_of(text):
-    return TextReader(MemoryDataSource({"a": [text]}), MemoryTokenizer(), RejectedRecords("stop"))
+    return TextReader(MemoryDataSource({"a": [text]}), BYTES, RejectedRecords("stop"))
 
 
 def data_of(**sources):

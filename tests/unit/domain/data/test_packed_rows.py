@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from holdfast.application.data.lane_reader import Window
 from holdfast.domain.data.cursor import Cursor, LanePosition
@@ -23,7 +24,8 @@ def laid_out(draw):
     ids = np.arange(1, sizes.sum() + 1).astype(draw(st.sampled_from([np.uint16, np.uint32])))
     index = draw(packings)(np.cumsum(sizes) - sizes, sizes).index
     order = np.array(draw(st.permutations(range(index.num_rows))), np.int64)
-    return lay_out(ids, index, order, LENGTH), [(ids, index, row) for row in order.tolist()]
+    mask = draw(st.one_of(st.none(), arrays(np.bool_, len(ids))))
+    return lay_out(ids, index, order, LENGTH, mask), [(ids, mask, index, row) for row in order.tolist()]
 
 
 @settings(deadline=None)
@@ -46,6 +48,9 @@ def test_parts_are_joined_to_the_batch_that_reading_row_by_row_gives(several, nu
         assert found.dtype == np.int64
         assert found.tolist() == getattr(expected, name).tolist()
     assert joined.cursor == expected.cursor
+    assert joined.loss_mask.tolist() == expected.loss_mask.tolist()
+    if expected.supervised is None:  # parts without a row may have a mask
+        assert joined.supervised is None or not len(read)
 
 
 def test_pieces_that_lie_apart_or_in_another_order_are_found():

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.fault_tolerance.health import Health
+from holdfast.domain.fault_tolerance.health import REMEMBERED, Health
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 100)), max_size=40))
@@ -28,3 +28,14 @@ def test_a_return_that_a_lower_one_has_undone_is_nowhere_to_go_back_to(returns, 
     standing = [step for place, step in enumerate(returns) if all(step <= back for back in returns[place:])]
     good = Health(returns=tuple(returns)).last_good(first_bad, every=100)
     assert good == max([0, *(step for step in standing if step < first_bad)])
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 9), st.just("idle")), max_size=300))
+def test_a_step_without_targets_is_no_news(steps):
+    """An idle step repeats the loss before it, or the drop, so that it begins neither a spike nor a series of drops."""
+    health, expected = Health(), []
+    for loss in steps:
+        health = health.after_idle() if loss == "idle" else health.after(loss)
+        expected += expected[-1:] if loss == "idle" else [loss]
+    assert health.losses == tuple(expected[-REMEMBERED:])
+    assert health.dropped == steps.count(None)

@@ -1,0 +1,57 @@
+"""Documents of plain text, every token of which is trained on."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from typing_extensions import override
+
+from holdfast.domain.errors import DataError
+from holdfast.ports.document_encoder import DocumentEncoder
+from holdfast.ports.tokenizer import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.transform import Record
+
+
+@final
+class TextDocumentEncoder(DocumentEncoder):
+    """Encodes the text of a record by ``tokenizer``, followed by end-of-text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @override
+    def encode(self, records: Sequence[Record]) -> Encoded:
+        encoded = self._encode([record.text for record in records])
+        offsets = encoded.offsets + np.arange(len(records) + 1)
+        ids = np.full(offsets[-1], self._tokenizer.end_of_text, encoded.ids.dtype)
+        for number, (first, last) in enumerate(pairwise(encoded.offsets.tolist())):
+            ids[first + number : last + number] = encoded.ids[first:last]
+        return Encoded(ids, offsets)
+
+    @override
+    def fingerprint(self) -> str:
+        return self._tokenizer.fingerprint()
+
+    def _encode(self, texts: Sequence[str]) -> Encoded:
+        try:
+            return self._tokenizer.encode(texts)
+        except DataError as error:  # seldom enough that looking for half of a surrogate pair before would not pay
+            if all(map(_is_unicode, texts)):
+                raise
+            msg = "holds half of a surrogate pair, which is no Unicode text: repair it"
+            raise DataError(msg) from error
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
