@@ -26,6 +26,7 @@ from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
 from holdfast.bootstrap.wiring.data_identity import (
     check_data,
     former_tokenizer,
+    hold_to_encoder,
     hold_to_tokenizer,
     hold_to_transforms,
     places_before,
@@ -45,6 +46,7 @@ from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_s
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
 from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitors
+from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
 from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
@@ -240,6 +242,7 @@ class Run:
         record_data(folder, data, container.data_parts(), stream)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
         record_versions(folder, container.lineage().versions)
+        prove_run(folder, container, self.settings, self._screen, stream)
         folder.enter("building the model")
         self._screen.show("building the model")
         self._parts = self._build_parts(container, folder, monitors, stack)
@@ -304,6 +307,7 @@ class Run:
         tokenizer: Tokenizer = in_turns(container.process_group(), container.run_tokenizer)
         hold_to_transforms(folder, container.pipeline())
         hold_to_tokenizer(folder, tokenizer, parts, replaces_tokenizer=brings_tokenizer)
+        hold_to_encoder(folder, self.settings.data, container.document_encoder())
         shortage = refuse_counted(
             self.settings,
             factory,

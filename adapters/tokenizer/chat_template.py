@@ -36,6 +36,7 @@ _MARK = "\ue002"
 _RENDERING = 1  # raise it when the same conversations give other ids or masks
 _TRAINING_DATE = date(2024, 7, 26)
 _FORMAT = re.compile(r"strftime_now\(\s*(['\"])(.*?)\1\s*\)")
+_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
@@ -193,9 +194,27 @@ def template_in(files: Mapping[str, bytes]) -> tuple[str, Mapping[str, str]] | N
         source = next((each["template"] for each in source if each.get("name") == "default"), None)
     if not isinstance(source, str):
         return None
-    names = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-    found = {name: config[name] for name in names if config.get(name) is not None}
+    found = {name: config[name] for name in _TOKEN_NAMES if config.get(name) is not None}
     return source, {name: token["content"] if isinstance(token, dict) else token for name, token in found.items()}
+
+
+def files_with_template(
+    files: Mapping[str, bytes], templates: Mapping[str, bytes], source: str | None
+) -> Mapping[str, bytes] | None:
+    """Return ``files`` of a tokenizer with the template ``source``, or with that in ``templates`` if it is None.
+
+    The special tokens that a template may write are among them. None if there is no template.
+    """
+    config, known = (json.loads(some.get(CONFIG, b"{}")) for some in (files, templates))
+    own = template_in(templates)
+    if source is None and own is None:
+        return None
+    text = own[0] if source is None and own is not None else source
+    tokens = {name: known[name] for name in _TOKEN_NAMES if known.get(name) is not None}
+    merged = {**tokens, **config}
+    merged.pop("chat_template", None)
+    content = json.dumps(merged, indent=2, ensure_ascii=False)
+    return {**files, CONFIG: content.encode(), FILE: str(text).encode()}
 
 
 def files_beside(file: Path) -> Mapping[str, bytes]:

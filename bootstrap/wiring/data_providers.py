@@ -39,6 +39,7 @@ def tokenizers(
             source,
             vocabulary_size=chosen.vocabulary_size,
             max_bytes=chosen.max_bytes,
+            special_tokens=chosen.special_tokens,
             cache_dir=settings.provided.run.cache_directory,
             backend=chosen.backend,
             **training,
