@@ -74,7 +74,7 @@ class JinjaChatTemplate(ChatTemplate):
         """Return end-of-text, and the first special id that the template puts after a reply and after a tool call."""
         asked = ChatMessage(MessageRole.USER, "a")
         said = ChatMessage(MessageRole.ASSISTANT, _MARK)
-        called = ChatMessage(MessageRole.ASSISTANT, "", tool_calls=[ToolCall("a", {"a": _MARK}, "aaaaaaaaa")])
+        called = ChatMessage(MessageRole.ASSISTANT, "", tool_calls=(ToolCall("a", {"a": _MARK}, "aaaaaaaaa"),))
         special, found = special_ids(self._core), {self._end_of_text}
         for reply in (said, called):
             try:
@@ -124,7 +124,7 @@ class JinjaChatTemplate(ChatTemplate):
         hide = self._hidden.hide
         calls = [replace(call, name=hide(call.name), arguments=hide(call.arguments)) for call in message.tool_calls]
         text, reasoning, name, call = map(hide, (message.text, message.reasoning, message.name, message.tool_call_id))
-        return replace(message, text=text, reasoning=reasoning, name=name, tool_call_id=call, tool_calls=calls)
+        return replace(message, text=text, reasoning=reasoning, name=name, tool_call_id=call, tool_calls=tuple(calls))
 
     def _render(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from holdfast.application.training.generate import IncrementalDecoder, fitted, fitted_ids
@@ -95,6 +96,15 @@ def stream_reply(
     if rest := pieces.rest():
         show(None, rest)
     return end
+
+
+def whole_reply(trainable: Trainable, tokenizer: Tokenizer, prompt: ReplyPrompt) -> tuple[str, ReplyEnd]:
+    """Return the reply to ``prompt`` and how it ended; all ranks generate together."""
+    ended_by = min(prompt.ends - {tokenizer.end_of_text}, default=tokenizer.end_of_text)
+    ids = trainable.generate(prompt.ids, prompt.sampling, end_of_text=ended_by)
+    kept = list(takewhile(lambda token: token not in prompt.ends, ids))
+    is_ended = len(kept) < prompt.sampling.max_new_tokens
+    return tokenizer.decode(kept), ReplyEnd.MODEL if is_ended else ReplyEnd.LENGTH
 
 
 class _Ended(Exception):

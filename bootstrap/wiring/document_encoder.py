@@ -16,6 +16,7 @@ from holdfast.ports.tokenizer import HasChatTemplate, TemplateChoice, Tokenizer
 if TYPE_CHECKING:
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.ports.document_encoder import DocumentEncoder
+    from holdfast.ports.tokenizer import ChatTemplate
 
 
 def build_encoder(data: FeedSettings, tokenizer: Tokenizer) -> DocumentEncoder:
@@ -26,10 +27,10 @@ def build_encoder(data: FeedSettings, tokenizer: Tokenizer) -> DocumentEncoder:
         case "completion":
             return CompletionDocumentEncoder(tokenizer)
         case "chat":
-            assert isinstance(tokenizer, HasChatTemplate)
-            assert tokenizer.chat_template is not None
+            template = template_in_use(data, tokenizer)
+            assert template is not None, "the tokenizer was to get a template"
             return ChatDocumentEncoder(
-                tokenizer.chat_template,
+                template,
                 tokenizer,
                 train_on=data.chat.train_on,
                 keeps_reasoning=data.chat.reasoning == "keep",
@@ -51,6 +52,11 @@ def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
     source, tokens = (None, ()) if stock is None else stock
     templated: Tokenizer = tokenizer.with_template(TemplateChoice(source, data.chat.template_options, day, tokens))
     return templated
+
+
+def template_in_use(data: FeedSettings, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """Return the chat template of a run on conversations, None for other runs."""
+    return tokenizer.chat_template if data.task == "chat" and isinstance(tokenizer, HasChatTemplate) else None
 
 
 def _template_named(name: str | None) -> StockTemplate | None:

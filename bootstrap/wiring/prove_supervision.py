@@ -12,10 +12,10 @@ from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.application.data.shown_rows import shown_rows
 from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.marked_rows import row_lines
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.supervision import Supervision
-from holdfast.ports.tokenizer import HasChatTemplate
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -89,9 +89,8 @@ def _measured(
 
 
 def _ends_of(settings: TrainSettings, tokenizer: Tokenizer) -> Collection[int]:
-    template = tokenizer.chat_template if isinstance(tokenizer, HasChatTemplate) else None
-    is_chat = settings.data.task == "chat" and template is not None
-    return template.ends if is_chat and template is not None else {tokenizer.end_of_text}
+    template = template_in_use(settings.data, tokenizer)
+    return {tokenizer.end_of_text} if template is None else template.ends
 
 
 def prove_run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -40,7 +40,7 @@ class ChatMessage:
     role: MessageRole
     text: str
     reasoning: str | None = None
-    tool_calls: Sequence[ToolCall] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
     name: str | None = None
     tool_call_id: str | None = None
     is_trained: bool = True
@@ -55,5 +55,5 @@ class ChatMessage:
 class Conversation:
     """Messages in their order, and the tools that the model may call, each a description in JSON Schema."""
 
-    messages: Sequence[ChatMessage]
-    tools: Sequence[Mapping[str, object]] = ()
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Mapping[str, object], ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.domain.errors import DataError
@@ -59,7 +59,7 @@ def conversation_of(record: Mapping[str, object], messages_field: str | None = N
     system = record.get("system")
     if isinstance(system, str) and system and not any(each.role is MessageRole.SYSTEM for each in messages):
         messages = [ChatMessage(MessageRole.SYSTEM, system), *messages]
-    return Conversation(messages, _tools(record.get("tools")))
+    return Conversation(tuple(messages), _tools(record.get("tools")))
 
 
 def conversation_text(conversation: Conversation) -> str:
@@ -175,7 +175,7 @@ def _message(value: object, number: int) -> ChatMessage:
         role,
         text,
         reasoning=_optional(reasoning, "reasoning", number),
-        tool_calls=calls,
+        tool_calls=tuple(calls),
         name=_optional(value.get("name"), "name", number),
         tool_call_id=_optional(value.get("tool_call_id"), "tool_call_id", number),
         is_trained=_weight(value.get("weight"), number),
@@ -233,7 +233,7 @@ def _weight(value: object, number: int) -> bool:
     return value is None or bool(value)
 
 
-def _tools(value: object) -> Sequence[Mapping[str, object]]:
+def _tools(value: object) -> tuple[Mapping[str, object], ...]:
     if isinstance(value, str):
         value = _parsed(value, "the field 'tools' holds text that is not JSON") if value.strip() else None
     if value is None:
@@ -241,7 +241,7 @@ def _tools(value: object) -> Sequence[Mapping[str, object]]:
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         msg = "the field 'tools' holds no list of objects, each of which describes a tool: repair the record"
         raise DataError(msg)
-    return value
+    return tuple(value)
 
 
 def _optional(value: object, name: str, number: int) -> str | None:
@@ -277,10 +277,15 @@ def _canonical(record: Mapping[str, object]) -> str:
 
 
 def _loaded(text: str) -> Mapping[str, object]:
-    found = _parsed(text, "holds no JSON object any more: a transform has changed it")
+    msg = "it is not the text of a JSON object: use a data source that knows data.task"
+    found = _parsed(text, msg)
     if not isinstance(found, dict):
-        msg = "holds no JSON object any more: a transform has changed it"
         raise DataError(msg)
+    try:
+        (json.dumps(found, ensure_ascii=False) if "\\u" in text else text).encode()
+    except UnicodeEncodeError as error:
+        msg = "it holds half of a surrogate pair, which is no Unicode text: repair it"
+        raise DataError(msg) from error
     return found
 
 

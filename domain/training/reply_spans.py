@@ -48,7 +48,7 @@ def without_reasoning(conversation: Conversation) -> Conversation:
         replace(each, reasoning=None, text=_INLINE_REASONING.sub("", each.text, count=1)) if _thinks(each) else each
         for each in conversation.messages
     ]
-    return replace(conversation, messages=messages)
+    return replace(conversation, messages=tuple(messages))
 
 
 def _thinks(message: ChatMessage) -> bool:
@@ -133,6 +133,9 @@ def _check_shown(message: ChatMessage, rendered: str, number: int) -> None:
             f"has reasoning in message {number} that the chat template leaves out: set data.chat.reasoning=drop to "
             "train without it"
         )
+        raise DataError(msg)
+    if message.tool_calls and any(call.name not in rendered for call in message.tool_calls):
+        msg = f"calls a tool in message {number}, which the chat template leaves out: use a template that takes tools"
         raise DataError(msg)
     # a template may move the reasoning that is part of a text
     if _squeezed(message.text.rpartition(_END_OF_REASONING)[2]) not in text:
