@@ -12,6 +12,7 @@ from holdfast.application.handlers.log_events import sentence_of
 from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import generate
+from holdfast.application.training.reply import reply_to
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -36,6 +37,7 @@ from holdfast.bootstrap.wiring.data_identity import (
 from holdfast.bootstrap.wiring.data_tracing import source_names
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
+from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
 from holdfast.bootstrap.wiring.goodput_accounting import account_time
@@ -195,9 +197,16 @@ class Run:
                 self.stopped_by = train_run.stopped_by
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
-        """Return ``prompt`` and its continuation by the model after ``run``; ``note`` gets a sentence if it is cut."""
+        """Return ``prompt`` and its continuation by the model after ``run``; ``note`` gets a sentence if it is cut.
+
+        A run on conversations replies to ``prompt`` as to a message of the user; the reply is on a line of its own.
+        """
         assert self._parts is not None, "sample needs a run that has ended"
-        return generate(self._parts.model.trainable, self._parts.data.tokenizer, prompt, sampling, note=note)
+        trainable, tokenizer = self._parts.model.trainable, self._parts.data.tokenizer
+        template = template_in_use(self.settings.data, tokenizer)
+        if template is None:
+            return generate(trainable, tokenizer, prompt, sampling, note=note)
+        return f"{prompt}\n{reply_to(trainable, tokenizer, template, prompt, sampling, note=note)}"
 
     @property
     def goodput(self) -> Goodput:

@@ -47,9 +47,7 @@ class RenderedEncoder:
         pieces = [list(self._hidden.pieces(each.text)) for each in rendered]
         texts = [piece.text for each in pieces for piece in each if piece.token is None]
         encodings = iter(self._core.encode_batch(texts, add_special_tokens=False))
-        return [
-            self._joined(each, some, encodings, end_of_text) for each, some in zip(rendered, pieces, strict=True)
-        ]
+        return [self._joined(each, some, encodings, end_of_text) for each, some in zip(rendered, pieces, strict=True)]
 
     def _joined(
         self, rendered: RenderedReplies, pieces: Sequence[Piece], encodings: Iterator[Encoding], end_of_text: int

@@ -36,7 +36,8 @@ def row_lines(
             if place:
                 yield _BETWEEN
             parts, room = _cut(document, room)
-            yield from "".join(_marked(text, is_trained=is_trained, is_colored=is_colored) for text, is_trained in parts).split("\n")
+            shown = "".join(_marked(text, is_trained=trained, is_colored=is_colored) for text, trained in parts)
+            yield from shown.removesuffix("\n").split("\n")
             if room == 0:
                 yield "... (the rest of the row is not shown)"
                 break

@@ -132,4 +132,3 @@ def _sums(flags: Flags, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -
         before[np.searchsorted(places, starts + lengths)] - before[np.searchsorted(places, starts)]
     )
     return found
-

@@ -151,7 +151,9 @@ def _messages(value: object, field: str) -> list[ChatMessage]:
     if isinstance(value, str):
         value = _parsed(value, f"the field {field!r} holds text that is not JSON: it must be a list of messages")
     if not isinstance(value, list) or not value:
-        kind = "no message" if value == [] else "nothing" if value is None else f"{_kind_of(value)}, no list of messages"
+        kind = (
+            "no message" if value == [] else "nothing" if value is None else f"{_kind_of(value)}, no list of messages"
+        )
         msg = f"the field {field!r} holds {kind}: repair the record or leave it out"
         raise DataError(msg)
     return [_message(each, number) for number, each in enumerate(value)]

@@ -140,7 +140,9 @@ def _check_shown(message: ChatMessage, rendered: str, number: int) -> None:
     # a template may move the reasoning that is part of a text
     if _squeezed(message.text.rpartition(_END_OF_REASONING)[2]) not in text:
         why = " beside the call of a tool" if message.tool_calls else ""
-        msg = f"has a text in message {number} that the chat template leaves out{why}: repair the record or the template"
+        msg = (
+            f"has a text in message {number} that the chat template leaves out{why}: repair the record or the template"
+        )
         raise DataError(msg)
 
 

@@ -121,7 +121,11 @@ class TestChatDocumentEncoder(DocumentEncoderContract):
 
 
 class TestCompletionDocumentEncoder(DocumentEncoderContract):
-    examples = (Record(completion_text("a: ", "b")), Record(completion_text("", "ü")), Record(completion_text("x", " ")))
+    examples = (
+        Record(completion_text("a: ", "b")),
+        Record(completion_text("", "ü")),
+        Record(completion_text("x", " ")),
+    )
     refused = (Record(completion_text("a", "")), Record("no JSON"), Record(completion_text("a", "\ud800")))
     is_masked = True
 

@@ -185,7 +185,9 @@ def test_an_empty_source_of_a_mixture_is_named():
 
 @settings(deadline=None)
 @given(
-    st.dictionaries(st.sampled_from("pqr"), st.lists(st.sampled_from(["a b c d", "ab", "a bc"]), max_size=6), min_size=1),
+    st.dictionaries(
+        st.sampled_from("pqr"), st.lists(st.sampled_from(["a b c d", "ab", "a bc"]), max_size=6), min_size=1
+    ),
     st.integers(1, 12),
 )
 def test_no_window_ends_within_a_record(units, window):

@@ -53,9 +53,7 @@ def test_a_template_that_rewrites_earlier_replies_needs_a_text_for_each():
     """Each reply is trained on once, in the text in which it is the last one, after the history as rendered then."""
 
     def forgets(messages, *, add_generation_prompt=False):
-        shortened = [
-            ChatMessage(each.role, each.text if each is messages[-1] else each.text[:1]) for each in messages
-        ]
+        shortened = [ChatMessage(each.role, each.text if each is messages[-1] else each.text[:1]) for each in messages]
         return plain(shortened, add_generation_prompt=add_generation_prompt)
 
     assert replies_of(talk("a", "bbb", "c", "ddd"), forgets) == [
