@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.generate import generate
+from holdfast.application.training.reply import reply_to
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -25,6 +26,7 @@ from holdfast.bootstrap.wiring.compute_threads import threads_of_processor
 from holdfast.bootstrap.wiring.data_identity import (
     check_data,
     former_tokenizer,
+    hold_to_encoder,
     hold_to_tokenizer,
     hold_to_transforms,
     places_before,
@@ -34,6 +36,7 @@ from holdfast.bootstrap.wiring.data_identity import (
 from holdfast.bootstrap.wiring.data_tracing import source_names
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
+from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.evaluation_sets import refuse_training_files
 from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
@@ -45,6 +48,7 @@ from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_s
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
 from holdfast.bootstrap.wiring.open_monitors import begin_monitors, note_of, open_monitors
+from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
 from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
@@ -194,9 +198,16 @@ class Run:
                 self.stopped_by = train_run.stopped_by
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
-        """Return ``prompt`` and its continuation by the model after ``run``; ``note`` gets a sentence if it is cut."""
+        """Return ``prompt`` and its continuation by the model after ``run``; ``note`` gets a sentence if it is cut.
+
+        A run on conversations replies to ``prompt`` as to a message of the user; the reply is on a line of its own.
+        """
         assert self._parts is not None, "sample needs a run that has ended"
-        return generate(self._parts.model.trainable, self._parts.data.tokenizer, prompt, sampling, note=note)
+        trainable, tokenizer = self._parts.model.trainable, self._parts.data.tokenizer
+        template = template_in_use(self.settings.data, tokenizer)
+        if template is None:
+            return generate(trainable, tokenizer, prompt, sampling, note=note)
+        return f"{prompt}\n{reply_to(trainable, tokenizer, template, prompt, sampling, note=note)}"
 
     @property
     def goodput(self) -> Goodput:
@@ -241,6 +252,7 @@ class Run:
         record_data(folder, data, container.data_parts(), stream)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
         record_versions(folder, container.lineage().versions)
+        prove_run(folder, container, self.settings, self._screen, stream)
         folder.enter("building the model")
         self._screen.show("building the model")
         self._parts = self._build_parts(container, folder, monitors, stack)
@@ -306,6 +318,7 @@ class Run:
         tokenizer: Tokenizer = in_turns(container.process_group(), container.run_tokenizer)
         hold_to_transforms(folder, container.pipeline())
         hold_to_tokenizer(folder, tokenizer, parts, replaces_tokenizer=brings_tokenizer)
+        hold_to_encoder(folder, self.settings.data, container.document_encoder())
         shortage = refuse_counted(
             self.settings,
             factory,

@@ -25,7 +25,7 @@ class DocumentEncoder(ABC):
 
     @abstractmethod
     def encode(self, records: Sequence[Record]) -> Encoded:
-        """Return the documents of ``records``, one for each, in their order.
+        """Return the documents of ``records``, in their order: one for each, or as many as ``Encoded.counts`` says.
 
         Raises ``DataError`` if a record cannot be encoded; the caller then encodes each record alone, and rejects those
         that raise. The message continues a sentence that begins with "the document at position 7", and names the

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
+    from datetime import date
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from holdfast.domain.training.conversation import ChatMessage
+    from holdfast.domain.training.conversation import ChatMessage, Conversation
+    from holdfast.domain.training.reply_spans import TrainOn
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,14 @@ class Encoded:
     """Token ids of several documents, flat: document ``i`` is ``ids[offsets[i]:offsets[i + 1]]``.
 
     ``ids`` is uint16 or uint32, (num_tokens,); ``offsets`` int64, (num_documents + 1,). ``loss_mask``, bool
-    (num_tokens,), says which tokens are trained on; None means all of them, as a tokenizer returns.
+    (num_tokens,), says which tokens are trained on; None means all of them, as a tokenizer returns. ``counts``, int64
+    (num_records,), are the numbers of documents that each record became, at least 1; None means one each.
     """
 
     ids: NDArray[np.unsignedinteger]
     offsets: NDArray[np.int64]
     loss_mask: NDArray[np.bool_] | None = None
+    counts: NDArray[np.int64] | None = None
 
     def __iter__(self) -> Iterator[NDArray[np.unsignedinteger]]:
         """Yield the ids of each document: a view of ``ids``, (number of its tokens,)."""
@@ -81,11 +85,31 @@ class Tokenizer(ABC):
         """Return a short text that identifies the encoding."""
 
 
-class ChatTemplate(ABC):
-    """Turns a conversation into the ids that a chat model continues with its reply.
+@dataclass(frozen=True, slots=True)
+class SupervisedIds:
+    """The token ids of a document, int64 (num_tokens,), and which of them are trained on, bool (num_tokens,)."""
 
-    - Pure: equal conversations give equal ids, all in the vocabulary of the tokenizer.
+    ids: NDArray[np.int64]
+    loss_mask: NDArray[np.bool_]
+
+
+class ShowsSpecialTokens(ABC):
+    """The optional ability of a ``Tokenizer`` to write out special tokens."""
+
+    @abstractmethod
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """Return the text of ``ids``, with the names of special ids."""
+
+
+class ChatTemplate(ABC):
+    """Turns a conversation into the ids that a chat model continues with its reply, or is trained on.
+
+    - Pure: equal conversations give equal ids, all in the vocabulary of the tokenizer; the ids to train on are also the
+      same in another process and on another day.
     - The text of a special token in a message does not become the special id, so a message cannot end itself.
+    - The ids to train on are those of the replies, each with the token that ends it. Before a reply come exactly the
+      ids that ``encode`` gives for the messages before it, so training and use agree.
+    - ``fingerprint`` identifies everything that decides the ids to train on, but for the tokenizer.
     - Usable from several threads at once.
     """
 
@@ -101,11 +125,51 @@ class ChatTemplate(ABC):
         Raises ``DataError`` if the template does not accept the conversation.
         """
 
+    @abstractmethod
+    def encode_training(
+        self, conversations: Sequence[Conversation], train_on: TrainOn = "all_assistant"
+    ) -> Sequence[Sequence[SupervisedIds]]:
+        """Return the documents of each of ``conversations``, in which its replies are trained on.
+
+        A conversation is one document, or several if the template renders earlier replies otherwise than the last one.
+        Each reply is trained on once. Raises ``DataError`` if a conversation has no reply to train on, or the template
+        does not render it so that each reply continues the messages before it. The message continues a sentence that
+        begins with "the document at position 7".
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a short text that identifies the template and its options, the same in every process."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateChoice:
+    """A chat template for a tokenizer: its source, None for that of the tokenizer, and the variables it is given.
+
+    ``special_tokens`` are those that the source needs. ``training_date`` is the day that a template with the current
+    date writes into conversations to train on.
+    """
+
+    source: str | None
+    options: Mapping[str, object]
+    training_date: date
+    special_tokens: Sequence[str] = ()
+
 
 class HasChatTemplate(ABC):
-    """The optional ability of a ``Tokenizer`` to come with a chat template."""
+    """The optional ability of a ``Tokenizer`` to come with a chat template, and to take another one.
+
+    - ``with_template`` returns an equal tokenizer but for its template, which is among the files that it writes.
+    """
 
     @property
     @abstractmethod
     def chat_template(self) -> ChatTemplate | None:
         """Return the chat template, None if this tokenizer has none."""
+
+    @abstractmethod
+    def with_template(self, choice: TemplateChoice) -> Self:
+        """Return this tokenizer with another template, or with its own and other variables.
+
+        Raises ``ConfigurationError`` if it has no template, or lacks a special token that the template needs.
+        """

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.adapters.data_source.formats.compression import Compression
     from holdfast.adapters.data_source.formats.delimited import Model
-    from holdfast.adapters.data_source.formats.records import Value
+    from holdfast.adapters.data_source.formats.records import Task, Value
     from holdfast.adapters.data_source.formats.suffixes import Format
     from holdfast.adapters.data_source.listed_file import ListedFile
 
@@ -63,6 +63,7 @@ class FilesDataSource(DataSource):
         compression: Compression | Literal["auto"] = "auto",
         text_field: str = "text",
         filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
+        task: Task = "text",
         limits: Limits | None = None,
         access: FileAccess | None = None,
     ) -> None:
@@ -75,7 +76,7 @@ class FilesDataSource(DataSource):
         self._limits = limits or Limits()
         self._access = access or FileAccess()
         self._columns: dict[str, list[str] | None] = {}
-        self._reading = FileReader(Fields.choose(text_field, filter), self._limits, self._access)
+        self._reading = FileReader(Fields.choose(text_field, filter, task), self._limits, self._access)
 
     def with_fields(self, names: Sequence[str]) -> FilesDataSource:
         """Return a source of the same documents that carry the fields of ``names``."""

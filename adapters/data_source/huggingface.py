@@ -20,7 +20,7 @@ from holdfast.ports.data_source import Document, Rejected, Unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from holdfast.adapters.data_source.formats.records import Value
+    from holdfast.adapters.data_source.formats.records import Task, Value
     from holdfast.adapters.data_source.hf_rows import DatasetRows
     from holdfast.adapters.data_source.listed_file import ListedFile
 
@@ -47,13 +47,14 @@ class HuggingfaceDataSource(BasicDataSource):
         revision: str | None = None,
         text_field: str = "text",
         filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
+        task: Task = "text",
         limits: Limits | None = None,
     ) -> None:
         self._path = path
         self._name = name
         self._split = split
         self._revision = revision
-        self._fields = Fields.choose(text_field, filter)
+        self._fields = Fields.choose(text_field, filter, task)
         self._limits = limits or Limits()
         self._contents = ContentHashes()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,20 +15,25 @@ from typing_extensions import override
 from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE
 from holdfast.adapters.tokenizer import hf_core as core
 from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
-from holdfast.adapters.tokenizer.chat_template import JinjaChatTemplate, files_beside, template_in
+from holdfast.adapters.tokenizer.chat_template import (
+    JinjaChatTemplate,
+    files_beside,
+    files_with_template,
+    template_in,
+)
 from holdfast.domain.errors import ConfigurationError
-from holdfast.ports.tokenizer import HasChatTemplate, Tokenizer
+from holdfast.ports.tokenizer import HasChatTemplate, ShowsSpecialTokens, Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from holdfast.ports.tokenizer import Encoded
+    from holdfast.ports.tokenizer import Encoded, TemplateChoice
 
 
 @final
-class HuggingfaceTokenizer(Tokenizer, HasChatTemplate):
+class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
     """Encodes with a ``tokenizer.json``; special tokens in a document are ordinary text.
 
     ``serialized`` is the text of that file and ``name`` its name in errors. ``end_of_text`` is the token that ends a
@@ -59,6 +65,7 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate):
         self._encoder = ChosenEncoder(self._core, dtype, backend=backend, report=report)
         self._files = files if files is not None else core.files_of(self._core, token)
         self._templates = self._files if beside is None else beside
+        self._rendering: Mapping[str, Any] = {}
 
     @classmethod
     def load(
@@ -128,6 +135,10 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate):
         return str(self._core.decode([int(number) for number in ids], skip_special_tokens=True))
 
     @override
+    def decode_all(self, ids: Sequence[int]) -> str:
+        return str(self._core.decode([int(number) for number in ids], skip_special_tokens=False))
+
+    @override
     def fingerprint(self) -> str:
         return self._fingerprint
 
@@ -139,7 +150,26 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate):
     @override
     def chat_template(self) -> JinjaChatTemplate | None:
         found = template_in(self._templates)
-        return None if found is None else JinjaChatTemplate(*found, self._core, self._end_of_text)
+        return None if found is None else JinjaChatTemplate(*found, self._core, self._end_of_text, **self._rendering)
+
+    @override
+    def with_template(self, choice: TemplateChoice) -> Self:
+        special = core.special_ids(self._core)
+        if missing := [token for token in choice.special_tokens if self._core.token_to_id(token) not in special]:
+            msg = (
+                f"the tokenizer has no special token {missing[0]}, which the chat template writes: name it in "
+                "tokenizer.special_tokens if the tokenizer is trained, or set data.chat.template=plain"
+            )
+            raise ConfigurationError(msg)
+        files = files_with_template(self._files, self._templates, choice.source)
+        if files is None:
+            msg = "the tokenizer has no chat template: set data.chat.template to chatml, plain or a file"
+            raise ConfigurationError(msg)
+        other = copy(self)
+        other.__dict__.pop("chat_template", None)
+        other._files = other._templates = files  # noqa: SLF001  of its own kind
+        other._rendering = {"options": choice.options, "training_date": choice.training_date}  # noqa: SLF001
+        return other
 
     @override
     def write(self, folder: Path) -> None:

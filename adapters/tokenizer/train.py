@@ -19,7 +19,7 @@ from holdfast.domain.phase import Amount, show_nothing
 from holdfast.ports.data_source import Rejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast.domain.phase import ShowPhase
@@ -49,6 +49,7 @@ def train_tokenizer(
     usable: Callable[[Document], str | None],
     usable_key: str,
     cache_dir: Path,
+    special_tokens: Sequence[str] = (),
     judge: Judge = lambda *_: None,
     backend: str = "auto",
     report: Callable[[str], object] = lambda _: None,
@@ -56,6 +57,7 @@ def train_tokenizer(
 ) -> HuggingfaceTokenizer:
     """Return a byte-level BPE tokenizer of ``vocabulary_size`` entries, end-of-text 0, trained on ``source``.
 
+    ``special_tokens`` are further special tokens, which follow end-of-text; no text becomes one of them.
     At most ``max_bytes`` of UTF-8 are used, taken evenly along the units; ``usable`` returns the text to be used, or
     None to leave a text out, and ``usable_key`` identifies this function. Equal arguments give an equal tokenizer, also
     in another process; it is cached in ``cache_dir``, ``report`` receives lines and ``show`` the progress. Fewer
@@ -63,12 +65,12 @@ def train_tokenizer(
     Raises ``DataError`` if there is no text, or the error of ``judge`` about the first unusable record, and
     ``ConfigurationError`` if the vocabulary cannot hold the bytes.
     """
-    if vocabulary_size < SMALLEST_VOCABULARY:
-        msg = (
-            f"tokenizer.vocabulary_size is {vocabulary_size}, but 256 bytes and end-of-text need {SMALLEST_VOCABULARY}"
-        )
+    smallest = SMALLEST_VOCABULARY + len(special_tokens)
+    if vocabulary_size < smallest:
+        msg = f"tokenizer.vocabulary_size is {vocabulary_size}, but 256 bytes and the special tokens need {smallest}"
         raise ConfigurationError(msg)
     how = [_TRAINING, tokenizers.__version__, source.fingerprint(), vocabulary_size, max_bytes, usable_key]
+    how += [list(special_tokens)] if special_tokens else []
     key = blake2b(json.dumps(how).encode(), digest_size=16).hexdigest()
     file = cache_dir / "tokenizers" / f"{key}.json"
     serialized = _load(file, report)
@@ -77,7 +79,7 @@ def train_tokenizer(
         documents = list(_shown(sample_documents(source, max_bytes, usable, rejected), _READING, max_bytes, show))
         if not any(documents):
             _raise_no_text(source, rejected, judge)
-        serialized = _train(documents, vocabulary_size, report, show)
+        serialized = _train(documents, vocabulary_size, special_tokens, report, show)
         _store(file, serialized, report)
     return HuggingfaceTokenizer(serialized, name=str(file), end_of_text=END_OF_TEXT, backend=backend, report=report)
 
@@ -150,7 +152,13 @@ def _shown(texts: Iterable[str], phase: str, most: int, show: ShowPhase) -> Iter
         show(phase, Amount(done, most))
 
 
-def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], object], show: ShowPhase) -> str:
+def _train(
+    documents: list[str],
+    vocabulary_size: int,
+    special_tokens: Sequence[str],
+    report: Callable[[str], object],
+    show: ShowPhase,
+) -> str:
     num_bytes = sum(len(document.encode()) for document in documents)
     report(
         f"training a {vocabulary_size:,}-entry tokenizer on {num_bytes / 1e6:.1f} MB of {len(documents):,} documents"
@@ -162,7 +170,7 @@ def _train(documents: list[str], vocabulary_size: int, report: Callable[[str], o
         vocab_size=vocabulary_size,
         min_frequency=2,
         show_progress=False,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=[END_OF_TEXT, *special_tokens],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     core.train_from_iterator(_in_pieces(_shown(documents, _COUNTING, num_bytes, show), show), trainer)

@@ -232,10 +232,13 @@ class _Documents:
         return len(self.ids)
 
     def first_reaching(self, num_tokens: int) -> int | None:
-        """Return the index of the document that completes ``num_tokens`` tokens, None if there are fewer."""
+        """Return the last document of the record that completes ``num_tokens`` tokens, None if there are fewer."""
         if len(self.ids) < num_tokens or not len(self.lengths):
             return None
-        return int(np.searchsorted(np.cumsum(self.lengths), num_tokens))
+        found = int(np.searchsorted(np.cumsum(self.lengths), num_tokens))
+        while self.ends[found + 1 : found + 2] == self.ends[found : found + 1]:
+            found += 1
+        return found
 
     def cut(self, documents: int) -> tuple[_Documents, _Documents]:
         tokens = int(self.lengths[:documents].sum())

@@ -11,15 +11,17 @@ import numpy as np
 
 from holdfast.domain.data.exclusion import NO_EXCLUSION, Exclusion
 from holdfast.domain.data.row_index import RowIndex
+from holdfast.domain.data.supervision import Supervision
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from holdfast.domain.data.loss_mask import LossMask
     from holdfast.domain.data.packing import Packing
     from holdfast.domain.data.row_index import RowPlace
+    from holdfast.domain.data.supervision import Flags
     from holdfast.domain.data.token_ids import TokenIds
     from holdfast.ports.token_source import Tokens, TokenShard, TokenSource
 
@@ -209,6 +211,17 @@ class PackedRows(Rows):
         arrays = self._derive(self.shards[shard])
         return RowIndex(arrays["starts"], arrays["lengths"], arrays["rows"])
 
+    def supervision(self, ends: Collection[int]) -> Supervision:
+        """Return what the loss mask leaves to train on in these rows; ``ends`` are the ids that end a reply."""
+        found = Supervision()
+        for number, shard in enumerate(self.shards):
+            tokens = self.tokens.open(shard)
+            too_long = self._wanted_in(shard, tokens) & (np.diff(tokens.offsets) > self._packing.length)
+            targets, ended = targets_of(tokens, ends)
+            index = self._index_of(number)
+            found += Supervision.of_rows(index, targets, ended, too_long=int(np.count_nonzero(too_long)))
+        return found
+
     def _derive_index(self, shard: int) -> RowIndex:
         index = self.whole_index(shard)
         if not len(self._excluded):
@@ -220,9 +233,7 @@ class PackedRows(Rows):
         return self.tokens.derive(shard, f"rows {self._key}", partial(self._pack, shard))
 
     def _pack(self, shard: TokenShard, tokens: Tokens) -> Mapping[str, NDArray[np.int64]]:
-        wanted = self._wanted(tokens.hashes)
-        if self._chosen is not None:
-            wanted = wanted & self._chosen(shard)
+        wanted = self._wanted_in(shard, tokens)
         packed = self._packing(tokens.offsets[:-1][wanted], np.diff(tokens.offsets)[wanted])
         index = packed.index
         return {
@@ -231,3 +242,17 @@ class PackedRows(Rows):
             "rows": index.rows,
             "dropped": np.array([packed.dropped]),
         }
+
+    def _wanted_in(self, shard: TokenShard, tokens: Tokens) -> NDArray[np.bool_]:
+        wanted = self._wanted(tokens.hashes)
+        return wanted if self._chosen is None else wanted & self._chosen(shard)
+
+
+def targets_of(tokens: Tokens, ends: Collection[int]) -> tuple[Flags, Flags]:
+    """Return functions from a range of ``tokens`` to those that are trained on, and to those of them in ``ends``."""
+    ids, mask, last = tokens.ids, tokens.loss_mask, sorted(ends)
+
+    def targets(begin: int, end: int) -> NDArray[np.bool_]:
+        return np.ones(end - begin, np.bool_) if mask is None else mask[begin:end]
+
+    return targets, lambda begin, end: targets(begin, end) & np.isin(ids[begin:end], last)

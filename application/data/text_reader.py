@@ -58,7 +58,8 @@ class TokenizedGroup:
 
     Document ``i`` is ``ids[offsets[i] : offsets[i + 1]]``, and reading from ``ends[i]`` continues after it. ``offsets``
     is int64 (documents + 1,); ``hashes`` is uint64 (documents,), or None if they were not requested. ``starts`` are the
-    positions of the documents in the unit, and ``scores`` the numbers that transforms gave each of them. ``loss_mask``,
+    positions of the documents in the unit, and ``scores`` the numbers that transforms gave each of them; documents of
+    the same record are neighbors, with the same hash, start, end and scores. ``loss_mask``,
     bool (tokens,), says which tokens are trained on, None means all of them.
     """
 
@@ -259,7 +260,13 @@ def _group_of(
 ) -> TokenizedGroup:
     hashes = _hashes(group) if is_hashed else None
     if statistics.profile is not None and hashes is not None:
-        statistics.profile.add([record.text for _, record in group], encoded.ids, encoded.offsets, hashes)
+        offsets = encoded.offsets
+        if encoded.counts is not None:
+            offsets = offsets[np.append(0, np.cumsum(encoded.counts))]
+        statistics.profile.add([record.text for _, record in group], encoded.ids, offsets, hashes)
+    if encoded.counts is not None:
+        group = [used for used, count in zip(group, encoded.counts.tolist(), strict=True) for _ in range(count)]
+        hashes = None if hashes is None else np.repeat(hashes, encoded.counts)
     return TokenizedGroup(
         encoded.ids,
         encoded.offsets,
@@ -272,11 +279,12 @@ def _group_of(
 
 
 def _joined(part: Sequence[tuple[Used, Encoded]]) -> tuple[Sequence[Used], Encoded]:
-    """Return the documents of ``part`` as one batch."""
-    sizes = [len(encoded.ids) for _, encoded in part]
+    """Return the documents of ``part``, each encoded alone, as one batch."""
     ids = np.concatenate([encoded.ids for _, encoded in part])
-    mask = join_masks([encoded.loss_mask for _, encoded in part], sizes)
-    return [used for used, _ in part], Encoded(ids, np.append(0, np.cumsum(sizes)), mask)
+    mask = join_masks([encoded.loss_mask for _, encoded in part], [len(encoded.ids) for _, encoded in part])
+    lengths = np.concatenate([np.diff(encoded.offsets) for _, encoded in part])
+    counts = np.array([len(encoded.offsets) - 1 for _, encoded in part], np.int64)
+    return [used for used, _ in part], Encoded(ids, np.append(0, np.cumsum(lengths)), mask, counts)
 
 
 def _limited(groups: Iterable[TokenizedGroup], statistics: ReadStatistics, limit: Limit) -> Iterator[TokenizedGroup]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from holdfast.application.training.generate import IncrementalDecoder, fitted, fitted_ids
-from holdfast.domain.training.conversation import MessageRole
+from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from collections.abc import Set as AbstractSet
 
-    from holdfast.domain.training.conversation import ChatMessage
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
@@ -95,6 +95,31 @@ def stream_reply(
     if rest := pieces.rest():
         show(None, rest)
     return end
+
+
+def whole_reply(trainable: Trainable, tokenizer: Tokenizer, prompt: ReplyPrompt) -> tuple[str, ReplyEnd]:
+    """Return the reply to ``prompt`` and how it ended; all ranks generate together."""
+    ended_by = min(prompt.ends - {tokenizer.end_of_text}, default=tokenizer.end_of_text)
+    ids = trainable.generate(prompt.ids, prompt.sampling, end_of_text=ended_by)
+    kept = list(takewhile(lambda token: token not in prompt.ends, ids))
+    is_ended = len(kept) < prompt.sampling.max_new_tokens
+    return tokenizer.decode(kept), ReplyEnd.MODEL if is_ended else ReplyEnd.LENGTH
+
+
+def reply_to(
+    trainable: Trainable,
+    tokenizer: Tokenizer,
+    template: ChatTemplate,
+    text: str,
+    sampling: Sampling,
+    *,
+    note: Callable[[str], object],
+) -> str:
+    """Return the reply to ``text``, a message of the user; ``note`` gets a sentence if something is shortened."""
+    prompt = chat_prompt(trainable, template, [ChatMessage(MessageRole.USER, text)], sampling)
+    if prompt.note is not None:
+        note(prompt.note)
+    return whole_reply(trainable, tokenizer, prompt)[0]
 
 
 class _Ended(Exception):

@@ -6,8 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
 from holdfast.application.training.generate import generate
+from holdfast.application.training.reply import ReplyEnd, chat_prompt, whole_reply
 from holdfast.domain.phase import show_nothing
+from holdfast.domain.training.conversation import ChatMessage, MessageRole
 from holdfast.domain.training.text_generation import GeneratedText
+from holdfast.ports.tokenizer import ShowsSpecialTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.process_group import ProcessGroup
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
 
 
 @final
@@ -25,7 +28,8 @@ class PromptSampler:
 
     The same parameters give the same texts, and training is unchanged. All ranks of ``group`` generate together. In a
     run of one process an error ends the texts of this time, and ``report`` gets a sentence; on several ranks it is
-    raised, as the others wait.
+    raised, as the others wait. With a ``template`` each prompt is a message of the user, and its text the reply: both
+    are as the model reads and writes them, with the special tokens of the template.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class PromptSampler:
         sampling: Sampling,
         group: ProcessGroup,
         *,
+        template: ChatTemplate | None = None,
         report: Callable[[str], object] = lambda _: None,
         show: ShowPhase = show_nothing,
     ) -> None:
@@ -44,6 +49,7 @@ class PromptSampler:
         self._prompts = prompts
         self._sampling = sampling
         self._group = group
+        self._template = template
         self._report = report
         self._show = show
 
@@ -65,5 +71,15 @@ class PromptSampler:
         return texts
 
     def _continued(self, prompt: str, seed: int) -> GeneratedText:
+        if self._template is not None:
+            return self._reply(self._template, prompt, replace(self._sampling, seed=seed))
         text = generate(self._trainable, self._tokenizer, prompt, replace(self._sampling, seed=seed))
         return GeneratedText(prompt, text.removeprefix(prompt), seed)
+
+    def _reply(self, template: ChatTemplate, prompt: str, sampling: Sampling) -> GeneratedText:
+        tokenizer = self._tokenizer
+        asked = chat_prompt(self._trainable, template, [ChatMessage(MessageRole.USER, prompt)], sampling)
+        text, end = whole_reply(self._trainable, tokenizer, asked)
+        shown = tokenizer.decode_all if isinstance(tokenizer, ShowsSpecialTokens) else tokenizer.decode
+        ended = shown([min(asked.ends - {tokenizer.end_of_text}, default=tokenizer.end_of_text)])
+        return GeneratedText(shown(asked.ids), text + ended if end is ReplyEnd.MODEL else text, sampling.seed)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.cli.arguments import add_command
 from holdfast.bootstrap.cli.data_rejects_command import add_rejects
+from holdfast.bootstrap.cli.data_show_command import add_show
 from holdfast.bootstrap.cli.data_validate_command import add_validate
 from holdfast.bootstrap.cli.data_versions_command import add_versions
 from holdfast.bootstrap.process.exit_codes import ExitCode
@@ -69,6 +70,7 @@ def add_data(commands: Commands) -> None:
     add_versions(nested)
     add_rejects(nested)
     add_validate(nested)
+    add_show(nested)
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The commands ``data versions``, ``data show`` and ``data diff``: the versions of prepared datasets."""
+"""The commands ``data versions`` and ``data diff``: the versions of prepared datasets."""
 
 from __future__ import annotations
 
@@ -21,15 +21,6 @@ examples:
   %(prog)s
   %(prog)s /scratch/tokens --json
 """
-_SHOW = """\
-Exit code 0, or 3 if there is no such version.
-
-examples:
-  %(prog)s 64ea80397fa6                        # or its beginning, such as 64e
-  %(prog)s runs/default                        # the version that the run has read
-  %(prog)s tokens/march                        # the newest version of the data named march in the cache tokens
-  %(prog)s ~/.cache/holdfast/tokens/38829cb4   # the folder of a dataset
-"""
 _DIFF = """\
 Names the files, the steps and the figures that differ. Exit code 0, or 3 if there is no such version.
 
@@ -38,24 +29,22 @@ examples:
   %(prog)s tokens/march tokens/april
   %(prog)s runs/january runs/february --json
 """
-_VERSION = "an id or its beginning, the name of the data, the folder of a dataset, or a run folder"
+VERSION = "an id or its beginning, the name of the data, the folder of a dataset, or a run folder"
 
 
 def add_versions(commands: Commands) -> None:
-    """Add ``versions``, ``show`` and ``diff`` to ``commands``, the subcommands of ``data``."""
+    """Add ``versions`` and ``diff`` to ``commands``, the subcommands of ``data``."""
     parser = add_command(commands, "versions", "list the versions of prepared datasets", _VERSIONS, versions)
     parser.add_argument("cache", nargs="?", type=Path, metavar="CACHE", help=_help_of_cache())
     parser.add_argument("--json", action="store_true", help="print one JSON list")
-    parser = add_command(commands, "show", "show one version of a dataset", _SHOW, show)
-    parser.add_argument("version", metavar="VERSION", help=_VERSION)
-    _add_options(parser)
     parser = add_command(commands, "diff", "show the differences between two versions of a dataset", _DIFF, diff)
-    parser.add_argument("before", metavar="BEFORE", help=_VERSION)
+    parser.add_argument("before", metavar="BEFORE", help=VERSION)
     parser.add_argument("after", metavar="AFTER", help="the same")
-    _add_options(parser)
+    add_version_options(parser)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def add_version_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands on versions to ``parser``."""
     parser.add_argument("--cache", type=Path, metavar="CACHE", help=_help_of_cache())
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -69,15 +58,7 @@ def versions(options: argparse.Namespace) -> int:
     from holdfast.bootstrap.operations.dataset_versions import list_versions
     from holdfast.bootstrap.process.text_table import width_of_output
 
-    print(list_versions(_caches(options), as_json=options.json, width=width_of_output()))
-    return ExitCode.FINISHED
-
-
-def show(options: argparse.Namespace) -> int:
-    """Print one version of a dataset; return the exit code."""
-    from holdfast.bootstrap.operations.dataset_versions import show_version
-
-    print(show_version(options.version, _caches(options), as_json=options.json))
+    print(list_versions(caches_of(options), as_json=options.json, width=width_of_output()))
     return ExitCode.FINISHED
 
 
@@ -85,11 +66,12 @@ def diff(options: argparse.Namespace) -> int:
     """Print the differences between two versions of a dataset; return the exit code."""
     from holdfast.bootstrap.operations.dataset_versions import diff_versions
 
-    print(diff_versions(options.before, options.after, _caches(options), as_json=options.json))
+    print(diff_versions(options.before, options.after, caches_of(options), as_json=options.json))
     return ExitCode.FINISHED
 
 
-def _caches(options: argparse.Namespace) -> list[Path]:
+def caches_of(options: argparse.Namespace) -> list[Path]:
+    """Return the token caches to look for versions in."""
     from holdfast.bootstrap.operations.dataset_versions import usual_caches
 
     return usual_caches() if options.cache is None else [options.cache.expanduser()]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _HELP = """\
 Uses the newest valid checkpoint unless --step, --best or the folder of a checkpoint selects another.
+The prompt of a run on conversations (data.task=chat) is a message of the user, and the reply is printed; with --plain
+it is continued as text.
 The text is printed as it is generated. If the model has too few positions, fewer tokens are generated, and a line on
 standard error says so.
 
@@ -32,6 +34,7 @@ def add_generate(commands: Commands) -> None:
     add_checkpoint(parser)
     add_trust(parser)
     parser.add_argument("--prompt", default="", help="text to continue; without it the model starts a document")
+    parser.add_argument("--plain", action="store_true", help="continue the prompt as text, without a chat template")
     add_sampling(parser)
 
 
@@ -53,7 +56,9 @@ def generate(options: argparse.Namespace) -> int:
     with phases_shown() as show:
         trained = open_trained(options.run, choice=choice, trusted=stated_trust(options), show=show)
     record_use(place_of(options.run, choice).path, "TextGenerated", {"location": trained.location})
-    trained.stream(options.prompt, sampling, _show, partial(print, file=sys.stderr))
+    is_chat = trained.chat_template is not None and options.prompt and not options.plain
+    written = trained.reply if is_chat else trained.stream
+    written(options.prompt, sampling, _show, partial(print, file=sys.stderr))
     print()
     return ExitCode.FINISHED
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from dataclasses import asdict
@@ -65,6 +66,7 @@ def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             **_state(view, curves),
             "data": _data(record),
+            "supervision": _supervision(RunLayout(run).supervision),
             **_history(run),
             "events": [note.to_json() for note in view.notes if note.kind not in _IN_OTHER_TABLES],
             "evaluations": _evaluations(curves),
@@ -171,6 +173,15 @@ def _data(record: Mapping[str, Any]) -> Facts:
         "num_files": len(kept["files"]) if isinstance(kept.get("files"), list) else None,
         "versions": [_version(each) for each in versions_read(record)],
     }
+
+
+def _supervision(file: Path) -> Facts | None:
+    """Return which tokens are trained on, as the run recorded it; None for runs on plain text."""
+    try:
+        found: Facts = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found
 
 
 def _version(entry: Mapping[str, str]) -> Facts:

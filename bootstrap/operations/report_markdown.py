@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bootstrap.operations.report_sections import (
     Code,
+    Marked,
     Shares,
     Table,
     differences,
@@ -64,6 +65,9 @@ def _part(part: Part) -> Iterator[str]:
         case Code(text):
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
             yield from (fence, text, fence)
+        case Marked(parts):
+            yield from _part(Code("".join(f"[[{text}]]" if is_marked else text for text, is_marked in parts)))
+            return
         case Shares(parts):
             rows = [(name, amount, f"{share:.1%}") for name, share, amount in parts]
             yield from _table(Table(("", "time", "share"), rows, frozenset({1, 2})))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Rows = Sequence[Sequence[str]]
 
 MOST_ROWS = 200
+_BETWEEN = ("\n--------\n", False)  # the documents of a row
 _LONGEST = 2_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _INCIDENTS = {
@@ -74,7 +75,15 @@ class Shares:
     parts: Sequence[tuple[str, float, str]]
 
 
-Part = str | Table | Code | Shares
+@final
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A text to show as it is; the parts that are marked are trained on."""
+
+    parts: Sequence[tuple[str, bool]]
+
+
+Part = str | Table | Code | Shares | Marked
 
 
 @final
@@ -92,6 +101,7 @@ def run_sections(facts: Facts) -> list[ReportSection]:
     sections = [
         ReportSection("What happened", [*_incidents(facts)]),
         ReportSection("Data", [*_data(facts)]),
+        ReportSection("What is trained on", [*_supervision(facts)]),
         ReportSection("Evaluations", [*_evaluations(facts)]),
         ReportSection("Samples", [*_samples(facts)]),
         ReportSection("Use of time", [*_goodput(facts)]),
@@ -206,6 +216,19 @@ def _data(facts: Facts) -> Iterator[Part]:
         steps = [(each["id"], step) for each in versions if each["is_there"] for step in each["steps"]]
         if steps:
             yield Table(("version", "step between the source and the tokens"), steps)
+
+
+def _supervision(facts: Facts) -> Iterator[Part]:
+    """Yield which tokens are trained on, with rows of the data, for runs on conversations."""
+    if (found := facts["supervision"]) is None:
+        return
+    yield from found["sentences"]
+    if len(sources := found["sources"]) > 1:
+        rows = [(name, f"{each['supervised']:,}", f"{each['tokens']:,}") for name, each in sources.items()]
+        yield Table(("source", "tokens trained on", "tokens"), rows, frozenset({1, 2}))
+    for row in found["rows"]:
+        documents = [[(text, is_trained) for text, is_trained in document] for document in row]
+        yield Marked([part for place, each in enumerate(documents) for part in ([_BETWEEN] * bool(place) + each)])
 
 
 def _version_row(version: Mapping[str, Any]) -> Sequence[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.training.generate import generate, stream
+from holdfast.application.training.reply import chat_prompt, stream_reply
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
@@ -19,6 +20,7 @@ from holdfast.bootstrap.wiring.assembly import Around, assemble
 from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
 from holdfast.bootstrap.wiring.data_identity import changed_data, known_data
+from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.rendering import dump_settings
@@ -29,6 +31,7 @@ from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.errors import StateError
 from holdfast.domain.phase import show_nothing
+from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Trainable
     from holdfast.ports.state_store import OpenFile
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
 
 
 @final
@@ -84,6 +87,25 @@ class Trained:
     ) -> None:
         """Pass ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
         stream(self._parts.trainable, self.tokenizer, prompt, sampling, show, note=note)
+
+    @property
+    def chat_template(self) -> ChatTemplate | None:
+        """Return the chat template of a run on conversations, None for other runs."""
+        return template_in_use(self._parts.settings.data, self.tokenizer)
+
+    def reply(
+        self, text: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
+    ) -> None:
+        """Pass the reply to ``text``, a message of the user, to ``show``, piece by piece; ``note`` is as in ``stream``.
+
+        Only for a run on conversations.
+        """
+        assert self.chat_template is not None, "the run has no chat template"
+        messages = [ChatMessage(MessageRole.USER, text)]
+        prompt = chat_prompt(self._parts.trainable, self.chat_template, messages, sampling)
+        if prompt.note is not None:
+            note(prompt.note)
+        stream_reply(self._parts.trainable, self.tokenizer, prompt, lambda _, piece: show(piece))
 
     @property
     def is_cut(self) -> bool:
@@ -222,6 +244,7 @@ def _on_checkpoint(settings: TrainSettings, folder: Path) -> TrainSettings:
         tree["model"] = {"kind": "decoder", "path": str(folder), "attention": settings.model.attention}
     if settings.tokenizer.kind in ("huggingface", "train"):
         tree["tokenizer"] = {"kind": "huggingface", "path": str(_tokenizer_in(folder))}
+        tree["data"].setdefault("chat", {})["template"] = None  # it is among the files of the tokenizer
     return restore_settings(tree)
 
 

@@ -72,6 +72,11 @@ class RunLayout:
         return self.root / "samples.jsonl"
 
     @property
+    def supervision(self) -> Path:
+        """Return the file that says which tokens are trained on, with some rows of the data."""
+        return self.root / "supervision.json"
+
+    @property
     def restarts(self) -> Path:
         """Return the file with one line for each death of a supervised run."""
         return self.root / "restarts.jsonl"
@@ -97,8 +102,9 @@ class RunLayout:
 
     @property
     def data_records(self) -> Sequence[Path]:
-        """Return the files that describe single documents, sorted: rejected records, and the ledger with its calls."""
+        """Return the files that describe single documents, sorted: rejected records, the ledger and shown rows."""
         names = ("rejected.jsonl", "rejected.rank*.jsonl", f"{self.ledger.name}*", f"{self.ledger_calls.name}/*")
+        names = (*names, self.supervision.name)
         return sorted(path for name in names for path in self.root.glob(name) if not path.is_dir())
 
     @property

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.bootstrap.operations.report_facts import AT_EVALUATIONS
 from holdfast.bootstrap.operations.report_sections import (
     Code,
+    Marked,
     Shares,
     Table,
     differences,
@@ -259,6 +260,9 @@ def _part(part: Part) -> str:
             return f"<p>{escape(part)}</p>"
         case Code(text):
             return f"<pre>{escape(text)}</pre>"
+        case Marked(parts):
+            marked = (f"<mark>{escape(text)}</mark>" if is_marked else escape(text) for text, is_marked in parts)
+            return f"<pre>{''.join(marked)}</pre>"
         case Shares():
             return _shares(part)
         case Table():

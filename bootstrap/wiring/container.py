@@ -31,7 +31,7 @@ from holdfast.bootstrap.wiring.data_providers import data_sources, token_sources
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
 from holdfast.bootstrap.wiring.deduplication import leave_out_duplicates
 from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of, probe_of
-from holdfast.bootstrap.wiring.document_encoder import build_encoder
+from holdfast.bootstrap.wiring.document_encoder import build_encoder, with_chat_template
 from holdfast.bootstrap.wiring.encryption_keys import build_shard_encryption
 from holdfast.bootstrap.wiring.evaluation_providers import held_out_documents, prompt_sampler
 from holdfast.bootstrap.wiring.evaluation_sets import evaluation_sets
@@ -120,14 +120,18 @@ class Container(containers.DeclarativeContainer):
     tokenizer = tokenizers(
         settings,
         run_source,
-        usable=providers.Callable(data.usable_text, holdout, pipeline_before_tokens),
-        usable_key=providers.Callable(data.usable_key, holdout, pipeline_before_tokens),
+        usable=providers.Callable(data.usable_text, holdout, pipeline_before_tokens, settings.provided.data.task),
+        usable_key=providers.Callable(data.usable_key, holdout, pipeline_before_tokens, settings.provided.data.task),
         judge=rejections.provided.reject,
         report=report,
         show=show,
     )
     late_tokenizer: providers.Singleton[LateValue[Tokenizer | None]] = providers.Singleton(LateValue, None)
-    run_tokenizer = providers.Callable(late_or_made, late_tokenizer, tokenizer.provider)
+    run_tokenizer = providers.Singleton(
+        with_chat_template,
+        providers.Callable(late_or_made, late_tokenizer, tokenizer.provider),
+        settings.provided.data,
+    )
     document_encoder = providers.Singleton(build_encoder, settings.provided.data, run_tokenizer)
     resource_probe = providers.Singleton(
         lazy("holdfast.adapters.resource_probe.host:HostResourceProbe"),

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
     from holdfast.bootstrap.wiring.record_versions import DatasetVersions
     from holdfast.bootstrap.wiring.run_parts import DataParts, Identified, RunData
+    from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.document_encoder import DocumentEncoder
     from holdfast.ports.state_store import OpenFile, StateStore
     from holdfast.ports.tokenizer import Tokenizer
 
@@ -150,6 +152,13 @@ def hold_to_tokenizer(
     is_new = not folder.knows("tokenizer")
     check_tokenizer(tokenizer, parts.factory, parts.settings, is_new=is_new, replaces_tokenizer=replaces_tokenizer)
     folder.hold_to("tokenizer", tokenizer.fingerprint(), _REMEDY)
+
+
+def hold_to_encoder(folder: SharedRunFolder, data: FeedSettings, encoder: DocumentEncoder) -> None:
+    """Raise ``StateError`` if the run began with another chat template, or other rules for what is trained on."""
+    if data.task != "text":
+        remedy = f"the chat template or another setting of data.chat has changed; {_REMEDY}"
+        folder.hold_to("encoding of conversations", encoder.fingerprint(), remedy)
 
 
 def record_data(folder: SharedRunFolder, data: RunData, parts: DataParts, stream: BatchStream) -> None:

@@ -20,9 +20,9 @@ def data_sources(
         python_library=providers.Singleton(
             lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")
         ),
-        files=providers.Singleton(sources.open_files, data, places, fields),
-        huggingface=providers.Singleton(sources.open_dataset, data, fields),
-        mixture=providers.Singleton(sources.mix, data, places, fields),
+        files=providers.Singleton(sources.open_files, data, places, fields, data.task),
+        huggingface=providers.Singleton(sources.open_dataset, data, fields, data.task),
+        mixture=providers.Singleton(sources.mix, data, places, fields, data.task),
         tokens=providers.Singleton(sources.NoText),
     )
 
@@ -39,6 +39,7 @@ def tokenizers(
             source,
             vocabulary_size=chosen.vocabulary_size,
             max_bytes=chosen.max_bytes,
+            special_tokens=chosen.special_tokens,
             cache_dir=settings.provided.run.cache_directory,
             backend=chosen.backend,
             **training,

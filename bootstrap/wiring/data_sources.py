@@ -41,10 +41,14 @@ class NoText(BasicDataSource):
         raise ConfigurationError(_NO_TEXT)
 
 
-def mix(data: FeedSettings, places: Mapping[str, Sequence[str]], fields: Sequence[str] = ()) -> DataSource:
+def mix(
+    data: FeedSettings, places: Mapping[str, Sequence[str]], fields: Sequence[str] = (), task: str = "text"
+) -> DataSource:
     """Return the weighted sources of a mixture as one source; ``places`` are as in ``open_files``, by source name."""
     assert isinstance(data, MixtureDataSettings)
-    sources = {name: _source_of(section, {"": places.get(name, ())}, fields) for name, section in data.giving.items()}
+    sources = {
+        name: _source_of(section, {"": places.get(name, ())}, fields, task) for name, section in data.giving.items()
+    }
     mixed: DataSource = lazy("holdfast.adapters.data_source.mixture:MixtureDataSource")(sources)
     return mixed
 
@@ -53,22 +57,26 @@ def _source_of(
     section: PythonLibrarySource | FilesSource | HuggingFaceSource,
     places: Mapping[str, Sequence[str]],
     fields: Sequence[str],
+    task: str,
 ) -> Any:
     match section:
         case FilesSource():
-            return open_files(section, places, fields)
+            return open_files(section, places, fields, task)
         case HuggingFaceSource():
-            return open_dataset(section, fields)
+            return open_dataset(section, fields, task)
         case _:
             return lazy("holdfast.adapters.data_source.python_library:PythonLibraryDataSource")()
 
 
 def open_files(
-    section: FilesSource, places: Mapping[str, Sequence[str]] = MappingProxyType({}), fields: Sequence[str] = ()
+    section: FilesSource,
+    places: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    fields: Sequence[str] = (),
+    task: str = "text",
 ) -> DataSource:
     """Return the files in the settings, in the order of ``places``, the paths that they had when the run began.
 
-    Their documents carry ``fields``.
+    Their documents are of ``task`` and carry ``fields``.
     """
     source = lazy("holdfast.adapters.data_source.files:FilesDataSource")(
         placed(section.path, places),
@@ -76,6 +84,7 @@ def open_files(
         compression=section.compression,
         text_field=section.text_field,
         filter=section.filter,
+        task=task,
         access=lazy("holdfast.adapters.data_source.file_access:FileAccess")(
             RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
         ),
@@ -91,8 +100,8 @@ def placed(paths: Sequence[str], places: Mapping[str, Sequence[str]]) -> Sequenc
     return dict(zip(paths, before, strict=True)) if is_known else paths
 
 
-def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = ()) -> DataSource:
-    """Return the Hugging Face dataset that the settings name; its documents carry ``fields``."""
+def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = (), task: str = "text") -> DataSource:
+    """Return the Hugging Face dataset that the settings name; its documents are of ``task`` and carry ``fields``."""
     source = lazy("holdfast.adapters.data_source.huggingface:HuggingfaceDataSource")(
         section.path,
         name=section.name,
@@ -100,6 +109,7 @@ def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = ()) -> Data
         revision=section.revision,
         text_field=section.text_field,
         filter=section.filter,
+        task=task,
     )
     found: DataSource = source.with_fields(fields) if fields else source
     return found

@@ -26,8 +26,9 @@ from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking, packing_key
 from holdfast.domain.data.profile import ProfileBuilder
 from holdfast.domain.data.sample_order import choose_lanes
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.domain.phase import Amount, show_nothing
+from holdfast.domain.training.conversation_record import completion_from, conversation_from, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,19 +74,28 @@ def hold_out(source: DataSource, data: FeedSettings, seed: int, report: Callable
     return choose_holdout(source, Holdout(data.holdout, seed), report)
 
 
-def usable_text(holdout: Holdout, pipeline: RecordPipeline) -> Callable[[Document], str | None]:
+def usable_text(holdout: Holdout, pipeline: RecordPipeline, task: str = "text") -> Callable[[Document], str | None]:
     """Return a function from a document to the text that a tokenizer may be trained on, None for no text."""
 
     def usable(document: Document) -> str | None:
         # the reader that reads the document for training decides what a failed transform does to the run
-        return None if holdout.holds_text(document.text) else pipeline.text_of(document)
+        text = None if holdout.holds_text(document.text) else pipeline.text_of(document)
+        return text if text is None or task == "text" else _words_of(text, task)
 
     return usable
 
 
-def usable_key(holdout: Holdout, pipeline: RecordPipeline) -> str:
+def _words_of(text: str, task: str) -> str | None:
+    """Return what is said in a record of a ``task``, without its names of fields; None if it cannot be used."""
+    try:
+        return plain_text(conversation_from(text)) if task == "chat" else "".join(completion_from(text))
+    except DataError:
+        return None
+
+
+def usable_key(holdout: Holdout, pipeline: RecordPipeline, task: str = "text") -> str:
     """Return the key that identifies the result of ``usable_text``."""
-    return json.dumps([repr(holdout), *pipeline.fingerprints])
+    return json.dumps([repr(holdout), *pipeline.fingerprints, *([] if task == "text" else [task, 1])])
 
 
 def prefetch_depth(data: FeedSettings, batch_size: int) -> int:

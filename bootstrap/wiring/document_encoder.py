@@ -1,17 +1,73 @@
-"""Builds the encoder that turns records into documents of token ids."""
+"""Builds the encoder that turns records into documents of token ids, and the chat template that it uses."""
 
 from __future__ import annotations
 
+from datetime import date
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.adapters.document_encoder.chat import ChatDocumentEncoder
+from holdfast.adapters.document_encoder.completion import CompletionDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
+from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES, StockTemplate
+from holdfast.domain.errors import ConfigurationError
+from holdfast.ports.tokenizer import HasChatTemplate, TemplateChoice, Tokenizer
 
 if TYPE_CHECKING:
     from holdfast.configs.sections.data import FeedSettings
     from holdfast.ports.document_encoder import DocumentEncoder
-    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.tokenizer import ChatTemplate
 
 
-def build_encoder(_data: FeedSettings, tokenizer: Tokenizer) -> DocumentEncoder:
-    """Return the encoder of plain text, which ends each document with end-of-text."""
-    return TextDocumentEncoder(tokenizer)
+def build_encoder(data: FeedSettings, tokenizer: Tokenizer) -> DocumentEncoder:
+    """Return the encoder of the records of ``data``; ``tokenizer`` has the chat template in the settings."""
+    match data.task:
+        case "text":
+            return TextDocumentEncoder(tokenizer)
+        case "completion":
+            return CompletionDocumentEncoder(tokenizer)
+        case "chat":
+            template = template_in_use(data, tokenizer)
+            assert template is not None, "the tokenizer was to get a template"
+            return ChatDocumentEncoder(
+                template,
+                tokenizer,
+                train_on=data.chat.train_on,
+                keeps_reasoning=data.chat.reasoning == "keep",
+            )
+
+
+def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
+    """Return ``tokenizer`` with the chat template in the settings, which is written with it; unchanged without chats.
+
+    Raises ``ConfigurationError`` if there is no template.
+    """
+    if data.task != "chat":
+        return tokenizer
+    if not isinstance(tokenizer, HasChatTemplate):
+        msg = "the tokenizer takes no chat template, which data.task=chat needs: use one in Hugging Face's format"
+        raise ConfigurationError(msg)
+    stock = _template_named(data.chat.template)
+    day = date.fromisoformat(data.chat.template_date)
+    source, tokens = (None, ()) if stock is None else stock
+    templated: Tokenizer = tokenizer.with_template(TemplateChoice(source, data.chat.template_options, day, tokens))
+    return templated
+
+
+def template_in_use(data: FeedSettings, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """Return the chat template of a run on conversations, None for other runs."""
+    return tokenizer.chat_template if data.task == "chat" and isinstance(tokenizer, HasChatTemplate) else None
+
+
+def _template_named(name: str | None) -> StockTemplate | None:
+    if name is None or name in STOCK_TEMPLATES:
+        return None if name is None else STOCK_TEMPLATES[name]
+    try:
+        return StockTemplate(Path(name).expanduser().read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        msg = (
+            f"data.chat.template is {name}, which cannot be read ({reason}): set it to {', '.join(STOCK_TEMPLATES)} or "
+            "a file with a template"
+        )
+        raise ConfigurationError(msg) from error

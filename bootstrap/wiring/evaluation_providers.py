@@ -8,6 +8,7 @@ from dependency_injector import providers
 
 from holdfast.application.data.holdout_batches import HoldoutBatches, ShardGroups, TextGroups
 from holdfast.application.training.sample_prompts import PromptSampler
+from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.evaluation_sets import prompts_of, sampling_of, source_numbers
 from holdfast.bootstrap.wiring.score_ranges import distinct_readers
 
@@ -46,4 +47,7 @@ def prompt_sampler(
     """Return the sampler of the prompts in the settings; ``reports`` are as in ``PromptSampler``."""
     evaluation = settings.provided.evaluation
     prompts, sampling = providers.Callable(prompts_of, evaluation), providers.Callable(sampling_of, evaluation)
-    return providers.Singleton(PromptSampler, trainable, tokenizer, prompts, sampling, group, **reports)
+    template = providers.Callable(template_in_use, settings.provided.data, tokenizer)
+    return providers.Singleton(
+        PromptSampler, trainable, tokenizer, prompts, sampling, group, template=template, **reports
+    )

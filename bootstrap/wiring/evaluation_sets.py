@@ -72,7 +72,7 @@ def evaluation_sets(
     sets: dict[str, HoldoutBatches] = {}
     for name, section in (settings.evaluation.sets or {}).items():
         whole = Holdout(1.0, settings.run.seed)
-        reader = TextReader(open_files(section, fields=fields), encoder, rejections, pipeline)
+        reader = TextReader(open_files(section, fields=fields, task=settings.data.task), encoder, rejections, pipeline)
         sets[name] = HoldoutBatches(
             TextGroups([reader], whole, settings.run.seed),
             whole,

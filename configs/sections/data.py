@@ -18,6 +18,7 @@ from holdfast.configs.sections.base import (
     Text,
     by_kind,
 )
+from holdfast.configs.sections.chat import ChatSettings
 from holdfast.configs.sections.dedup import DedupSettings  # noqa: TC001  pydantic evaluates the annotation
 from holdfast.configs.sections.drift import DriftSettings  # noqa: TC001  pydantic evaluates the annotation
 from holdfast.configs.sections.lineage import LineageSettings  # noqa: TC001  pydantic reads it
@@ -110,6 +111,12 @@ class FeedSettings(Section):
     """Settings that all data sources share: how documents are split, ordered and packed."""
 
     kind: Text = Field(description="Name under which the outside adapter is registered.")
+    task: Literal["text", "chat", "completion"] = Field(
+        default="text",
+        description="Content of a record: text to train on as it is; chat, a conversation of which the replies are "
+        "trained on; completion, a prompt and a completion, of which the completion is trained on.",
+    )
+    chat: ChatSettings = Field(default_factory=ChatSettings, description="Conversations, with data.task=chat.")
     sequence_length: Annotated[Positive, Field(ge=8)] | Literal["auto"] = Field(
         default=512,
         description="Tokens in a row of a batch, at least 8. When the run begins, auto chooses the length into "
@@ -184,6 +191,37 @@ class FeedSettings(Section):
         default=(),
         description="Documents to train and evaluate without: a list of ids, or of files with one id on each line.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _packs_whole_conversations(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("task", "text") == "text":
+            return given
+        packing = given.get("packing") or {}
+        if not isinstance(packing, dict):
+            return given
+        return {**given, "packing": {"kind": "best_fit", "overflow": "drop", **packing}}
+
+    @model_validator(mode="after")
+    def _is_of_its_task(self) -> Self:
+        if self.task != "chat" and self.chat != ChatSettings():
+            msg = f"chat belongs to data.task=chat, but data.task is {self.task}: change either"
+            raise ValueError(msg)
+        if self.task == "text":
+            return self
+        if self.kind in ("python_library", "tokens"):
+            msg = f"task is {self.task}, but data.kind={self.kind} has no such records: set data.path to files of them"
+            raise ValueError(msg)
+        if self.packing.kind != "best_fit" or self.packing.overflow == "split":
+            msg = (
+                f"packing cuts records in two by kind={self.packing.kind} and overflow={self.packing.overflow}, but "
+                f"those of data.task={self.task} are packed whole: use best_fit with drop or truncate"
+            )
+            raise ValueError(msg)
+        if self.transforms:
+            msg = f"transforms change plain text, but the records of data.task={self.task} are none: leave them out"
+            raise ValueError(msg)
+        return self
 
     @property
     def row_length(self) -> int:

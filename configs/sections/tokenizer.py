@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import BeforeValidator, Field, Tag, field_validator
 
 from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Positive, Section, Text, by_kind
+from holdfast.configs.sections.sources import several
 
 _ALLOW_OTHER = Field(
     default=False,
@@ -35,6 +36,18 @@ class TrainTokenizerSettings(BackendSettings):
     max_bytes: Positive = Field(
         default=16 * 1024 * 1024, description="Maximum bytes of text that the tokenizer is trained on."
     )
+    special_tokens: Annotated[tuple[Text, ...], BeforeValidator(several)] = Field(
+        default=(),
+        description="Further special tokens, such as those of a chat template: a list. No text becomes one of them.",
+    )
+
+    @field_validator("special_tokens")
+    @classmethod
+    def _are_distinct(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
+        if len({"<|endoftext|>", *tokens}) <= len(tokens):
+            msg = "names a token twice, or <|endoftext|>, which is always there: leave it out"
+            raise ValueError(msg)
+        return tokens
 
 
 class HuggingFaceTokenizerSettings(BackendSettings):

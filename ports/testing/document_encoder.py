@@ -80,10 +80,10 @@ class DocumentEncoderContract:
     @_across_examples
     @given(data=st.data())
     def test_a_batch_equals_its_records(self, encoder: DocumentEncoder, data: st.DataObject) -> None:
-        """Records in any batch have the ids and the mask that each has alone, one document for each, in their order."""
+        """Records in any batch have the documents, with ids and masks, that each has alone, in their order."""
         records = data.draw(st.lists(st.sampled_from(self.examples), max_size=4))
         found = documents_in(encoder.encode(records))
-        assert found == [documents_in(encoder.encode([record]))[0] for record in records]
+        assert found == [each for record in records for each in documents_in(encoder.encode([record]))]
         assert found == documents_in(encoder.encode(records))
 
     def test_arrays_have_the_promised_types(self, encoder: DocumentEncoder) -> None:
@@ -92,7 +92,10 @@ class DocumentEncoderContract:
             encoded = encoder.encode(records)
             assert encoded.ids.dtype in {np.dtype(np.uint16), np.dtype(np.uint32)}
             assert encoded.offsets.dtype == np.int64
-            assert encoded.offsets.shape == (len(records) + 1,)
+            counts = np.ones(len(records), np.int64) if encoded.counts is None else encoded.counts
+            assert (counts.dtype, counts.shape) == (np.int64, (len(records),))
+            assert (counts > 0).all()
+            assert encoded.offsets.shape == (counts.sum() + 1,)
             assert (encoded.offsets[0], encoded.offsets[-1]) == (0, len(encoded.ids))
             assert (np.diff(encoded.offsets) > 0).all()
             if encoded.loss_mask is not None:

@@ -2,6 +2,8 @@
 
 from typing import final
 
+import numpy as np
+
 from holdfast.adapters.document_encoder.memory import MemoryDocumentEncoder
 from holdfast.adapters.document_encoder.text import TextDocumentEncoder
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
@@ -16,6 +18,23 @@ CAPITALS = MemoryDocumentEncoder(MemoryTokenizer(), untrained=range(ord("a"), or
 
 CONSONANTS = MemoryDocumentEncoder(MemoryTokenizer(), untrained=b"aeiou ")
 """Trains on everything but vowels and spaces."""
+
+
+@final
+class WordsEncoder(DocumentEncoder):
+    """Makes a document of each word of a record, and trains on its last byte."""
+
+    def encode(self, records):
+        words = [record.text.split() for record in records]
+        flat = [word.encode() for some in words for word in some]
+        ids = np.frombuffer(b"".join(flat), np.uint8).astype(np.uint16)
+        offsets = np.cumsum([0, *map(len, flat)], dtype=np.int64)
+        mask = np.zeros(len(ids), np.bool_)
+        mask[offsets[1:] - 1] = True
+        return Encoded(ids, offsets, mask, np.array([*map(len, words)], np.int64))
+
+    def fingerprint(self):
+        return "words"
 
 
 @final

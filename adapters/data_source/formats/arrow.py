@@ -42,7 +42,8 @@ def read_arrow(file: Any, part: Part, fields: Fields, record_bytes: int) -> Iter
         yield Rejected(problem, part.start, None)
         return
     file.seek(0)
-    wanted = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in fields.names])
+    names = fields.names_among(schema.names)
+    wanted = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(name) for name in names])
     batches = (_random if has_footer else _streamed)(opened(file, options=wanted), part.start // _ROWS)
     for number, batch in batches:
         begin = number * _ROWS

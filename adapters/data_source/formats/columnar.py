@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from holdfast.adapters.data_source.formats.records import Fields, document, too_long
-from holdfast.ports.data_source import Rejected
+from holdfast.adapters.data_source.formats.records import Fields, document, record_document, too_long
+from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from holdfast.ports.data_source import Document
 
 
 def problem_with(schema: pa.Schema, fields: Fields, file: str) -> str | None:
     """Return an error message if ``schema`` lacks a field or its text column holds no text."""
     if problem := fields.missing(schema.names, file):
         return problem
+    if fields.task != "text":
+        return None
     kind = schema.field(fields.text).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -30,6 +30,9 @@ def documents(
     batch: pa.RecordBatch, position: int, file: str, fields: Fields, record_bytes: int
 ) -> Iterator[Document | Rejected]:
     """Yield the documents of ``batch``, whose first row has ``position``."""
+    if fields.task != "text":
+        yield from _records(batch, position, file, fields, record_bytes)
+        return
     texts = _texts(batch.column(fields.text))
     others = [(name, _values(batch.column(name))) for name in fields.names[1:]]
     for index, text in enumerate(texts):
@@ -48,6 +51,39 @@ def documents(
             found = document(text, place, start, start + 1, fields, record)
         if found:
             yield found
+
+
+def _records(
+    batch: pa.RecordBatch, position: int, file: str, fields: Fields, record_bytes: int
+) -> Iterator[Document | Rejected]:
+    """Yield the documents that several fields of a row make up."""
+    names = fields.names_among(batch.schema.names)
+    columns = [batch.column(name) for name in names]
+    for column in columns:
+        column.validate(full=True)
+    for index in range(batch.num_rows):
+        start = position + index
+        place = f"{file}, row {start}"
+        found: Document | Rejected | None
+        try:
+            record = {name: without_nulls(column[index].as_py()) for name, column in zip(names, columns, strict=True)}
+        except UnicodeDecodeError:
+            yield Rejected(f"{place}: a text is not UTF-8: convert it or leave the row out", start, start + 1)
+            continue
+        if fields.filter and not fields.wants(record):
+            continue
+        found = record_document(record, place, start, start + 1, fields)
+        if isinstance(found, Document) and len(found.text.encode()) > record_bytes:
+            found = too_long(place, start, start + 1, record_bytes)
+        if found:
+            yield found
+
+
+def without_nulls(value: Any) -> Any:
+    """Return ``value`` without the null members that a column gives to objects which lack them."""
+    if isinstance(value, dict):
+        return {name: without_nulls(item) for name, item in value.items() if item is not None}
+    return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _texts(column: Any) -> list[str | bytes | None]:

@@ -11,6 +11,7 @@ from holdfast.adapters.data_source.formats.records import (
     Part,
     document,
     not_utf8,
+    record_document,
     shown,
     too_long,
 )
@@ -83,7 +84,7 @@ def _records(
 ) -> Iterator[Document | Rejected]:
     _allow_fields_of(lines.record_bytes)
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    text = columns.index(fields.text)
+    text = columns.index(fields.text) if fields.task == "text" else None
     while True:
         start = lines.begin()
         place = f"{part.file}, row at byte {start}"
@@ -106,9 +107,14 @@ def _records(
             reason = f"{place}: the row has {len(row)} fields and the header {len(columns)}: repair it or leave it out"
             found = Rejected(reason, start, lines.position)
         elif row:
-            record = dict(zip(columns, row, strict=True)) if fields.filter or fields.kept else None
-            if not fields.filter or fields.wants(record or {}):
-                found = document(row[text], place, start, lines.position, fields, record)
+            is_record = text is None or fields.filter or fields.kept
+            record = dict(zip(columns, row, strict=True)) if is_record else {}
+            if not fields.filter or fields.wants(record):
+                found = (
+                    record_document(record, place, start, lines.position, fields)
+                    if text is None
+                    else document(row[text], place, start, lines.position, fields, record or None)
+                )
         if found:
             yield found
 

@@ -14,6 +14,7 @@ from holdfast.adapters.data_source.formats.records import (
     document,
     kind_of,
     not_utf8,
+    record_document,
     shown,
     too_long,
 )
@@ -33,6 +34,7 @@ def read_jsonl(
     """Yield the text of each line's JSON object; empty lines and texts of white space alone are left out."""
     start, stop = _to_line(stream, part), part.limit
     parse, field, has_filter, has_kept = orjson.loads, fields.text, bool(fields.filter), bool(fields.kept)
+    is_text = fields.task == "text"
     while start < stop and (line := stream.readline(record_bytes + 1)):
         end = start + len(line)
         if len(line) > record_bytes:
@@ -40,7 +42,7 @@ def read_jsonl(
             yield too_long(_place(part, start), start, end, record_bytes)
         else:
             try:
-                record = parse(line)
+                record = parse(line) if is_text else {}
                 text = record[field]
                 is_plain = type(text) is str and not has_filter and text and not text.isspace()
             except (ValueError, KeyError, TypeError):
@@ -71,6 +73,8 @@ def _judge(line: bytes, part: Part, start: int, fields: Fields) -> Document | Re
 def _document(
     record: Mapping[str, object], place: str, start: int, end: int, fields: Fields
 ) -> Document | Rejected | None:
+    if fields.task != "text":
+        return record_document(record, place, start, end, fields)
     if fields.text in record:
         return document(record[fields.text], place, start, end, fields, record)
     reason = (

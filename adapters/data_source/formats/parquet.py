@@ -47,6 +47,7 @@ def read_parquet(file: Any, part: Part, fields: Fields, record_bytes: int) -> It
     if problem := problem_with(table.schema_arrow, fields, part.file):
         yield Rejected(problem, part.start, None)
         return
+    names = fields.names_among(table.schema_arrow.names)
     sizes = [table.metadata.row_group(number).num_rows for number in range(table.num_row_groups)]
     edges = list(accumulate(sizes, initial=0))
     groups = [
@@ -56,7 +57,7 @@ def read_parquet(file: Any, part: Part, fields: Fields, record_bytes: int) -> It
     for number in groups:
         group = table.metadata.row_group(number)
         rows = min(max(_BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1), 1), _MOST_ROWS)
-        for batch in table.iter_batches(rows, [number], fields.names, use_threads=False):
+        for batch in table.iter_batches(rows, [number], names, use_threads=False):
             first = max(part.start - row, 0)
             yield from documents(batch.slice(first), row + first, part.file, fields, record_bytes)
             row += batch.num_rows

@@ -5,18 +5,30 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Self, final
+from typing import TYPE_CHECKING, Literal, Self, final
 
+from holdfast.domain.errors import DataError
+from holdfast.domain.training.conversation_record import (
+    RECORD_FIELDS,
+    SHARED_FIELDS,
+    completion_of,
+    completion_text,
+    conversation_of,
+    conversation_text,
+)
 from holdfast.ports.data_source import Document, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Value = str | int | float | bool | None
+Task = Literal["text", "chat", "completion"]
 
 BYTE_ORDER_MARK = "\ufeff"
 
 _READING = 2  # increase it when the same bytes give different documents
+_CONVERTING = 1  # increase it when the same records of a conversation give different documents
+_USUAL_TEXT = "text"
 _MOST_NAMES_SHOWN = 10
 
 
@@ -58,35 +70,61 @@ class Part:
 class Fields:
     """The text field of a record, and the ``filter``: for each name of another field, the allowed values.
 
-    ``kept`` are the names of other fields that are handed on with the document.
+    ``kept`` are the names of other fields that are handed on with the document. ``task`` says what the document is:
+    the text field, or the ``chat`` or ``completion`` that several fields make up, as JSON. Their messages are in the
+    text field if it is not the usual one.
     """
 
     text: str
     filter: tuple[tuple[str, frozenset[tuple[bool, Value]]], ...] = ()
     kept: tuple[str, ...] = ()
+    task: Task = "text"
 
     @classmethod
-    def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None) -> Self:
+    def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None, task: Task = "text") -> Self:
         """Return the fields with the text field ``text`` and the filter ``allowed``, one or more values per name."""
-        return cls(text, tuple((name, frozenset(map(_key, _several(some)))) for name, some in (allowed or {}).items()))
+        values = tuple((name, frozenset(map(_key, _several(some)))) for name, some in (allowed or {}).items())
+        return cls(text, values, task=task)
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """Return the names of the fields that make up the document; for a task other than text some may be missing."""
+        if self.task == "text":
+            return (self.text,)
+        return RECORD_FIELDS if self.text == _USUAL_TEXT else (self.text, *SHARED_FIELDS)
+
+    def content_of(self, record: Mapping[str, object]) -> str:
+        """Return the document of ``record`` for a task other than text, as JSON; raises ``DataError`` without a place.
+
+        The message is a sentence that says what is wrong with the record.
+        """
+        if self.task == "completion":
+            return completion_text(*completion_of(record))
+        return conversation_text(conversation_of(record, None if self.text == _USUAL_TEXT else self.text))
 
     def keeping(self, names: Sequence[str]) -> Self:
         """Return these fields, with the fields of ``names`` handed on."""
-        return replace(self, kept=tuple(sorted(set(names) - {self.text})))
+        return replace(self, kept=tuple(sorted(set(names) - {self.text if self.task == "text" else None})))
 
     @property
     def names(self) -> list[str]:
         """Return the names of all fields that are read, each once, the text first."""
-        return list(dict.fromkeys([self.text, *(name for name, _ in self.filter), *self.kept]))
+        return list(dict.fromkeys([*self.content, *(name for name, _ in self.filter), *self.kept]))
+
+    def names_among(self, columns: Iterable[str]) -> list[str]:
+        """Return those of ``names`` that are ``columns``, in the order of ``names``."""
+        found = set(columns)
+        return [name for name in self.names if name in found]
 
     def as_text(self) -> Self:
         """Return the same fields for records whose values are all text."""
         as_text = ((name, frozenset((False, str(value)) for _, value in allowed)) for name, allowed in self.filter)
-        return type(self)(self.text, tuple(as_text), self.kept)
+        return replace(self, filter=tuple(as_text))
 
     def to_json(self) -> list[object]:
         """Return the fields as JSON, equal for fields that select the same documents."""
-        return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter)]
+        task = [] if self.task == "text" else [self.task, _CONVERTING]
+        return [self.text, sorted([name, sorted(map(repr, allowed))] for name, allowed in self.filter), *task]
 
     def kept_of(self, record: Mapping[str, object]) -> Mapping[str, object]:
         """Return the values of ``record`` that are handed on with its document."""
@@ -99,8 +137,12 @@ class Fields:
     def missing(self, columns: Iterable[str], file: str) -> str | None:
         """Return a sentence if the ``columns`` of ``file`` do not include all fields, else None."""
         columns = list(columns)
+        optional = () if self.task == "text" else self.content
+        if optional and not any(name in columns for name in optional if name not in SHARED_FIELDS):
+            wanted = shown(name for name in optional if name not in SHARED_FIELDS)
+            return f"{file}: there is none of the columns {wanted}, only {shown(columns)}: set data.text_field"
         for name in self.names:
-            if name not in columns:
+            if name not in columns and name not in optional:
                 setting = self._setting_of(name)
                 return f"{file}: there is no column {name!r}, only {shown(columns)}: set {setting} to one of them"
         return None
@@ -130,12 +172,24 @@ def document(
     try:
         text.encode()
     except UnicodeEncodeError as error:
+        holder = f"the field {fields.text!r}" if fields.task == "text" else "the record"
         reason = (
-            f"{place}: the field {fields.text!r} holds half of a surrogate pair (\\u{ord(text[error.start]):04x}) at "
+            f"{place}: {holder} holds half of a surrogate pair (\\u{ord(text[error.start]):04x}) at "
             f"character {error.start}, which is not valid Unicode: repair the record or leave it out"
         )
         return Rejected(reason, start, end)
     return Document(text, start, end, fields.kept_of(record)) if record and fields.kept else Document(text, start, end)
+
+
+def record_document(
+    record: Mapping[str, object], place: str, start: int, end: int, fields: Fields
+) -> Document | Rejected | None:
+    """Return the document that several fields of ``record`` make up, or its rejection."""
+    try:
+        text = fields.content_of(record)
+    except DataError as error:
+        return Rejected(f"{place}: {error}", start, end)
+    return document(text, place, start, end, fields, record)
 
 
 def too_long(place: str, start: int, end: int, limit: int) -> Rejected:

@@ -18,7 +18,7 @@ from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.data.sample_order import RankShard
 from holdfast.domain.errors import DataError
-from tests.support.encoders import BYTES
+from tests.support.encoders import BYTES, WordsEncoder
 
 END = 256
 UNITS = st.dictionaries(st.sampled_from("pqrstuv"), st.lists(st.text("abä", max_size=9), max_size=5), min_size=1)
@@ -181,3 +181,23 @@ def test_an_empty_source_of_a_mixture_is_named():
         stream = streamed([{"full": ["abcdefg"]}, {"empty": [""]}], mixture_of((1, 1)), epochs=epochs)
         with pytest.raises(DataError, match="empty holds no text to use"):
             list(islice(stream.batches(Cursor()), 9))
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from("pqr"), st.lists(st.sampled_from(["a b c d", "ab", "a bc"]), max_size=6), min_size=1
+    ),
+    st.integers(1, 12),
+)
+def test_no_window_ends_within_a_record(units, window):
+    """Records of several documents are read whole, so reading on from any window yields the rest and no more."""
+    plan = LanePlan(1, BestFitPacking(6), window, 0, 2)
+    source = MemoryDataSource(units)
+    reader = LaneReader(TextReader(source, WordsEncoder(), RejectedRecords("stop")), plan, None, 0)
+    windows = [told(window) for window in reader.windows(LanePosition())] if any(units.values()) else []
+    for number, (_, _, behind) in enumerate(windows):
+        assert [told(window) for window in reader.windows(behind)] == windows[number + 1 :]
+    letters = [letter for unit in units.values() for text in unit for letter in text if letter != " "]
+    found = sorted(token for rows, _, _ in windows for row in rows for token in row)
+    assert found == sorted([ord(letter) for letter in letters] * 2)

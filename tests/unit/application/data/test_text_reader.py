@@ -13,7 +13,7 @@ from holdfast.application.data.text_reader import TextReader
 from holdfast.domain.data.holdout import Holdout, hash_of
 from holdfast.domain.errors import DataError
 from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
-from tests.support.encoders import BYTES
+from tests.support.encoders import BYTES, WordsEncoder
 
 END = 256
 ITEMS = st.lists(st.one_of(st.text("abcä€ ", max_size=12), st.just(3)), max_size=12)
@@ -136,3 +136,16 @@ def test_hashes_are_of_the_text_as_it_was_stored(texts):
     """A transform changes what is trained on, not on which side of a hold-out a document falls."""
     groups, _, _ = read(texts, transforms=[MemoryTransform(lambda text: text.upper() or None, "")])
     assert [number for _, number, _ in documents_of(groups)] == [hash_of(text) for text in texts if text]
+
+
+def test_the_documents_of_a_record_have_its_hash_and_its_place():
+    """A record that becomes several documents gives each of them its hash, its position and its end."""
+    source = MemoryDataSource({"unit": ["ab c", "d", "e f g"]})
+    (group,) = TextReader(source, WordsEncoder(), RejectedRecords("stop")).tokens(source.units()[0])
+    assert documents_of([group]) == [
+        ([*word.encode()], hash_of(text), place + 1)
+        for place, text in enumerate(("ab c", "d", "e f g"))
+        for word in text.split()
+    ]
+    assert group.starts == [0, 0, 1, 2, 2, 2]
+    assert group.loss_mask.tolist() == [False, True, True, True, True, True, True]

@@ -1,0 +1,61 @@
+"""Documents of a prompt and a completion, of which the completion is trained on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+import numpy as np
+from typing_extensions import override
+
+from holdfast.domain.errors import DataError
+from holdfast.domain.training.conversation_record import completion_from
+from holdfast.ports.document_encoder import DocumentEncoder
+from holdfast.ports.tokenizer import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.ports.tokenizer import Tokenizer
+    from holdfast.ports.transform import Record
+
+_FORMAT = 1
+
+
+@final
+class CompletionDocumentEncoder(DocumentEncoder):
+    """Encodes the prompt and the completion in the text of a record by ``tokenizer``, followed by end-of-text.
+
+    Each is encoded alone, as the prompt is when the model continues it. The completion and end-of-text are trained on.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @override
+    def encode(self, records: Sequence[Record]) -> Encoded:
+        pairs = [_pair_in(record.text) for record in records]
+        if any(not completion for _, completion in pairs):
+            msg = "has an empty completion, so nothing could be trained on: leave it out"
+            raise DataError(msg)
+        encoded = self._tokenizer.encode([text for pair in pairs for text in pair])
+        parts = list(encoded)
+        end = np.full(1, self._tokenizer.end_of_text, encoded.ids.dtype)
+        documents = [np.concatenate([*parts[first : first + 2], end]) for first in range(0, len(parts), 2)]
+        offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+        masks = [
+            np.arange(len(document)) >= len(prompt) for document, prompt in zip(documents, parts[::2], strict=True)
+        ]
+        ids = np.concatenate([encoded.ids[:0], *documents])
+        return Encoded(ids, offsets, np.concatenate([np.zeros(0, np.bool_), *masks]))
+
+    @override
+    def fingerprint(self) -> str:
+        return f"completion {_FORMAT} {self._tokenizer.fingerprint()}"
+
+
+def _pair_in(text: str) -> tuple[str, str]:
+    try:
+        return completion_from(text)
+    except DataError as error:
+        msg = f"is no prompt with a completion: {error}"
+        raise DataError(msg) from error

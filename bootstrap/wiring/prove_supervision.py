@@ -1,0 +1,115 @@
+"""The proof, before the first step, that a run trains on the tokens that it is meant to train on."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import asdict
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from holdfast.adapters.shared.files.atomic_replace import replace_file
+from holdfast.application.data.cached_batches import CachedBatches
+from holdfast.application.data.shown_rows import shown_rows
+from holdfast.bootstrap.run_folder.layout import RunLayout
+from holdfast.bootstrap.wiring.document_encoder import template_in_use
+from holdfast.bootstrap.wiring.marked_rows import row_lines
+from holdfast.domain.data.cursor import Cursor
+from holdfast.domain.data.supervision import Supervision
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from holdfast.application.data.feed import BatchStream
+    from holdfast.application.data.shown_rows import ShownRow
+    from holdfast.bootstrap.run_folder.shared import SharedRunFolder
+    from holdfast.bootstrap.wiring.container import Container
+    from holdfast.bootstrap.wiring.screen import Screen
+    from holdfast.configs.settings import TrainSettings
+    from holdfast.ports.tokenizer import Tokenizer
+
+_FACT = "supervision"
+_ROWS = 5
+_ROWS_ON_SCREEN, _LONGEST_ON_SCREEN = 2, 800
+_STREAMED_BATCHES = 4
+
+
+def prove_supervision(
+    settings: TrainSettings, stream: BatchStream, tokenizer: Tokenizer, sources: Sequence[str]
+) -> Mapping[str, Any]:
+    """Return what the rows of ``stream`` train on, as JSON: counts for each of ``sources``, sentences and some rows.
+
+    All cached rows are counted; of a stream the first batches. Rows of encrypted tokens are not among it. Raises
+    ``DataError`` if no token of a source is trained on, or every token.
+    """
+    ends = _ends_of(settings, tokenizer)
+    found, scope = _measured(stream, sources, ends)
+    for name, each in found.items():
+        each.check(f" of the source {name!r}" if name and len(found) > 1 else "")
+    total = sum(found.values(), Supervision())
+    overflow = settings.data.packing.overflow
+    return {
+        "sources": {name: asdict(each) for name, each in found.items()},
+        "sentences": list(total.sentences(overflow, scope)),
+        "rows": [] if settings.data.is_encrypted else first_rows(stream, tokenizer, _ROWS),
+    }
+
+
+def first_rows(stream: BatchStream, tokenizer: Tokenizer, num_rows: int) -> list[ShownRow]:
+    """Return the first rows of ``stream``, decoded."""
+    rows: list[ShownRow] = []
+    with closing(stream.batches(Cursor())) as batches:
+        for batch in batches:
+            rows += shown_rows(batch, tokenizer, num_rows - len(rows))
+            if len(rows) == num_rows:
+                break
+    return rows
+
+
+def keep_proof(folder: Path, proof: Mapping[str, Any]) -> None:
+    """Write ``proof`` into the run folder; raises ``OSError`` if that fails."""
+    replace_file(RunLayout(folder).supervision, json.dumps(proof, ensure_ascii=False).encode())
+
+
+def _measured(
+    stream: BatchStream, sources: Sequence[str], ends: Collection[int]
+) -> tuple[Mapping[str, Supervision], str]:
+    """Return the numbers of each source, and the words for the rows that were counted if they are not all."""
+    if isinstance(stream, CachedBatches):
+        names = sources if len(sources) == len(stream.sources) else [""] * len(stream.sources)
+        found: dict[str, Supervision] = {}
+        for name, rows in zip(names, stream.sources, strict=True):
+            for part in rows.parts():
+                found[name] = found.get(name, Supervision()) + part.supervision(ends)
+        return found, ""
+    with closing(stream.batches(Cursor())) as batches:
+        counted = [Supervision.of_batch(batch, ends) for batch in islice(batches, _STREAMED_BATCHES)]
+    return {"": sum(counted, Supervision())}, " at the beginning of the stream"
+
+
+def _ends_of(settings: TrainSettings, tokenizer: Tokenizer) -> Collection[int]:
+    template = template_in_use(settings.data, tokenizer)
+    return {tokenizer.end_of_text} if template is None else template.ends
+
+
+def prove_run(
+    folder: SharedRunFolder, container: Container, settings: TrainSettings, screen: Screen, stream: BatchStream
+) -> None:
+    """Prove before the first step of a run what it trains on, show it on ``screen``, and keep it in the run folder.
+
+    Runs on plain text need no proof, and a run is proved once, unless its data change. Raises ``DataError`` as
+    ``prove_supervision`` does.
+    """
+    if settings.data.task == "text" or (folder.knows(_FACT) and not folder.num_data_changes):
+        return
+    folder.enter("looking at what is trained on")
+    screen.show("looking at what is trained on")
+    proof = prove_supervision(settings, stream, container.run_tokenizer(), container.mixture().names)
+    folder.hold_to(_FACT, "proved", "")
+    if (record := folder.record) is None:
+        return
+    record["supervision"] = proof["sources"]
+    keep_proof(folder.path, proof)
+    rows = proof["rows"][:_ROWS_ON_SCREEN]
+    screen.say(*row_lines(rows, is_colored=False, longest=_LONGEST_ON_SCREEN), *proof["sentences"])

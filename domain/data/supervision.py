@@ -1,0 +1,134 @@
+"""What a loss mask leaves to train on in packed rows, in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from holdfast.domain.counting import counted
+from holdfast.domain.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from numpy.typing import NDArray
+
+    from holdfast.domain.data.batch import Batch
+    from holdfast.domain.data.row_index import RowIndex
+
+    Flags = Callable[[int, int], NDArray[np.bool_]]
+    """A function from a range of tokens to a flag for each, bool (tokens,)."""
+
+_AT_ONCE = 1 << 22  # tokens, so that memory does not grow with a shard
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """The numbers of ``tokens`` in some ``rows``, and of those that are ``supervised``: targets of the model.
+
+    ``pieces`` counts the documents in the rows, whose first token is never a target. ``rows_without_target`` have none of them, ``rows_without_end`` none that ends a reply. ``too_long`` counts the
+    documents that are longer than a row.
+    """
+
+    tokens: int = 0
+    supervised: int = 0
+    pieces: int = 0
+    rows: int = 0
+    rows_without_target: int = 0
+    rows_without_end: int = 0
+    too_long: int = 0
+
+    def __add__(self, other: Supervision) -> Supervision:
+        """Return the numbers of both together."""
+        return Supervision(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    @classmethod
+    def of_rows(cls, index: RowIndex, targets: Flags, ends: Flags, *, too_long: int = 0) -> Self:
+        """Return the numbers of the rows of ``index``.
+
+        ``targets`` and ``ends`` give, for the flat tokens from a position to before another one, which of them are
+        trained on, and which of these end a reply. The first token of a piece is no target.
+        """
+        after = _sums(targets, index.starts + 1, index.lengths - 1)
+        by_row = [_by_row(values, index.rows) for values in (after, _sums(ends, index.starts, index.lengths))]
+        num_rows = int(np.count_nonzero(np.diff(index.rows)))
+        without = [int(np.count_nonzero((values == 0) & (np.diff(index.rows) > 0))) for values in by_row]
+        return cls(index.num_tokens, int(after.sum()), len(index.starts), num_rows, *without, too_long)
+
+    @classmethod
+    def of_batch(cls, batch: Batch, ends: Collection[int]) -> Self:
+        """Return the numbers of the rows of ``batch``; ``ends`` are the ids that end a reply."""
+        targets = batch.loss_mask
+        is_used = batch.row_lengths > 0
+        is_end = targets & np.isin(batch.input_ids, list(ends))
+        without = [int(np.count_nonzero(is_used & ~flags.any(axis=1))) for flags in (targets, is_end)]
+        return cls(batch.num_tokens, batch.num_targets, len(batch.starts), int(is_used.sum()), *without)
+
+    def check(self, source: str) -> None:
+        """Raise ``DataError`` if the mask trains on no token of ``source`` or on all of them."""
+        if not self.tokens:
+            return
+        if not self.supervised:
+            msg = (
+                f"no token{source} is trained on: the loss mask is false everywhere, so the model would learn nothing; "
+                "look at the rows by the command data show, and check the chat template and data.chat.train_on"
+            )
+            raise DataError(msg)
+        if self.supervised >= self.tokens - self.pieces:
+            msg = (
+                f"every token{source} is trained on, those of the prompts too: the loss mask is true everywhere; look "
+                "at the rows by the command data show, and set data.task=text if this is what you want"
+            )
+            raise DataError(msg)
+
+    def sentences(self, overflow: str, scope: str = "") -> Sequence[str]:
+        """Return lines for a person; ``overflow`` is the treatment of documents that are ``too_long``."""
+        lines = [
+            f"trained on {self.supervised:,} of {counted(self.tokens, 'token')} ({_share(self.supervised, self.tokens)})"
+            f" in {counted(self.rows, 'row')}{scope}, those of replies and what ends them"
+        ]
+        if self.rows_without_end:
+            share = _share(self.rows_without_end, self.rows)
+            lines.append(
+                f"warning: {counted(self.rows_without_end, 'row')} of {self.rows:,} ({share}){scope} train no end of a "
+                "reply; if many have none, the model does not learn to stop"
+            )
+        if self.rows_without_target:
+            lines.append(f"warning: {counted(self.rows_without_target, 'row')} of {self.rows:,}{scope} train nothing")
+        if self.too_long:
+            done = "left out" if overflow == "drop" else "cut after the tokens of a row"
+            lines.append(
+                f"warning: {counted(self.too_long, 'document')} {'is' if self.too_long == 1 else 'are'} longer than "
+                f"data.sequence_length and {done}: raise it to train on all of them"
+            )
+        return lines
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / max(whole, 1):.1%}"
+
+
+def _by_row(values: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    sums = np.append(0, np.cumsum(values))
+    totals: NDArray[np.int64] = sums[rows[1:]] - sums[rows[:-1]]
+    return totals
+
+
+def _sums(flags: Flags, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of flags in each piece of ``lengths`` tokens from ``starts`` on."""
+    places = np.unique(np.concatenate([starts, starts + lengths]))
+    before = np.zeros(len(places), np.int64)
+    total, end = 0, int(places[-1]) if len(places) else 0
+    for begin in range(0, end, _AT_ONCE):
+        stop = min(begin + _AT_ONCE, end)
+        sums = np.append(0, np.cumsum(flags(begin, stop)))
+        first, last = np.searchsorted(places, [begin, stop])
+        before[first:last] = total + sums[places[first:last] - begin]
+        total += int(sums[-1])
+    before[places == end] = total
+    found: NDArray[np.int64] = (
+        before[np.searchsorted(places, starts + lengths)] - before[np.searchsorted(places, starts)]
+    )
+    return found

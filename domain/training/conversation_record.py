@@ -1,0 +1,303 @@
+"""Records of data sets as conversations, in the forms that are in use, and conversations as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
+from holdfast.domain.errors import DataError
+from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
+
+MESSAGE_FIELDS = ("messages", "conversations")
+"""The fields that hold the messages of a record, the first that is there."""
+SHARED_FIELDS = ("system", "tools")
+"""The fields that belong to a conversation of any form."""
+RECORD_FIELDS = (
+    *MESSAGE_FIELDS,
+    *("prompt", "completion"),
+    *("instruction", "input", "output", "history"),
+    *SHARED_FIELDS,
+)
+"""All fields of a record that a conversation is made of."""
+
+_ROLES = {
+    "system": MessageRole.SYSTEM,
+    "developer": MessageRole.SYSTEM,
+    "user": MessageRole.USER,
+    "human": MessageRole.USER,
+    "assistant": MessageRole.ASSISTANT,
+    "gpt": MessageRole.ASSISTANT,
+    "model": MessageRole.ASSISTANT,
+    "function_call": MessageRole.ASSISTANT,
+    "tool": MessageRole.TOOL,
+    "function": MessageRole.TOOL,
+    "observation": MessageRole.TOOL,
+}
+_MISSING = (None, "")  # a field that a record of a table lacks
+_REASONING = ("reasoning_content", "reasoning", "thinking")
+
+
+def conversation_of(record: Mapping[str, object], messages_field: str | None = None) -> Conversation:
+    """Return the conversation in ``record``.
+
+    Its messages are in ``messages_field``, or in one of ``MESSAGE_FIELDS``, with the names of OpenAI or of ShareGPT;
+    else they are a ``prompt`` with a ``completion``, or an ``instruction`` with its ``input`` and ``output``. ``system``
+    and ``tools`` belong to all forms. Raises ``DataError`` with a sentence that names the message.
+    """
+    field = messages_field or next((name for name in MESSAGE_FIELDS if record.get(name) not in _MISSING), None)
+    if field is not None:
+        messages = _messages(record.get(field), field)
+    elif record.get("prompt") not in _MISSING:
+        messages = _of_prompt(record)
+    elif record.get("instruction") not in _MISSING:
+        messages = _of_instruction(record)
+    else:
+        wanted = "messages, conversations, prompt with completion, or instruction with output"
+        msg = f"the record has none of the fields {wanted}: set data.text_field to the field that holds its messages"
+        raise DataError(msg)
+    system = record.get("system")
+    if isinstance(system, str) and system and not any(each.role is MessageRole.SYSTEM for each in messages):
+        messages = [ChatMessage(MessageRole.SYSTEM, system), *messages]
+    return Conversation(tuple(messages), _tools(record.get("tools")))
+
+
+def conversation_text(conversation: Conversation) -> str:
+    """Return ``conversation`` as JSON, in the form of OpenAI, which ``conversation_from`` reads."""
+    record: dict[str, object] = {"messages": [_to_json(message) for message in conversation.messages]}
+    if conversation.tools:
+        record["tools"] = conversation.tools
+    return _canonical(record)
+
+
+def conversation_from(text: str) -> Conversation:
+    """Return the conversation that ``conversation_text`` wrote; raises ``DataError`` for another text."""
+    return conversation_of(_loaded(text))
+
+
+def plain_text(conversation: Conversation) -> str:
+    """Return what is said in ``conversation``, without roles: one paragraph for each text."""
+    parts = [part for message in conversation.messages for part in (message.reasoning, message.text) if part]
+    return "\n\n".join(parts)
+
+
+def completion_of(record: Mapping[str, object]) -> tuple[str, str]:
+    """Return the prompt and the completion in ``record``; raises ``DataError`` if one of them is no text."""
+    found = [record.get(name) for name in ("prompt", "completion")]
+    if found[0] is None and found[1] is None and record.get("instruction") is not None:
+        msg = "the record holds an instruction, which only a chat template can put into words: set data.task=chat"
+        raise DataError(msg)
+    for name, text in zip(("prompt", "completion"), found, strict=True):
+        if isinstance(text, list):
+            msg = f"the field {name!r} holds messages, which need a chat template: set data.task=chat"
+            raise DataError(msg)
+        if not isinstance(text, str):
+            kind = "is missing" if text is None else f"holds {_kind_of(text)}, not text"
+            msg = f"the field {name!r} {kind}: a record of data.task=completion has the texts prompt and completion"
+            raise DataError(msg)
+    return str(found[0]), str(found[1])
+
+
+def completion_text(prompt: str, completion: str) -> str:
+    """Return a prompt and its completion as JSON, which ``completion_from`` reads."""
+    return _canonical({"prompt": prompt, "completion": completion})
+
+
+def completion_from(text: str) -> tuple[str, str]:
+    """Return the prompt and the completion that ``completion_text`` wrote; raises ``DataError`` for another text."""
+    return completion_of(_loaded(text))
+
+
+def _of_prompt(record: Mapping[str, object]) -> list[ChatMessage]:
+    messages = _side(record, "prompt", MessageRole.USER)
+    before = [replace(each, is_trained=False) for each in messages]
+    return [*before, *_side(record, "completion", MessageRole.ASSISTANT)]
+
+
+def _side(record: Mapping[str, object], name: str, role: MessageRole) -> list[ChatMessage]:
+    value = record.get(name)
+    if isinstance(value, str):
+        return [ChatMessage(role, value)]
+    if value is None:
+        msg = f"the field {name!r} is missing: a record has both prompt and completion"
+        raise DataError(msg)
+    return _messages(value, name)
+
+
+def _of_instruction(record: Mapping[str, object]) -> list[ChatMessage]:
+    instruction, given, output = (record.get(name) for name in ("instruction", "input", "output"))
+    for name, value in (("instruction", instruction), ("input", given or ""), ("output", output)):
+        if not isinstance(value, str):
+            kind = "is missing" if value is None else f"holds {_kind_of(value)}, not text"
+            msg = f"the field {name!r} {kind}: a record has the texts instruction and output, and perhaps input"
+            raise DataError(msg)
+    asked = f"{instruction}\n\n{given}" if given else str(instruction)
+    pair = [ChatMessage(MessageRole.USER, asked), ChatMessage(MessageRole.ASSISTANT, str(output))]
+    return [*_history(record.get("history")), *pair]
+
+
+def _history(value: object) -> list[ChatMessage]:
+    turns = value or []
+    if not isinstance(turns, list) or not all(
+        isinstance(turn, list) and len(turn) == 2 and all(isinstance(text, str) for text in turn) for turn in turns
+    ):
+        msg = "the field 'history' holds no list of pairs of texts: repair the record"
+        raise DataError(msg)
+    roles = (MessageRole.USER, MessageRole.ASSISTANT)
+    return [ChatMessage(role, text) for turn in turns for role, text in zip(roles, turn, strict=True)]
+
+
+def _messages(value: object, field: str) -> list[ChatMessage]:
+    if isinstance(value, str):
+        value = _parsed(value, f"the field {field!r} holds text that is not JSON: it must be a list of messages")
+    if not isinstance(value, list) or not value:
+        kind = (
+            "no message" if value == [] else "nothing" if value is None else f"{_kind_of(value)}, no list of messages"
+        )
+        msg = f"the field {field!r} holds {kind}: repair the record or leave it out"
+        raise DataError(msg)
+    return [_message(each, number) for number, each in enumerate(value)]
+
+
+def _message(value: object, number: int) -> ChatMessage:
+    if not isinstance(value, dict):
+        msg = f"message {number} is {_kind_of(value)}, not an object with a role and a text: repair the record"
+        raise DataError(msg)
+    name = value.get("role", value.get("from"))
+    role = _ROLES.get(name) if isinstance(name, str) else None
+    if role is None:
+        msg = f"message {number} has the role {name!r}: the roles are system, user, assistant and tool"
+        raise DataError(msg)
+    text, thought = _content(value.get("content", value.get("value")), number)
+    reasoning = next((value[each] for each in _REASONING if value.get(each)), thought)
+    calls = _calls(value.get("tool_calls"), number)
+    if name == "function_call":
+        text, calls = "", [_call(_parsed(text, f"message {number} is no tool call: its text is not JSON"), number)]
+    found = ChatMessage(
+        role,
+        text,
+        reasoning=_optional(reasoning, "reasoning", number),
+        tool_calls=tuple(calls),
+        name=_optional(value.get("name"), "name", number),
+        tool_call_id=_optional(value.get("tool_call_id"), "tool_call_id", number),
+        is_trained=_weight(value.get("weight"), number),
+    )
+    if found.is_reply and not (found.text or found.reasoning or found.tool_calls):
+        msg = f"message {number}, a reply, is empty: give it a text or leave the record out"
+        raise DataError(msg)
+    return found
+
+
+def _content(value: object, number: int) -> tuple[str, str | None]:
+    """Return the text of a message and the reasoning in it, which may be a list of parts."""
+    if value is None or isinstance(value, str):
+        return value or "", None
+    if not isinstance(value, list):
+        msg = f"the content of message {number} is {_kind_of(value)}, not text: repair the record"
+        raise DataError(msg)
+    texts: dict[str, list[str]] = {"text": [], "thinking": []}
+    for part in value:
+        kind = "text" if isinstance(part, str) else part.get("type", "text") if isinstance(part, dict) else None
+        text = part if isinstance(part, str) else part.get(kind) if isinstance(part, dict) else None
+        if kind not in texts or not isinstance(text, str):
+            msg = f"message {number} holds a part of the type {kind!r}: only text can be trained on"
+            raise DataError(msg)
+        texts[kind].append(text)
+    return "".join(texts["text"]), "".join(texts["thinking"]) or None
+
+
+def _calls(value: object, number: int) -> list[ToolCall]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        msg = f"the tool_calls of message {number} are {_kind_of(value)}, not a list: repair the record"
+        raise DataError(msg)
+    return [_call(each, number) for each in value]
+
+
+def _call(value: object, number: int) -> ToolCall:
+    outer = value if isinstance(value, dict) else {}
+    inner = outer.get("function", outer)
+    inner = inner if isinstance(inner, dict) else {}
+    name, arguments, identity = inner.get("name"), inner.get("arguments"), outer.get("id")
+    if isinstance(arguments, str):
+        arguments = _parsed(arguments or "{}", f"the arguments of a tool call in message {number} are not JSON")
+    if not isinstance(name, str) or not isinstance(arguments, dict | None):
+        msg = f"a tool call in message {number} has no name and arguments, which are an object: repair the record"
+        raise DataError(msg)
+    return ToolCall(name, arguments or {}, identity if isinstance(identity, str) else None)
+
+
+def _weight(value: object, number: int) -> bool:
+    if value not in (None, 0, 1):
+        msg = f"the weight of message {number} is {value!r}: it is 1, or 0 for a reply that is not trained on"
+        raise DataError(msg)
+    return value is None or bool(value)
+
+
+def _tools(value: object) -> tuple[Mapping[str, object], ...]:
+    if isinstance(value, str):
+        value = _parsed(value, "the field 'tools' holds text that is not JSON") if value.strip() else None
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        msg = "the field 'tools' holds no list of objects, each of which describes a tool: repair the record"
+        raise DataError(msg)
+    return tuple(value)
+
+
+def _optional(value: object, name: str, number: int) -> str | None:
+    if value is not None and not isinstance(value, str):
+        msg = f"the {name} of message {number} is {_kind_of(value)}, not text: repair the record"
+        raise DataError(msg)
+    return value or None
+
+
+def _to_json(message: ChatMessage) -> dict[str, object]:
+    record: dict[str, object] = {"role": str(message.role), "content": message.text}
+    if message.reasoning:
+        record["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        record["tool_calls"] = [
+            {
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+                **({} if call.id is None else {"id": call.id}),
+            }
+            for call in message.tool_calls
+        ]
+    for name, value in (("name", message.name), ("tool_call_id", message.tool_call_id)):
+        if value is not None:
+            record[name] = value
+    if not message.is_trained:
+        record["weight"] = 0
+    return record
+
+
+def _canonical(record: Mapping[str, object]) -> str:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+
+
+def _loaded(text: str) -> Mapping[str, object]:
+    msg = "it is not the text of a JSON object: use a data source that knows data.task"
+    found = _parsed(text, msg)
+    if not isinstance(found, dict):
+        raise DataError(msg)
+    try:
+        (json.dumps(found, ensure_ascii=False) if "\\u" in text else text).encode()
+    except UnicodeEncodeError as error:
+        msg = "it holds half of a surrogate pair, which is no Unicode text: repair it"
+        raise DataError(msg) from error
+    return found
+
+
+def _parsed(text: str, problem: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(problem) from error
+
+
+def _kind_of(value: object) -> str:
+    names: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,172 @@
+"""The replies of conversations are trained on, and nothing else, with the stock templates of six families."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from holdfast.adapters.tokenizer.stock_templates import STOCK_TEMPLATES
+from holdfast.domain.errors import ConfigurationError, DataError
+from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
+from holdfast.domain.training.conversation_record import conversation_of
+from holdfast.ports.tokenizer import TemplateChoice
+from tests.support.chat_fixtures import CONVERSATIONS, TEMPLATES, conversation, expected, marked, templated
+
+DAY = date(2024, 7, 26)
+
+
+def documents_of(template: str, talk: Conversation, train_on="all_assistant", **options: object) -> list[str]:
+    tokenizer = templated(template)
+    if options:
+        tokenizer = tokenizer.with_template(TemplateChoice(None, options, DAY))
+    (documents,) = tokenizer.chat_template.encode_training([talk], train_on)
+    return [marked(tokenizer, each.ids.tolist(), each.loss_mask.tolist()) for each in documents]
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_exactly_the_expected_text_is_trained_on(template, name):
+    """The documents of a conversation are those that were written by hand, or it is refused with those words."""
+    wanted = expected(template)[name]
+    if isinstance(wanted, str):
+        with pytest.raises(DataError) as caught:
+            documents_of(template, conversation(name))
+        assert str(caught.value).startswith(wanted)
+        return
+    found = documents_of(template, conversation(name))
+    assert len(found) == len(wanted)
+    for document, text in zip(found, wanted, strict=True):
+        if text.startswith("..."):
+            assert document.endswith(text[3:])
+            assert document.count("⟦") == text.count("⟦")
+        else:
+            assert document == text
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_ids_are_those_of_transformers(template, tmp_path):
+    """A conversation in one document has the ids that ``apply_chat_template`` gives for all of its messages."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = templated(template).with_template(TemplateChoice(None, {}, DAY))
+    tokenizer.write(tmp_path)
+    loaded = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    source = loaded.chat_template.replace('strftime_now("%Y-%m-%d")', '"2024-07-26"')
+    source = source.replace('strftime_now("%d %b %Y")', '"26 Jul 2024"')
+    messages = CONVERSATIONS["single"]["messages"]
+    told = loaded.apply_chat_template(messages, chat_template=source, tokenize=True, return_dict=False)
+    ((document,),) = templated(template).chat_template.encode_training([conversation("single")])
+    assert document.ids.tolist() == told
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_special_tokens_in_messages_stay_text(template):
+    """A message full of the special tokens of all templates adds no special id, to the context or to a reply."""
+    tokenizer = templated(template)
+    harmless, hostile = (
+        tokenizer.chat_template.encode_training([conversation(name)])[0][-1] for name in ("single", "hostile")
+    )
+    counts = [int((tokenizer.token_bytes[each.ids] == 0).sum()) for each in (harmless, hostile)]
+    assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_reply_begins_where_the_model_will_continue(template):
+    """The ids before the first reply are those that the template gives for a prompt, so training and use agree."""
+    tokenizer = templated(template)
+    talk = conversation("single")
+    ((document,),) = tokenizer.chat_template.encode_training([talk])
+    begin = document.loss_mask.tolist().index(True)
+    prompt = tokenizer.chat_template.encode(talk.messages[:1])
+    if template in ("llama3", "gpt_oss"):  # these write the date of today, of another length of tokens
+        assert tokenizer.decode_all(document.ids[:begin])[-20:] == tokenizer.decode_all(prompt)[-20:]
+    else:
+        assert document.ids[:begin].tolist() == list(prompt)
+
+
+@pytest.mark.parametrize("template", ["llama3", "qwen3", "gpt_oss"])
+def test_the_last_reply_alone_is_trained_on(template):
+    """With last_assistant a conversation is one document, with its last reply and no other marked."""
+    (document,) = documents_of(template, conversation("turns"), "last_assistant")
+    assert document.count("⟦") == 1
+    assert "2" in document.partition("⟦")[2]
+
+
+def test_a_batch_is_its_conversations():
+    """Conversations of different lengths and numbers of documents have alone what they have together."""
+    template = templated("qwen3").chat_template
+    talks = [conversation(name) for name in ("turns", "single", "reasoning_turns", "tools")]
+    together = template.encode_training(talks)
+    alone = [template.encode_training([talk])[0] for talk in talks]
+    assert [len(each) for each in together] == [2, 1, 2, 2]
+    assert [[d.ids.tolist() for d in each] for each in together] == [[d.ids.tolist() for d in each] for each in alone]
+
+
+def test_options_of_the_template_decide_what_a_reply_is():
+    """Without thinking Qwen3 asks with an empty thought, which then belongs to the prompt and is not trained on."""
+    (document,) = documents_of("qwen3", conversation("single"), enable_thinking=False)
+    assert document.endswith("assistant\n<think>\n\n</think>\n\n⟦Hello.<|im_end|>⟧\n")
+
+
+def test_a_template_writes_the_date_of_the_settings():
+    """A template with the current date writes the chosen day into conversations to train on."""
+    tokenizer = templated("gpt_oss").with_template(TemplateChoice(None, {}, date(2031, 2, 3)))
+    ((document,),) = tokenizer.chat_template.encode_training([conversation("single")])
+    assert "Current date: 2031-02-03\n" in tokenizer.decode_all(document.ids)
+    assert tokenizer.chat_template.fingerprint() != templated("gpt_oss").chat_template.fingerprint()
+    plain = templated("chatml")
+    same = plain.with_template(TemplateChoice(None, {}, date(2031, 2, 3)))
+    assert same.chat_template.fingerprint() == plain.chat_template.fingerprint()
+
+
+def test_a_token_across_the_beginning_of_a_reply_is_divided():
+    """A reply that begins with white space is not merged with the prompt, as it is not when the model writes it."""
+    tokenizer = templated("chatml")
+    talk = conversation_of({"prompt": "Hi", "completion": "\n\nHello"})
+    ((document,),) = tokenizer.chat_template.encode_training([talk])
+    begin = document.loss_mask.tolist().index(True)
+    assert tokenizer.decode_all(document.ids[:begin]).endswith("assistant\n")
+    assert document.ids[:begin].tolist() == list(tokenizer.chat_template.encode(talk.messages[:1]))
+
+
+def test_a_reply_without_a_special_token_ends_with_end_of_text():
+    """A template whose replies no special token ends gets end-of-text after the last one, which is trained on."""
+    source = "{% for m in messages %}{{ m.role + ': ' + m.content + '\\n' }}{% endfor %}"
+    source += "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+    tokenizer = templated("chatml", source)
+    ((document,),) = tokenizer.chat_template.encode_training([conversation("turns")])
+    text = marked(tokenizer, document.ids.tolist(), document.loss_mask.tolist())
+    assert text == "user: One?\nassistant: ⟦1\n⟧user: Two?\nassistant: ⟦2\n<|endoftext|>⟧"
+
+
+@pytest.mark.parametrize("stock", STOCK_TEMPLATES)
+def test_stock_templates_train_each_reply_with_its_end(stock):
+    """The templates that need no file mark the replies of a conversation, each up to a special token."""
+    source, tokens = STOCK_TEMPLATES[stock]
+    tokenizer = templated("chatml").with_template(TemplateChoice(source, {}, DAY, tokens))
+    ((document,),) = tokenizer.chat_template.encode_training([conversation("turns")])
+    end = "<|im_end|>" if stock == "chatml" else "<|endoftext|>"
+    text = marked(tokenizer, document.ids.tolist(), document.loss_mask.tolist())
+    assert [f"⟦{part}" for part in text.split("⟦")[1:]] == [
+        part for part in (f"⟦1{end}⟧{text.split(f'⟦1{end}⟧')[1].split('⟦')[0]}", f"⟦2{end}⟧\n")
+    ]
+    assert tokenizer.encode(["x"]).ids.tolist() == templated("chatml").encode(["x"]).ids.tolist()
+
+
+def test_a_stock_template_needs_its_special_tokens():
+    """chatml is refused for a tokenizer without its tokens, with what to do instead."""
+    source, tokens = STOCK_TEMPLATES["chatml"]
+    with pytest.raises(ConfigurationError, match=r"no special token <\|im_start\|>.*data.chat.template=plain"):
+        templated("gemma3").with_template(TemplateChoice(source, {}, DAY, tokens))
+
+
+def test_a_template_is_written_with_the_tokenizer(tmp_path):
+    """A tokenizer that was loaded again from its files renders as the one that wrote them, its bos token included."""
+    from holdfast.adapters.tokenizer.huggingface import HuggingfaceTokenizer
+
+    tokenizer = templated("mistral").with_template(TemplateChoice(None, {}, DAY))
+    tokenizer.write(tmp_path)
+    loaded = HuggingfaceTokenizer.load(str(tmp_path / "tokenizer.json"), backend="huggingface")
+    message = [ChatMessage(MessageRole.USER, "Hi")]
+    assert list(loaded.chat_template.encode(message)) == list(tokenizer.chat_template.encode(message))
+    assert loaded.chat_template.fingerprint() == tokenizer.chat_template.fingerprint()
