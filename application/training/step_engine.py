@@ -72,6 +72,7 @@ class StepEngine:
             loss = math.fsum(summed) / max(1, num_targets)
             grad_norm, dropped = self._applied(update, loss)
             on_applied(loss, dropped)
+            figures = update.figures()
         return StepOutcome(
             losses=summed,
             num_targets=max(1, num_targets),
@@ -80,6 +81,7 @@ class StepEngine:
             learning_rate=learning_rate,
             micro_batch=min(self.micro_batch, batch.num_rows),
             step_seconds=time.perf_counter() - started,
+            figures=figures,
         )
 
     def _applied(self, update: Update, loss: float) -> tuple[SupportsFloat, str | None]:
