@@ -18,6 +18,7 @@ from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder, in_turns
 from holdfast.bootstrap.wiring.access_roles import refuse_to_train
 from holdfast.bootstrap.wiring.assembly import PARTS, assemble
+from holdfast.bootstrap.wiring.balance_experts import balance_experts
 from holdfast.bootstrap.wiring.banner import banner
 from holdfast.bootstrap.wiring.best_checkpoint import best_of
 from holdfast.bootstrap.wiring.compatibility import check_description, with_former_tokenizer
@@ -48,6 +49,7 @@ from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_s
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
 from holdfast.bootstrap.wiring.open_monitors import begin_monitors, note_of, open_monitors
+from holdfast.bootstrap.wiring.probe_loss import probe_loss
 from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
 from holdfast.bootstrap.wiring.run_records import open_run_records
@@ -336,6 +338,7 @@ class Run:
         """Build the model, choose its micro-batch, and subscribe the handlers to the finished parts."""
         settings, group, report = self.settings, container.process_group(), self._report
         hardware, built = container.hardware(), container.model()
+        balance_experts(built, settings, report=report)
         compilations = compile_model(built, settings, hardware, stack, keep_choice=folder.decide, report=report)
         account = account_time(self.directory, self._time, stack, began=self._began, compilations=compilations)
         leave = leave_for_restart if self.may_exit else None
@@ -349,6 +352,7 @@ class Run:
             model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
         )
         container.late_micro_batch().set(rows)
+        probe_loss(model, report=report)
         post_mortem = build_post_mortem(settings, self.directory, group)
         parts: RunParts = container.run_parts()
         start = {"batch_size": settings.optimizer.num_rows, "excluded": container.excluded().digest}

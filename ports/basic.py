@@ -13,13 +13,13 @@ from typing_extensions import override
 from holdfast.domain.errors import StateError
 from holdfast.ports.data_source import DataSource
 from holdfast.ports.model_factory import Model, ModelFactory
-from holdfast.ports.optimizer import Trainable
+from holdfast.ports.optimizer import Trainable, Update
 from holdfast.ports.process_group import ProcessGroup
 from holdfast.ports.state_store import StateStore, open_plainly
 from holdfast.ports.token_source import TokenSource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
     from typing import SupportsFloat
 
@@ -149,6 +149,14 @@ class BasicTrainable(Trainable):
     ) -> None:
         for token in self.generate(prompt, sampling, end_of_text=end_of_text):
             tell(token)
+
+
+class BasicUpdate(Update):
+    """An update without further figures."""
+
+    @override
+    def figures(self) -> Mapping[str, SupportsFloat]:
+        return {}
 
 
 class BasicStateStore(StateStore):

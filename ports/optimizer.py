@@ -10,7 +10,7 @@ from holdfast.ports.model_factory import Model
 from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -64,6 +64,13 @@ class Update(ABC):
         """
 
     @abstractmethod
+    def figures(self) -> Mapping[str, SupportsFloat]:
+        """Return further figures of the parts so far, of all ranks, by the names of their metrics; collective.
+
+        They are not yet read from the device. It is called before the update is left.
+        """
+
+    @abstractmethod
     def __enter__(self) -> Self:
         """Begin without gradients."""
 
@@ -88,10 +95,10 @@ class Trainable(ABC):
       does not fit raises ``StateError`` with the difference. Large files are opened by ``open_file``, and reading them
       from beginning to end is fastest; the other files are read directly. The content may be damaged and is treated as
       data, never as code.
-    - If several processes train one model, ``update`` (with its parts and ``apply``), ``capture``, ``restore``,
-      ``generate`` and ``sum_over_ranks`` are collective: every rank calls them in the same order, with its own parts;
-      the number of parts is the same on all ranks. Gradients are summed over ranks, so the weight of a part is 1 /
-      (number of targets of all ranks). If ``is_sharded``, ``capture`` returns each rank's own shards without
+    - If several processes train one model, ``update`` (with its parts, ``apply`` and ``figures``), ``capture``,
+      ``restore``, ``generate`` and ``sum_over_ranks`` are collective: every rank calls them in the same order, with its
+      own parts; the number of parts is the same on all ranks. Gradients are summed over ranks, so the weight of a part
+      is 1 / (number of targets of all ranks). If ``is_sharded``, ``capture`` returns each rank's own shards without
       communicating, and on rank 0 also the parts that consolidate them; otherwise rank 0 returns the whole state.
       ``restore`` accepts the files of any number of ranks.
     """

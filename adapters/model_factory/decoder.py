@@ -22,9 +22,10 @@ from holdfast.adapters.shared.decoder.huggingface_config import FAMILIES, OWN_TY
 from holdfast.adapters.shared.decoder.network import DecoderNetwork
 from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoint_model
 from holdfast.adapters.shared.modeling.attention import VARLEN
-from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE, CausalLanguageModel
+from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.safetensors_file import read_tensors
 from holdfast.domain.errors import ConfigurationError, StateError
 from holdfast.ports.basic import BasicModelFactory

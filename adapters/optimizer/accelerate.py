@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from accelerate import Accelerator
@@ -18,6 +18,7 @@ from holdfast.adapters.optimizer.flops import describe
 from holdfast.adapters.optimizer.fsdp import FsdpEngine, shard
 from holdfast.adapters.optimizer.optimizer_spec import OptimizerSpec
 from holdfast.adapters.optimizer.trainable import TorchTrainable
+from holdfast.adapters.optimizer.weight_average import WeightAverage
 from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.network.ranks import world_size
@@ -80,19 +81,28 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
 
     def _wrap(self, model: CausalLanguageModel, accelerator: Accelerator) -> TrainingEngine:
         device = accelerator.device
-        if world_size() > 1 and (self._sharding == "fsdp2" or (self._sharding == "auto" and not _fits(model, device))):
+        is_sharded = world_size() > 1 and self._is_to_be_sharded(model, device)
+        if is_sharded:
             _check_not_quantized(model)
             shard(model, device, precision=self._precision, offload=self._offload)
-            optimizer = self._optimizer(model, "sharded")
-            return FsdpEngine(model, optimizer, device, clip=self._clip, precision=self._precision)
-        if self._offload:
+        elif self._offload:
             msg = "optimizer.offload stores the shards of a model in host memory, and this model is not sharded: "
             raise ConfigurationError(msg + "set optimizer.sharding=fsdp2 on several processes, or offload to false")
-        accelerator.prepare_model(model, evaluation_mode=True)  # on its device
-        optimizer = self._optimizer(model, "whole")
+        else:
+            accelerator.prepare_model(model, evaluation_mode=True)  # on its device
+        optimizer = self._optimizer(model, "sharded" if is_sharded else "whole")
+        average = None if self._spec.ema_decay is None else WeightAverage(model, self._spec.ema_decay)
+        options: dict[str, Any] = {"clip": self._clip, "precision": self._precision, "average": average}
+        if is_sharded:
+            return FsdpEngine(model, optimizer, device, **options)
         if world_size() > 1:
-            return DdpEngine(model, optimizer, device, clip=self._clip, precision=self._precision)
-        return TorchEngine(model, model, optimizer, device, clip=self._clip, precision=self._precision)
+            return DdpEngine(model, optimizer, device, **options)
+        return TorchEngine(model, model, optimizer, device, **options)
+
+    def _is_to_be_sharded(self, model: CausalLanguageModel, device: torch.device) -> bool:
+        if self._sharding == "auto":
+            return not _fits(model, device, averages=self._spec.ema_decay is not None)
+        return self._sharding == "fsdp2"
 
     def _optimizer(self, model: CausalLanguageModel, layout: ShardLayout) -> torch.optim.Optimizer:
         optimizer = self._spec.build(model.network, self._device, layout)
@@ -100,14 +110,16 @@ class AccelerateOptimizer(Optimizer[CausalLanguageModel]):
         return optimizer
 
 
-def _fits(model: CausalLanguageModel, device: torch.device) -> bool:
+def _fits(model: CausalLanguageModel, device: torch.device, *, averages: bool) -> bool:
     """Return whether fp32 weights, gradients and AdamW's state take less than four fifths of each rank's GPU memory.
 
-    Frozen parameters have neither gradient nor state. All ranks get the same answer, as their collectives must match.
+    With ``averages`` there is an average of the weights too. Frozen parameters have none of these. All ranks get the
+    same answer, as their collectives must match.
     """
     if device.type != "cuda":
         return True
-    needed = sum(p.numel() * (16 if p.requires_grad else p.element_size()) for p in model.parameters())
+    trained = 20 if averages else 16
+    needed = sum(p.numel() * (trained if p.requires_grad else p.element_size()) for p in model.parameters())
     capacity = torch.tensor(torch.cuda.get_device_properties(device).total_memory, device=device)
     torch.distributed.all_reduce(capacity, op=torch.distributed.ReduceOp.MIN)
     return needed < 0.8 * int(capacity)

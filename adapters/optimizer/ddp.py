@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from holdfast.adapters.optimizer.weight_average import WeightAverage
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 
 
@@ -30,9 +31,18 @@ class DdpEngine(TorchEngine):
     """
 
     def __init__(
-        self, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float, precision: str
+        self,
+        model: CausalLanguageModel,
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        clip: float,
+        precision: str,
+        average: WeightAverage | None = None,
     ) -> None:
-        super().__init__(_parallel(model, device), model, optimizer, device, clip=clip, precision=precision)
+        super().__init__(
+            _parallel(model, device), model, optimizer, device, clip=clip, precision=precision, average=average
+        )
         self._is_exchanging = False
 
     @override

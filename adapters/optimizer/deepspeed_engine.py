@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from holdfast.adapters.optimizer.algorithms.optimizer_factory import allocate_state
 from holdfast.adapters.optimizer.engine import TrainingEngine, check_finite
-from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
 from holdfast.adapters.shared.network.ranks import is_first_rank, world_size
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.local_shards import assign, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.optimizer_state import (
     check_finite_state,
@@ -78,7 +78,7 @@ class DeepSpeedEngine(TrainingEngine):
         self._engine.backward(loss * world_size())  # it averages over ranks
 
     @override
-    def step(self, learning_rate: float) -> Tensor:
+    def step(self, learning_rate: float, *, number: int) -> Tensor:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
         self.change(self._engine.step)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -13,8 +15,8 @@ from typing_extensions import override
 from holdfast.adapters.optimizer.loss_scale import LossScale
 from holdfast.adapters.shared.device.device_selection import computed_dtype
 from holdfast.adapters.shared.device.memory_errors import within_memory
-from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
 from holdfast.adapters.shared.network.ranks import is_first_rank
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.optimizer_state import capture_optimizer, restore_optimizer
 from holdfast.adapters.shared.tensor_state.sharded_tensors import saved_tensors
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StepTorn
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from torch.optim import Optimizer
 
+    from holdfast.adapters.optimizer.weight_average import WeightAverage
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
     from holdfast.ports.state_store import JoinedPart, OpenFile, StatePart
 
@@ -61,13 +64,20 @@ class TrainingEngine(ABC):
     def rest(self) -> None:  # noqa: B027  most need nothing
         """Release the memory that a forward without a backward may have left allocated."""
 
+    def evaluated_weights(self) -> AbstractContextManager[object]:
+        """Return a context in which the model has the weights to evaluate: the average of its weights, if it is kept.
+
+        ``rest`` must be called before its end.
+        """
+        return nullcontext()
+
     @abstractmethod
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Accumulate the gradient of ``loss``, an fp32 scalar; after the ``last`` it is summed over all ranks."""
 
     @abstractmethod
-    def step(self, learning_rate: float) -> Tensor:
-        """Clip the gradient, step, and return the gradient's norm before clipping, a scalar tensor.
+    def step(self, learning_rate: float, *, number: int) -> Tensor:
+        """Clip the gradient, take the step ``number``, and return the gradient's norm before clipping, a scalar tensor.
 
         Raises ``NonFiniteGradients`` if the norm is not finite; parameters and optimizer are then unchanged.
         """
@@ -108,7 +118,8 @@ class TrainingEngine(ABC):
 class TorchEngine(TrainingEngine):
     """An engine with a torch optimizer, on one device; ``clip`` bounds the norm of the gradient.
 
-    ``precision`` is a name of ``computed_dtype``; in fp16 the loss is scaled by ``LossScale``.
+    ``precision`` is a name of ``computed_dtype``; in fp16 the loss is scaled by ``LossScale``. ``average``, if given,
+    is evaluated in place of the weights, and captured and restored with them.
     """
 
     def __init__(
@@ -120,9 +131,11 @@ class TorchEngine(TrainingEngine):
         *,
         clip: float,
         precision: str,
+        average: WeightAverage | None = None,
     ) -> None:
         super().__init__(module, model, device)
         self._optimizer = optimizer
+        self._average = average
         self._clip = clip
         self._dtype = computed_dtype(precision)
         self._scale = LossScale() if precision == "fp16" else None
@@ -141,11 +154,15 @@ class TorchEngine(TrainingEngine):
         scaled.backward()  # type: ignore[no-untyped-call]
 
     @override
-    def step(self, learning_rate: float) -> Tensor:
+    def evaluated_weights(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._average is None else self._average.in_place()
+
+    @override
+    def step(self, learning_rate: float, *, number: int) -> Tensor:
         norm = within_memory(self.device.type, self._clip_gradients)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        self.change(self._optimizer.step)
+        self.change(partial(self._step, number))
         if self._scale is not None:
             self._scale.settle()
         return norm
@@ -165,6 +182,8 @@ class TorchEngine(TrainingEngine):
     def capture(self, *, copy: bool) -> Sequence[StatePart | JoinedPart]:
         weights = self.model.capture_slices(copy=copy) if self.is_sharded else self.model.capture(copy=copy)
         parts = (*weights, *capture_optimizer(self._optimizer, self._names, sharded=self.is_sharded, copy=copy))
+        if self._average is not None:
+            parts = (*parts, *self._average.capture(copy=copy, sharded=self.is_sharded))
         return parts if self._scale is None or not is_first_rank() else (*parts, self._scale.capture())
 
     @override
@@ -176,9 +195,18 @@ class TorchEngine(TrainingEngine):
                 restore_optimizer(self._optimizer, self._names, folder, open_file)
                 self._scale = scale
             load_weights()
+        if self._average is not None and weights_only:
+            self._average.begin()
+        elif self._average is not None:
+            self._average.restore(folder, open_file)
 
     def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
         return super().summed_loss(inputs, last=last)
+
+    def _step(self, number: int) -> None:
+        self._optimizer.step()
+        if self._average is not None:
+            self._average.update(number)
 
     def _clip_gradients(self) -> Tensor:
         gradients = [p.grad for p in self._parameters if p.grad is not None]

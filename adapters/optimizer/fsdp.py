@@ -24,6 +24,7 @@ from holdfast.adapters.shared.network.ranks import world_size
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
+    from holdfast.adapters.optimizer.weight_average import WeightAverage
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 
 
@@ -56,9 +57,16 @@ class FsdpEngine(TorchEngine):
     is_sharded = True
 
     def __init__(
-        self, model: CausalLanguageModel, optimizer: Optimizer, device: torch.device, *, clip: float, precision: str
+        self,
+        model: CausalLanguageModel,
+        optimizer: Optimizer,
+        device: torch.device,
+        *,
+        clip: float,
+        precision: str,
+        average: WeightAverage | None = None,
     ) -> None:
-        super().__init__(model, model, optimizer, device, clip=clip, precision=precision)
+        super().__init__(model, model, optimizer, device, clip=clip, precision=precision, average=average)
 
     @override
     def rest(self) -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from holdfast.adapters.shared.tensor_state.file_parts import InMemoryPart, read_whole
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.domain.errors import NonFiniteGradients, OutOfMemory, StateError
-from holdfast.ports.basic import BasicTrainable
+from holdfast.ports.basic import BasicTrainable, BasicUpdate
 from holdfast.ports.optimizer import Hardware, Optimizer, Trainable, Update
 from holdfast.ports.state_store import open_plainly
 
@@ -107,7 +107,7 @@ class _MemoryTrainable(BasicTrainable):
 
 
 @final
-class _MemoryUpdate(Update):
+class _MemoryUpdate(BasicUpdate):
     def __init__(self, trainable: _MemoryTrainable, learning_rate: float) -> None:
         self._trainable = trainable
         self._learning_rate = learning_rate

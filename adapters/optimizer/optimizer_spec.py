@@ -16,13 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerSpec:
-    """An algorithm by name (adamw, muon, lion, adamw_8bit) and its arguments for ``build_optimizer``."""
+    """An algorithm by name (adamw, muon, lion, adamw_8bit) and its arguments for ``build_optimizer``.
+
+    ``ema_decay``, if given, is the decay of an average of the weights, which is evaluated in their place.
+    """
 
     name: str = "adamw"
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     epsilon: float = 1e-8
     decay_embeddings: bool = True
+    ema_decay: float | None = None
 
     def build(self, network: Module, device: str, layout: ShardLayout) -> Optimizer:
         """Return the optimizer of the parameters of ``network``, which lie on ``device`` in this ``layout``."""

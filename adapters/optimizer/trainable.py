@@ -17,7 +17,7 @@ from holdfast.ports.optimizer import Trainable, Update
 from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 @final
 class TorchTrainable(Trainable):
-    """Trains by ``engine``; the random state of a step is derived from ``seed``, the step's number and the rank."""
+    """Trains by ``engine``; the random state of a step is derived from ``seed``, the step's number and the rank.
+
+    It evaluates and generates with the average of the weights if ``engine`` keeps one.
+    """
 
     def __init__(self, engine: TrainingEngine, hardware: Hardware, *, seed: int) -> None:
         self._engine = engine
@@ -75,16 +78,15 @@ class TorchTrainable(Trainable):
         entropy = np.random.SeedSequence([self._seed % 2**64, step, *place]).generate_state(1, np.uint64)
         seed = int(entropy[0])
         torch.manual_seed(seed)
-        return _TorchUpdate(self, learning_rate, seed)
+        return _TorchUpdate(self, step, learning_rate, seed)
 
     @override
     def evaluate(self, batch: Batch) -> Tensor:
         self._engine.module.eval()
         try:
             with torch.no_grad():
-                return within_memory(self._engine.device.type, self._summed_loss, batch)
+                return within_memory(self._engine.device.type, self._evaluated_loss, batch)
         finally:
-            self._engine.rest()
             self._engine.module.train()
 
     @override
@@ -116,11 +118,12 @@ class TorchTrainable(Trainable):
     def stream(
         self, prompt: Sequence[int], sampling: Sampling, *, end_of_text: int, tell: Callable[[int], object]
     ) -> None:
-        self._engine.ready()
-        try:
-            self._engine.model.generate(prompt, sampling, end_of_text=end_of_text, tell=tell)
-        finally:
-            self._engine.rest()
+        with self._engine.evaluated_weights():
+            self._engine.ready()
+            try:
+                self._engine.model.generate(prompt, sampling, end_of_text=end_of_text, tell=tell)
+            finally:
+                self._engine.rest()
 
     @override
     def capture(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
@@ -134,6 +137,13 @@ class TorchTrainable(Trainable):
         self._engine.restore(folder, weights_only=weights_only, open_file=open_file)
         if not weights_only:
             self._engine.is_torn = False
+
+    def _evaluated_loss(self, batch: Batch) -> Tensor:
+        with self._engine.evaluated_weights():
+            try:
+                return self._summed_loss(batch)
+            finally:
+                self._engine.rest()
 
     def _summed_loss(self, batch: Batch, *, last: bool = True) -> Tensor:
         inputs = {
@@ -159,23 +169,35 @@ class TorchTrainable(Trainable):
         # a one-element tensor that stays alive in host memory would fragment the allocator's memory
         return loss.item() if loss.device.type == "cpu" else loss.detach()
 
-    def apply(self, learning_rate: float) -> Tensor:
-        """Take the step; return the gradient's norm before clipping, a scalar tensor."""
-        return self._engine.step(learning_rate)
+    def apply(self, learning_rate: float, *, number: int) -> Tensor:
+        """Take the step ``number``; return the gradient's norm before clipping, a scalar tensor."""
+        return self._engine.step(learning_rate, number=number)
+
+    def figures(self) -> Mapping[str, Tensor]:
+        """Return further figures of the update as ``Update`` promises."""
+        balance = self._engine.model.balance
+        return {} if balance is None else balance.figures()
 
     def retry(self) -> bool:
         """Drop non-finite gradients; return whether they may be finite when computed again."""
+        self._forget_figures()
         return self._engine.retry()
 
     def discard(self) -> None:
         """Drop gradients that were not applied."""
+        self._forget_figures()
         self._engine.discard()
+
+    def _forget_figures(self) -> None:
+        if self._engine.model.balance is not None:
+            self._engine.model.balance.forget()
 
 
 @final
 class _TorchUpdate(Update):
-    def __init__(self, trainable: TorchTrainable, learning_rate: float, seed: int) -> None:
+    def __init__(self, trainable: TorchTrainable, number: int, learning_rate: float, seed: int) -> None:
         self._trainable = trainable
+        self._number = number
         self._learning_rate = learning_rate
         self._seed = seed
         self._parts: list[tuple[Batch, float, bool]] = []
@@ -189,13 +211,17 @@ class _TorchUpdate(Update):
     def apply(self) -> Tensor:
         while True:
             try:
-                return self._trainable.apply(self._learning_rate)
+                return self._trainable.apply(self._learning_rate, number=self._number)
             except NonFiniteGradients:
                 if not self._trainable.retry():
                     raise
             torch.manual_seed(self._seed)  # the same random numbers again, dropout included
             for part, weight, last in self._parts:
                 self._trainable.accumulate(part, weight, last=last)
+
+    @override
+    def figures(self) -> Mapping[str, Tensor]:
+        return self._trainable.figures()
 
     @override
     def __enter__(self) -> Self:

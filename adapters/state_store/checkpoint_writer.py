@@ -66,13 +66,17 @@ class CheckpointWriter:
             stored = self._join(snapshot, snapshot.share, folder, stored, cipher)
         told = replace(snapshot, parts=(), share=None)
         manifest = Manifest(folder.name, generation, told, stored, cipher and cipher.wrapped)
-        data = manifest.to_bytes()
-        _write_durably(self.files, folder / MANIFEST, data)
-        _write_durably(self.files, folder / COMMIT, commit_of(data))
+        self.seal(folder, manifest)
         for inner in reversed(folders):
             if inner.is_dir():
                 self.files.sync_folder(inner)
         return manifest
+
+    def seal(self, folder: Path, manifest: Manifest) -> None:
+        """Write ``manifest`` and its hash into ``folder``, durably; raises ``OSError``."""
+        data = manifest.to_bytes()
+        _write_durably(self.files, folder / MANIFEST, data)
+        _write_durably(self.files, folder / COMMIT, commit_of(data))
 
     def contribute(self, snapshot: Snapshot, folder: Path) -> None:
         """Write a rank's parts into the ``folder`` that rank 0 creates, and report them; raises as ``write`` does."""

@@ -47,9 +47,9 @@ class CheckpointFile:
 class Manifest:
     """The description of a checkpoint and the complete list of its files; ``generation`` counts a store's saves.
 
-    ``snapshot`` has no parts. Fields that earlier versions did not write (evaluation loss, contract, conditions, time)
-    get their defaults. With a ``wrapped_key`` the files are encrypted, and their sizes and hashes are those of the
-    encrypted files.
+    ``snapshot`` has no parts. Fields that earlier versions did not write (evaluation loss, contract, conditions, time,
+    provenance) get their defaults. With a ``wrapped_key`` the files are encrypted, and their sizes and hashes are those
+    of the encrypted files.
     """
 
     save_id: str
@@ -96,6 +96,7 @@ class Manifest:
             "conditions": dict(self.snapshot.conditions),
             "saved_at": self.snapshot.saved_at,
             "encryption": key_record(self.wrapped_key),
+            **({"provenance": dict(self.snapshot.provenance)} if self.snapshot.provenance else {}),
             "files": [{"path": file.path, "size": file.size, "hash": file.hash} for file in self.files],
         }
         return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -129,6 +130,7 @@ def _snapshot(record: Mapping[str, Any]) -> Snapshot:
         contract=_contract(record.get("contract", Reproducibility.BITWISE)),
         conditions=_conditions(_mapping(record.get("conditions", {}), "'conditions'")),
         saved_at=_number(record, "saved_at") or 0.0,
+        provenance=_mapping(record.get("provenance", {}), "'provenance'"),
     )
 
 

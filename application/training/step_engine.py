@@ -10,7 +10,7 @@ from holdfast.domain.errors import NonFiniteGradients, StepTorn
 from holdfast.domain.training.step_outcome import StepOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.errors import OutOfMemory
@@ -63,6 +63,7 @@ class StepEngine:
         started = time.perf_counter()
         losses: Sequence[float] = ()
         grad_norm: SupportsFloat = 0.0
+        figures: Mapping[str, SupportsFloat] = {}
         if num_targets == 0:
             on_applied(None, None)
         else:
@@ -71,6 +72,7 @@ class StepEngine:
                 loss = math.fsum(losses) / num_targets
                 grad_norm, dropped = self._applied(update, loss)
                 on_applied(loss, dropped)
+                figures = update.figures()
         return StepOutcome(
             losses=losses,
             num_targets=num_targets,
@@ -79,6 +81,7 @@ class StepEngine:
             learning_rate=learning_rate,
             micro_batch=min(self.micro_batch, batch.num_rows),
             step_seconds=time.perf_counter() - started,
+            figures=figures,
         )
 
     def _accumulate(

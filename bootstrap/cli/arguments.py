@@ -66,6 +66,12 @@ def add_checkpoint(parser: argparse.ArgumentParser, name: str = "run") -> None:
     choice.add_argument("--best", action="store_true", help="use the checkpoint with the lowest evaluation loss")
 
 
+def add_weights(parser: argparse.ArgumentParser) -> None:
+    """Add the choice between the trained weights of a checkpoint and their average to a command's arguments."""
+    text = "use the trained weights of a run with optimizer.ema, not their average"
+    parser.add_argument("--trained", action="store_true", help=text)
+
+
 def add_output(parser: argparse.ArgumentParser, *, shown: str) -> None:
     """Add the options for programs to a command's arguments; ``shown`` are the things that ``--quiet`` leaves out."""
     text = "print one JSON object at the end, and nothing else on standard output"
@@ -95,10 +101,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 
 def choice_of(options: argparse.Namespace) -> Choice:
-    """Return the choice of a checkpoint by the options of ``add_checkpoint``."""
+    """Return the choice of a checkpoint by the options of ``add_checkpoint`` and of ``add_weights``."""
     from holdfast.bootstrap.operations.named_checkpoint import Choice
 
-    return Choice(options.step, options.best)
+    return Choice(options.step, options.best, trained=getattr(options, "trained", False))
 
 
 def whole(smallest: int, largest: int = 2**31 - 1) -> Callable[[str], int]:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, final
 
-from holdfast.bootstrap.cli.arguments import add_command, add_sampling, add_trust, whole
+from holdfast.bootstrap.cli.arguments import add_command, add_sampling, add_trust, add_weights, whole
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def add_chat(commands: Commands) -> None:
     text = "use the checkpoints of these steps of each RUN, not the newest"
     choice.add_argument("--step", type=_steps, metavar="N[,N...]", help=text)
     choice.add_argument("--best", action="store_true", help="use the checkpoint with the lowest evaluation loss")
+    add_weights(parser)
     parser.add_argument("--plain", action="store_true", help="continue plain text also if there is a chat template")
     add_sampling(parser)
     parser.add_argument("--terminal", action="store_true", help="talk in the terminal; no page")
@@ -79,7 +80,9 @@ def chat(options: argparse.Namespace) -> int:
 def _choices(options: argparse.Namespace) -> Sequence[Choice]:
     from holdfast.bootstrap.operations.named_checkpoint import Choice
 
-    return [Choice(step) for step in options.step] if options.step else [Choice(best=options.best)]
+    if options.step:
+        return [Choice(step, trained=options.trained) for step in options.step]
+    return [Choice(best=options.best, trained=options.trained)]
 
 
 @final

@@ -8,7 +8,15 @@ import math
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_output, add_trust, choice_of, whole
+from holdfast.bootstrap.cli.arguments import (
+    add_checkpoint,
+    add_command,
+    add_output,
+    add_trust,
+    add_weights,
+    choice_of,
+    whole,
+)
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -38,6 +46,7 @@ def add_evaluate(commands: Commands) -> None:
     """Add ``evaluate`` to ``commands``."""
     parser = add_command(commands, "evaluate", "measure a trained model on its held-out documents", _HELP, evaluate)
     add_checkpoint(parser)
+    add_weights(parser)
     add_trust(parser)
     text = "a file, folder or pattern to measure on instead of the held-out documents; may be repeated"
     parser.add_argument("--data", action="append", default=[], metavar="PATH", help=text)
@@ -79,11 +88,13 @@ def _measure(options: argparse.Namespace, data: OtherData) -> int:
         evaluation = trained.evaluate()
     if options.json:
         parts = {name: _figures(part) for name, part in evaluation.parts.items()}
-        found = {"checkpoint": trained.location, **_figures(evaluation), "parts": parts}
+        weights = "average" if trained.is_averaged else "trained"
+        found = {"checkpoint": trained.location, "weights": weights, **_figures(evaluation), "parts": parts}
         print(json.dumps({**found, "is_cut": data.is_named and trained.is_cut}, indent=1, allow_nan=False))
     if options.json or options.quiet:
         return ExitCode.FINISHED
-    print("\n".join([f"{trained.location} · {_sentence(evaluation)}", *_parts(evaluation)]))
+    name = f"{trained.location}{' · average of the weights' if trained.is_averaged else ''}"
+    print("\n".join([f"{name} · {_sentence(evaluation)}", *_parts(evaluation)]))
     if data.is_named and trained.is_cut:
         text = "these are the first tokens of the data, not all: evaluation.max_tokens=N measures more"
         print(text, file=sys.stderr)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, choice_of
+from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_trust, add_weights, choice_of
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def add_export(commands: Commands) -> None:
     """Add ``export`` to ``commands``."""
     parser = add_command(commands, "export", "write a trained model as a Hugging Face folder", _HELP, export)
     add_checkpoint(parser)
+    add_weights(parser)
     add_trust(parser)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where to write: a new or empty folder")
     parser.add_argument("--merged", action="store_true", help="merge a run's adapters into the model they adapt")

@@ -6,7 +6,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.cli.arguments import add_checkpoint, add_command, add_sampling, add_trust, choice_of
+from holdfast.bootstrap.cli.arguments import (
+    add_checkpoint,
+    add_command,
+    add_sampling,
+    add_trust,
+    add_weights,
+    choice_of,
+)
 from holdfast.bootstrap.process.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -32,6 +39,7 @@ def add_generate(commands: Commands) -> None:
     """Add ``generate`` to ``commands``."""
     parser = add_command(commands, "generate", "continue a text with a trained model", _HELP, generate)
     add_checkpoint(parser)
+    add_weights(parser)
     add_trust(parser)
     parser.add_argument("--prompt", default="", help="text to continue; without it the model starts a document")
     parser.add_argument("--plain", action="store_true", help="continue the prompt as text, without a chat template")

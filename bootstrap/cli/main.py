@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from holdfast.bootstrap.cli.arguments import takes_settings
 from holdfast.bootstrap.cli.audit_command import add_audit
+from holdfast.bootstrap.cli.average_command import add_average
 from holdfast.bootstrap.cli.chat_command import add_chat
 from holdfast.bootstrap.cli.config_command import add_config
 from holdfast.bootstrap.cli.data_command import add_data
@@ -47,6 +48,7 @@ _COMMANDS = (
     add_generate,
     add_chat,
     add_evaluate,
+    add_average,
     add_export,
     add_inspect,
     add_runs,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.application.training.reply import chat_prompt, plain_prompt, stream_reply
 from holdfast.bootstrap.operations.named_checkpoint import place_of
 from holdfast.bootstrap.operations.trained_model import open_trained
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.domain.training.conversation import ChatMessage
     from holdfast.domain.training.text_generation import Sampling
 
-_WEIGHTS = "model.safetensors"
 _FREE_MEMORY = lazy("holdfast.adapters.shared.device.host_memory:free_bytes")
 
 
@@ -120,7 +120,7 @@ def _refuse_too_large(path: Path, choice: Choice, free: int, num_opened: int) ->
     run = RunLayout(place.path)
     step = run.newest_durable_step() if place.choice.step is None else place.choice.step
     folder = place.path if place.is_alone else run.checkpoint(step)
-    weights = folder / _WEIGHTS
+    weights = folder / MODEL_FILE
     needed = weights.stat().st_size if weights.is_file() else 0
     if needed > free:
         msg = (

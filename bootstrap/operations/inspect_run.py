@@ -110,6 +110,7 @@ def _checkpoint(path: Path, folder: Path, shown: _Hashing, *, hashing: bool) -> 
         "schema": SCHEMA if manifest else None,
         "evaluation_loss": manifest.snapshot.evaluation_loss if manifest else None,
         "conditions": dict(manifest.snapshot.conditions) if manifest else None,
+        "provenance": dict(manifest.snapshot.provenance) if manifest else None,
         "files": files,
     }
 
@@ -247,6 +248,7 @@ def _checkpoint_lines(report: Mapping[str, Any]) -> Sequence[str]:
     facts = [
         *((name, _shown(report[name])) for name in ("step", "tokens", "reason", "contract", "generation", "schema")),
         *((name, _shown(value)) for name, value in (report["conditions"] or {}).items()),
+        *((("origin", _origin(report["provenance"])),) if report["provenance"] else ()),
         ("evaluation loss", _shown(report["evaluation_loss"])),
         ("saved (UTC)", _time_of(report["saved"])),
         ("size", _readable(report["bytes"])),
@@ -260,6 +262,14 @@ def _checkpoint_lines(report: Mapping[str, Any]) -> Sequence[str]:
     files = ["", *table("<><<", [("file", "size", "hash", "state"), *rows])] if rows else []
     problems = ["", *_problem_lines(report)] if report["problems"] else []
     return [one_line(report["checkpoint"]), "", *table("<<", facts), *files, *problems]
+
+
+def _origin(provenance: Mapping[str, Any]) -> str:
+    """Return a phrase on the checkpoints that an average was made of."""
+    members = provenance.get("of")
+    listed = members if isinstance(members, list) else []
+    steps = [str(member.get("step")) for member in listed if isinstance(member, dict)]
+    return one_line(f"{provenance.get('kind', 'unknown')} of {', '.join(steps)}", _LONGEST_CELL)
 
 
 def _problem_lines(checkpoint: Mapping[str, Any]) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.adapters.shared.files.file_operations import FileOperations, explain
@@ -26,10 +26,19 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The choice of a checkpoint: that of ``step``, or the ``best`` by evaluation loss, or by default the newest."""
+    """The choice of a checkpoint: that of ``step``, or the ``best`` by evaluation loss, or by default the newest.
+
+    ``trained`` chooses the trained weights where the checkpoint has their average too (``optimizer.ema``).
+    """
 
     step: int | None = None
     best: bool = False
+    trained: bool = False
+
+    @property
+    def is_newest(self) -> bool:
+        """Return whether no checkpoint is selected, so that it is the newest."""
+        return self.step is None and not self.best
 
 
 NEWEST = Choice()
@@ -56,14 +65,14 @@ def place_of(path: Path, choice: Choice) -> Place:
     except OSError as error:
         msg = f"{path} cannot be read, {explain(error)}"
         raise StateError(msg) from error
-    if choice != NEWEST:
+    if not choice.is_newest:
         msg = f"{path} is one checkpoint: leave out --step and --best, or name its run folder"
         raise ConfigurationError(msg)
     folder = path.absolute()
     run = folder.parents[1] if len(folder.parents) > 1 else folder
     step = folder.name.rpartition("-")[2]
     if folder.parent == RunLayout(run).checkpoints and step.isdigit() and RunLayout(run).record.exists():
-        return Place(path.parent.parent if len(path.parts) > 2 else run, Choice(int(step)))
+        return Place(path.parent.parent if len(path.parts) > 2 else run, replace(choice, step=int(step)))
     return Place(path, choice, is_alone=True)
 
 
@@ -76,7 +85,7 @@ def restore(store: StateStore, place: Place, into: Callable[[Path, OpenFile], ob
     step = _best(store.list(), run) if choice.best else choice.step
     steps = _steps_of(store.list())
     if step is not None:
-        _refuse_missing(steps, run, step)
+        refuse_missing(steps, run, step)
     loaded = store.restore(into, at_most=step)
     if loaded.info is None:
         msg = f"{run} holds no valid checkpoint yet: train it first"
@@ -92,7 +101,7 @@ def refuse_other(loaded: Loaded, steps: Sequence[int], run: Path, step: int) -> 
         return
     flaw = next((rejected.reason for rejected in loaded.rejected if rejected.name == f"checkpoint-{step}"), None)
     if flaw is None:
-        _refuse_missing(steps, run, step)
+        refuse_missing(steps, run, step)
     why = "" if flaw is None else f" ({flaw})"
     msg = f"checkpoint-{step} of {run} is damaged{why} and was quarantined: choose another step from inspect"
     raise StateError(msg)
@@ -125,7 +134,7 @@ def folder_of(path: Path, choice: Choice) -> Path:
 
     Raises ``StateError`` if there is no such checkpoint or the checkpoints cannot be read.
     """
-    if choice == NEWEST:
+    if choice.is_newest:
         return path
     place = place_of(path, choice)
     store = StoreFolder(path.absolute(), FileOperations())
@@ -138,7 +147,7 @@ def folder_of(path: Path, choice: Choice) -> Path:
     assert step is not None
     folder = store.checkpoint(step)
     if not folder.exists():  # a damaged one is there to be looked at, too
-        _refuse_missing(_steps_of(found), path, step)
+        refuse_missing(_steps_of(found), path, step)
     return path / folder.relative_to(path.absolute())
 
 
@@ -153,7 +162,8 @@ def _best(found: Sequence[CheckpointInfo], run: Path) -> int:
     return -min(measured)[1]
 
 
-def _refuse_missing(steps: Sequence[int], run: Path, step: int) -> None:
+def refuse_missing(steps: Sequence[int], run: Path, step: int) -> None:
+    """Raise ``StateError`` unless ``step`` is one of the ``steps`` of the checkpoints of ``run``."""
     if step not in steps:
         named = ", ".join(str(each) for each in steps[-_MOST_NAMED:])
         msg = f"{run} holds no checkpoint of step {step}: " + (f"it holds {named}" if steps else "it holds none")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.training.generate import generate, stream
 from holdfast.application.training.reply import chat_prompt, stream_reply
+from holdfast.bootstrap.operations.checkpoint_weights import opening_average, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
@@ -46,13 +47,16 @@ if TYPE_CHECKING:
     from holdfast.domain.training.step_outcome import Evaluation
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Trainable
-    from holdfast.ports.state_store import OpenFile
+    from holdfast.ports.state_store import OpenFile, StateStore
     from holdfast.ports.tokenizer import ChatTemplate, Tokenizer
 
 
 @final
 class Trained:
-    """A checkpoint of a run, ready for use; ``copy`` holds the files that its parts may still read."""
+    """A checkpoint of a run, ready for use; ``copy`` holds the files that its parts may still read.
+
+    ``is_averaged`` says that the model has the average of the weights (``optimizer.ema``).
+    """
 
     def __init__(
         self,
@@ -61,12 +65,15 @@ class Trained:
         open_evaluation: Callable[[], EvaluationParts],
         copy: VerifiedCopy,
         location: str,
+        *,
+        is_averaged: bool = False,
     ) -> None:
         self._parts = parts
         self._open_evaluation = open_evaluation
         self._copy = copy
         self.tokenizer = tokenizer
         self.location = location
+        self.is_averaged = is_averaged
 
     @property
     def model(self) -> object:
@@ -108,6 +115,11 @@ class Trained:
         stream_reply(self._parts.trainable, self.tokenizer, prompt, lambda _, piece: show(piece))
 
     @property
+    def has_documents(self) -> bool:
+        """Return whether there are documents to evaluate on."""
+        return self._evaluation.evaluator.has_documents
+
+    @property
     def is_cut(self) -> bool:
         """Return whether ``evaluate`` left out documents after the first ``evaluation.max_tokens``."""
         return self._evaluation.held_out.is_cut
@@ -144,6 +156,7 @@ def open_trained(
 ) -> Trained:
     """Return the checkpoint that ``choice`` selects in the run folder ``path``, or the checkpoint in ``path`` itself.
 
+    The model gets the average of the weights where the checkpoint has one, unless ``choice`` is the trained weights.
     It is evaluated on all documents of ``data`` if they name any, else on the documents that its run held out. Code
     that the folder names runs only if ``trusted`` repeats its setting and value. Raises ``StateError`` if no checkpoint
     verifies. Raises ``ConfigurationError`` if both ``path`` and ``choice`` select a checkpoint, or if other code would
@@ -155,24 +168,39 @@ def open_trained(
     settings, keep_choice = as_begun(place.path, record, device, trusted, data)
     record = {**record, "facts": {}} if data.is_named else record  # facts are those of the run's own data
     given = _parts(settings, data, record)
-    opened: list[tuple[Container, VerifiedCopy]] = []
+    opened: list[tuple[Container, VerifiedCopy, bool]] = []
 
     def take_over(folder: Path, open_file: OpenFile) -> None:
         opened.clear()
         copy = VerifiedCopy(folder, open_file, scratch_of(settings))
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
-        opened.append((container, copy))
-        container.trainable().restore(folder, weights_only=True, open_file=open_file)
+        is_averaged = uses_average(folder, choice)
+        opened.append((container, copy, is_averaged))
+        opens = opening_average(open_file) if is_averaged else open_file
+        container.trainable().restore(folder, weights_only=True, open_file=opens)
 
     if place.is_alone:
         info = restore_alone(path, take_over)
     else:
         store = assemble(settings, place.path, {}, report=_report_nothing, keep_choice=keep_choice).state_store()
         info = restore(ShownStateStore(store, show), place, take_over)
-    [(container, copy)] = opened
+    [(container, copy, is_averaged)] = opened
     evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location))
-    return Trained(container.model_parts(), container.run_tokenizer(), evaluation, copy, info.location)
+    parts, tokenizer = container.model_parts(), container.run_tokenizer()
+    return Trained(parts, tokenizer, evaluation, copy, info.location, is_averaged=is_averaged)
+
+
+def open_store(
+    run: Path, *, trusted: Mapping[str, str] = MappingProxyType({}), show: ShowPhase = show_nothing
+) -> tuple[StateStore, bool]:
+    """Return the store of the checkpoints of ``run``, to read only, and whether it encrypts them.
+
+    ``trusted`` and ``show`` are as in ``open_trained``.
+    """
+    settings, keep_choice = as_begun(run, read_record(run), "cpu", trusted, OtherData())
+    store = assemble(settings, run, {}, report=_report_nothing, keep_choice=keep_choice).state_store()
+    return ShownStateStore(store, show), settings.state_store.encryption is not None
 
 
 def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location: str, found: RunData) -> RunData:
@@ -228,7 +256,7 @@ def _on_any_device(settings: TrainSettings, device: str) -> TrainSettings:
     if isinstance(settings.optimizer, TorchOptimizerSettings):
         common = {name: tree["optimizer"][name] for name in TorchOptimizerSettings.model_fields}
         precision = "bf16" if settings.optimizer.precision == "fp8" else settings.optimizer.precision
-        tree["optimizer"] = {**common, "kind": "accelerate", "device": device, "precision": precision}
+        tree["optimizer"] = {**common, "kind": "accelerate", "device": device, "precision": precision, "ema": None}
     return restore_settings(tree)
 
 

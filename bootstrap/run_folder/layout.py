@@ -148,6 +148,11 @@ class RunLayout:
         return self.root / "wandb"
 
     @property
+    def averages(self) -> Path:
+        """Return the folder with one folder for each average of checkpoints, unless a command names another."""
+        return self.root / "averages"
+
+    @property
     def checkpoints(self) -> Path:
         """Return the folder with one folder for each checkpoint."""
         return self.root / "checkpoints"

@@ -81,6 +81,7 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
     lora = settings.model.lora
     plan = MemoryPlan(
         optimizer_bytes=_OPTIMIZER_BYTES[settings.optimizer.algorithm],
+        averages=settings.optimizer.ema is not None,
         is_on_host=device == "cpu" or _is_offloaded(settings),
         num_parts=num_ranks if _may_shard(settings, device) else 1,
         trains_all=lora is None,

@@ -56,6 +56,7 @@ def optimizers(
         betas=settings.provided.optimizer.betas,
         epsilon=settings.provided.optimizer.epsilon,
         decay_embeddings=settings.provided.optimizer.decay_embeddings,
+        ema_decay=settings.provided.optimizer.ema_decay,
     )
     return providers.Selector(
         settings.provided.optimizer.kind,

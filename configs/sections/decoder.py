@@ -56,6 +56,7 @@ class DecoderModelSettings(Section):
     config: ClassVar[dict[str, Any] | None] = None
     trust_remote_code: ClassVar[str | None] = None
     trust_pickle: ClassVar[str | None] = None
+    balancing_loss: ClassVar[str] = "auto"
 
     kind: Literal["decoder"] = Field(default="decoder", description="The decoder of this package.")
     path: Text | None = Field(

@@ -65,6 +65,13 @@ Compile = Annotated[
         "warm-up."
     ),
 ]
+BalancingLoss = Annotated[
+    Literal["auto"] | Annotated[Number, Field(ge=0)],
+    Field(
+        description="Coefficient of the load-balancing loss of a mixture of experts; 0 trains without it; auto means "
+        "router_aux_loss_coef of the model's config."
+    ),
+]
 Lora = Annotated[
     LoraSettings | None,
     Field(description="Adapters that train in place of the model's own weights; null trains all of them."),

@@ -10,7 +10,7 @@ from pydantic import Field, Tag, ValidationInfo, field_validator, model_validato
 
 from holdfast.configs.sections.base import PLUGIN, Flag, PluginSettings, Section, Text, by_kind
 from holdfast.configs.sections.decoder import DecoderModelSettings
-from holdfast.configs.sections.layers import Compile, GradientCheckpointing, Lora  # noqa: TC001  pydantic asks for it
+from holdfast.configs.sections.layers import BalancingLoss, Compile, GradientCheckpointing, Lora  # noqa: TC001  pydantic asks for it
 
 SMALL_LLAMA: Mapping[str, Any] = MappingProxyType(
     {
@@ -66,6 +66,7 @@ class HuggingFaceModelSettings(Section):
         "liger needs the package of that name; any other name is an outside loss; auto means chunked if it "
         "gives the same result for the model.",
     )
+    balancing_loss: BalancingLoss = "auto"
     gradient_checkpointing: GradientCheckpointing = "none"
     compile: Compile = "auto"
     lora: Lora = None
@@ -137,6 +138,7 @@ class PluginModelSettings(PluginSettings):
     trust_pickle: ClassVar[str | None] = None
     attention: ClassVar[str] = "auto"
     loss: ClassVar[str] = "auto"
+    balancing_loss: ClassVar[BalancingLoss] = "auto"
     gradient_checkpointing: ClassVar[str] = "none"
     compile: ClassVar[Compile] = "none"
     lora: ClassVar[Lora] = None

@@ -90,6 +90,16 @@ class StepSettings(Section):
         return self.micro_batch if isinstance(self.micro_batch, int) else None
 
 
+class EmaSettings(Section):
+    """An exponential moving average of the weights, which is evaluated and saved beside them."""
+
+    decay: Annotated[Number, Field(gt=0, lt=1)] = Field(
+        default=0.999,
+        description="Share of the average that a step keeps, between 0 and 1; after step n at most (1 + n) / (10 + n), "
+        "so that the first weights are forgotten early.",
+    )
+
+
 class TorchOptimizerSettings(StepSettings):
     """An optimization algorithm of torch or its libraries."""
 
@@ -112,6 +122,11 @@ class TorchOptimizerSettings(StepSettings):
     clip: Annotated[Number, Field(gt=0)] = Field(
         default=1.0, description="Maximum norm of the gradient, above 0; a larger gradient is scaled down to it."
     )
+    ema: EmaSettings | None = Field(
+        default=None,
+        description="Average of the weights that evaluations, samples and commands use in place of the weights "
+        "themselves; null keeps none.",
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16", "fp8"] = Field(
         default="auto",
         description="Number format of the computation: fp32, bf16, fp16 with loss scaling, or fp8 for large layers "
@@ -128,6 +143,11 @@ class TorchOptimizerSettings(StepSettings):
             msg = "has no effect, as optimizer.algorithm=lion takes the sign of the update: leave it out"
             raise ValueError(msg)
         return epsilon
+
+    @property
+    def ema_decay(self) -> float | None:
+        """Return the decay of the average of the weights, None if there is none."""
+        return None if self.ema is None else self.ema.decay
 
 
 class AccelerateOptimizerSettings(TorchOptimizerSettings):
@@ -168,6 +188,14 @@ class DeepspeedOptimizerSettings(TorchOptimizerSettings):
         description="A DeepSpeed JSON file, used unchanged; values that contradict the run's settings are refused, "
         "and a scheduler is ignored.",
     )
+
+    @field_validator("ema")
+    @classmethod
+    def _has_no_average(cls, ema: EmaSettings | None) -> EmaSettings | None:
+        if ema is not None:
+            msg = "is for optimizer.kind=accelerate only, as DeepSpeed keeps the weights in a form of its own: set it "
+            raise ValueError(msg + "to null")
+        return ema
 
     @field_validator("precision")
     @classmethod

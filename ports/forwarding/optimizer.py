@@ -10,7 +10,7 @@ from holdfast.ports.optimizer import Hardware, Trainable, Update
 from holdfast.ports.state_store import open_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -35,6 +35,10 @@ class ForwardingUpdate(Update):
     @override
     def apply(self) -> SupportsFloat:
         return self.inner.apply()
+
+    @override
+    def figures(self) -> Mapping[str, SupportsFloat]:
+        return self.inner.figures()
 
     @override
     def __enter__(self) -> Self:

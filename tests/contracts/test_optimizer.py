@@ -73,12 +73,12 @@ class TestMemoryOptimizer(OptimizerContract):
 class TestAccelerateOptimizer(OptimizerContract):
     tolerance = 1e-5
     precision = "fp32"
+    ema_decay = None
 
     def make_optimizer(self, *, seed=0):
         # a large epsilon keeps Adam from blowing up the rounding of gradients near zero
-        return AccelerateOptimizer(
-            device="cpu", precision=self.precision, algorithm=OptimizerSpec(epsilon=1e-2), seed=seed
-        )
+        algorithm = OptimizerSpec(epsilon=1e-2, ema_decay=self.ema_decay)
+        return AccelerateOptimizer(device="cpu", precision=self.precision, algorithm=algorithm, seed=seed)
 
     def make_model(self, **changes):
         factory = HuggingfaceModelFactory(config=TINY | changes)
@@ -97,6 +97,10 @@ class TestAccelerateOptimizer(OptimizerContract):
 
     def read_weights(self, folder):
         return {name: tensor.numpy() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+class TestAccelerateOptimizerWithAverage(TestAccelerateOptimizer):
+    ema_decay = 1e-9  # so that the average, which is evaluated, equals the weights after each step
 
 
 class TestAccelerateOptimizerInBfloat16(TestAccelerateOptimizer):

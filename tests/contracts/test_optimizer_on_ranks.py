@@ -56,7 +56,7 @@ def run_on_two_ranks(engine, tmp_path):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "engine",
-    ["ddp", "ddp in fp16", "fsdp2 in fp16", *SHARDED],
+    ["ddp", "ddp in fp16", "ddp with average", "fsdp2 in fp16", "fsdp2 with average", *SHARDED],
 )
 def test_every_promise_holds_on_two_ranks(engine, tmp_path):
     """The contract suite passes on both of two ranks that train one model together."""

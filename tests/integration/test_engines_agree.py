@@ -31,14 +31,14 @@ def is_free(port):
     return True
 
 
-def losses_of(engine, num_ranks):
+def losses_of(engine, num_ranks, *kind):
     """Run the script in ``num_ranks`` processes; return its losses, by what was run."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     if num_ranks > 1:
         environment |= {"WORLD_SIZE": str(num_ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(HERE.parent / "support/engine_ranks.py"), engine],
+            [sys.executable, str(HERE.parent / "support/engine_ranks.py"), engine, *kind],
             env={**environment, **({"RANK": str(rank), "LOCAL_RANK": str(rank)} if num_ranks > 1 else {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -73,3 +73,16 @@ def test_two_ranks_learn_as_one_process_does(engine, alone):
         assert difference(found[accumulation], alone) <= LARGEST, (engine, accumulation)
     if "per rank" in found:
         assert difference(found["per rank"], alone) > 100 * LARGEST, "weighing ranks alike was not noticed"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_ranks_balance_experts_as_one_process_does():
+    """Under DDP and FSDP2 a mixture of experts with its balancing loss has the losses and loads of one process."""
+    alone = losses_of("ddp", 1, "mixtral")
+    assert alone["1"][0] - alone["1"][-1] >= 0.1, "a run that learns nothing would prove nothing"
+    for engine in ("ddp", "fsdp2"):
+        found = losses_of(engine, 2, "mixtral")
+        for accumulation in ("1", "4"):
+            assert difference(found[accumulation], alone["1"]) <= 1e-4, (engine, accumulation)
+        assert found["figures"] == pytest.approx(alone["figures"], rel=1e-2)

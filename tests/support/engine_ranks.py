@@ -11,10 +11,12 @@ from torch import distributed
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.modeling.expert_balance import balance_experts
 from holdfast.application.training.step_engine import StepEngine
 from holdfast.bootstrap.process.exit_codes import end_with
 from holdfast.domain.data.packing import ConcatPacking, place_rows
 from holdfast.domain.data.row_index import NO_ROW, read_rows
+from tests.support.mixtures import MIXTRAL
 
 STEPS, ROWS, LENGTH, VOCABULARY = 30, 16, 32, 97
 LLAMA = {
@@ -53,11 +55,16 @@ def optimizer_of(engine):
     return DeepspeedOptimizer(device="cpu", precision="fp32", own=own)
 
 
-def train(engine, accumulation, *, per_rank=False):
-    """Return the mean loss of each step; ``per_rank`` weighs ranks alike instead of tokens: what must be noticed."""
+def train(engine, accumulation, *, per_rank=False, config=LLAMA):
+    """Return the mean loss of each step, and the further figures of the last one.
+
+    ``per_rank`` weighs ranks alike instead of tokens: what must be noticed.
+    """
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    factory = HuggingfaceModelFactory(config=LLAMA)
+    factory = HuggingfaceModelFactory(config=config)
     model = factory.build(vocabulary_size=VOCABULARY, end_of_text=VOCABULARY - 1, seed=0)
+    if config is MIXTRAL:
+        balance_experts(model, 0.1)
     trainable = optimizer_of(engine).prepare(model)
     loop = StepEngine(trainable, micro_batch=ROWS // size // accumulation)
     losses = []
@@ -75,13 +82,16 @@ def train(engine, accumulation, *, per_rank=False):
             on_applied=lambda *_: None,
         )
         losses.append(sum(map(float, outcome.losses)) / batch.num_targets)
-    return losses
+    return losses, {name: float(value) for name, value in outcome.figures.items()}
 
 
-def main(engine):
-    found = {str(accumulation): train(engine, accumulation) for accumulation in (1, 4)}
-    if engine == "ddp":
-        found["per rank"] = train(engine, 1, per_rank=True)
+def main(engine, kind="llama"):
+    config = MIXTRAL if kind == "mixtral" else LLAMA
+    found = {str(accumulation): train(engine, accumulation, config=config)[0] for accumulation in (1, 4)}
+    if kind == "mixtral":
+        found["figures"] = train(engine, 1, config=config)[1]
+    elif engine == "ddp":
+        found["per rank"] = train(engine, 1, per_rank=True)[0]
     if int(os.environ.get("RANK", "0")) == 0:
         sys.stdout.write("\n" + json.dumps(found) + "\n")
         sys.stdout.flush()
@@ -91,4 +101,4 @@ def main(engine):
 
 
 if __name__ == "__main__":
-    end_with(lambda: main(sys.argv[1]))
+    end_with(lambda: main(*sys.argv[1:]))

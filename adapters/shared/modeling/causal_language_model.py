@@ -21,6 +21,7 @@ from holdfast.adapters.shared.modeling.losses import (
 from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
 from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, rank_file
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.shared.tensor_state.local_shards import assign, host_slices, host_tensors, local_slice, shape_of
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from holdfast.adapters.shared.modeling.expert_balance import ExpertBalance
+    from holdfast.adapters.shared.modeling.loss_probe import LossProbe
     from holdfast.adapters.shared.tensor_state.consolidation import Convert
     from holdfast.adapters.shared.tensor_state.local_shards import ReadRange, Slice
     from holdfast.adapters.shared.tensor_state.sharded_tensors import SlicedTensors
@@ -40,8 +43,6 @@ if TYPE_CHECKING:
     from holdfast.ports.state_store import JoinedPart, StatePart
 
     OwnLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-
-MODEL_FILE = "model.safetensors"
 
 
 class Adapters(Protocol):
@@ -78,7 +79,8 @@ class CausalLanguageModel(nn.Module):
     cross-entropy. ``isolates_documents``: rows may hold several documents. ``notes`` explain choices to a person, a
     line each. If there are ``adapters``, only they are captured and loaded. ``token_losses``, if given, is a tensor
     fp32 (rows, length) of zeros, into which an evaluation also writes the loss of each target; the sum that it returns
-    does not change.
+    does not change. ``balance``, if given, adds the balancing loss of a mixture of experts to the gradient.
+    ``loss_probe``, if given, compares the next chunked loss in training with the plain one, once.
     """
 
     def __init__(self, network: PreTrainedModel) -> None:
@@ -90,6 +92,8 @@ class CausalLanguageModel(nn.Module):
         self.notes: tuple[str, ...] = ()
         self.adapters: Adapters | None = None
         self.token_losses: Tensor | None = None
+        self.balance: ExpertBalance | None = None
+        self.loss_probe: LossProbe | None = None
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, loss_mask: Tensor) -> Tensor:
         """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length)."""
@@ -131,34 +135,42 @@ class CausalLanguageModel(nn.Module):
 
         The model is not sharded: each rank has all of it. Without ``copy`` weights are as ``host_slices`` give them.
         """
-        weights = host_tensors(self._own_slices(), copy=copy)
-        if not is_first_rank():
-            return ()
-        files = {name: {**self._convert(weights), **more} for name, more in self._files().items()}
-        contiguous = (
-            TensorsPart(name, {key: tensor.contiguous() for key, tensor in file.items()})
-            for name, file in files.items()
-        )
-        return (*contiguous, *self._descriptions())
+        return (*self._whole(self._files(), self._own_tensors(), copy=copy), *self._descriptions())
 
     def capture_slices(self, *, copy: bool = True) -> Sequence[StatePart | JoinedPart]:
         """Return this rank's slices of the weights; on the first rank also the file that joins them."""
-        slices = [rank_file("weights", each, world_size()) for each in range(world_size())]
-        part = slices_part(slices[rank()], host_slices(self._own_slices(), copy=copy))
-        if not is_first_rank():
-            return (part,)
-        joined = [ConsolidatedTensors(name, slices, self._convert, more) for name, more in self._files().items()]
-        return (part, *joined, *self._descriptions())
+        return (*self._sliced("weights", self._files(), self._own_tensors(), copy=copy), *self._descriptions())
 
-    def loading(self, saved: SlicedTensors) -> Callable[[], None]:
+    def capture_as(
+        self, name: str, tensors: Mapping[str, Tensor], *, copy: bool, sharded: bool
+    ) -> Sequence[StatePart | JoinedPart]:
+        """Return the file ``name`` in the form of ``MODEL_FILE``, with ``tensors`` in place of those of their names.
+
+        ``tensors`` have shapes, dtypes and shards of ``trained_tensors``. Without ``sharded`` each rank has all of
+        them. The ranks' parts are those of ``capture`` or ``capture_slices``.
+        """
+        files = {name: self._files()[MODEL_FILE]}
+        own = {**self._own_tensors(), **tensors}
+        if sharded:
+            return self._sliced(name.removesuffix(".safetensors"), files, own, copy=copy)
+        return self._whole(files, own, copy=copy)
+
+    def trained_tensors(self) -> dict[str, Tensor]:
+        """Return the parameters that training changes, by their names here, each once; this rank's shards of them."""
+        return {name: tensor for name, tensor in self._own_tensors().items() if tensor.requires_grad}
+
+    def loading(self, saved: SlicedTensors, *, into: Mapping[str, Tensor] | None = None) -> Callable[[], None]:
         """Return a function that loads the weights of ``saved``, as ``capture`` wrote them, while ``saved`` is open.
 
-        Raises ``StateError`` if names or shapes differ. Weights that need no conversion are read in place.
+        It loads them into the network, or only those that are in ``into``, with the names of ``trained_tensors``, into
+        that. Raises ``StateError`` if names or shapes differ. Weights that need no conversion are read in place.
         """
         if self.adapters is not None or hasattr(self.network, "from_huggingface"):
-            return partial(self._read, self._ranges_of({name: saved.whole(name) for name in saved.shapes}))
-        self._check_same_tensors(saved.shapes)
-        return partial(self._read, {name: partial(saved.read, name) for name in saved.shapes})
+            ranges = self._ranges_of({name: saved.whole(name) for name in saved.shapes})
+        else:
+            self._check_same_tensors(saved.shapes)
+            ranges = {name: partial(saved.read, name) for name in saved.shapes}
+        return partial(self._read, ranges, into)
 
     def load_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy ``tensors``, as ``capture`` wrote them, into the network; each is cast to its parameter's dtype.
@@ -169,6 +181,9 @@ class CausalLanguageModel(nn.Module):
 
     def _chunked(self, hidden: Tensor, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:
         head = self.network.get_output_embeddings()
+        if self.training and (probe := self.loss_probe) is not None:
+            self.loss_probe = None
+            probe.compare(partial(self._chunked, own_loss=self.own_loss), hidden, head, labels, self.own_loss)
         if own_loss is not None:
             return chunked_rows(own_loss, hidden, head, labels, rows_at_once=rows_at_once(head.out_features))
         rows, each = rows_at_once(head.out_features), self._losses_by_label()
@@ -194,10 +209,11 @@ class CausalLanguageModel(nn.Module):
         return positions - sampling.max_new_tokens
 
     @torch.no_grad()
-    def _read(self, ranges: Mapping[str, ReadRange]) -> None:
-        own = self._own_tensors()
+    def _read(self, ranges: Mapping[str, ReadRange], into: Mapping[str, Tensor] | None = None) -> None:
+        targets = self._own_tensors() if into is None else into
         for name, read in ranges.items():
-            assign(own[name], read)
+            if name in targets:
+                assign(targets[name], read)
 
     def _ranges_of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, ReadRange]:
         read = getattr(self.network, "from_huggingface", dict) if self.adapters is None else self.adapters.read
@@ -221,19 +237,41 @@ class CausalLanguageModel(nn.Module):
         """Return the function that converts tensors to their names and forms in ``MODEL_FILE``."""
         return dict if self.adapters is not None else getattr(self.network, "to_huggingface", dict)
 
+    def _whole(
+        self, files: Mapping[str, Mapping[str, Tensor]], tensors: Mapping[str, Tensor], *, copy: bool
+    ) -> Sequence[StatePart]:
+        """Return ``files`` of the whole ``tensors``, each with its additional tensors, on the first rank."""
+        weights = host_tensors(_slices(tensors), copy=copy)
+        if not is_first_rank():
+            return ()
+        named = {name: {**self._convert(weights), **more} for name, more in files.items()}
+        return [
+            TensorsPart(name, {key: tensor.contiguous() for key, tensor in file.items()})
+            for name, file in named.items()
+        ]
+
+    def _sliced(
+        self, kind: str, files: Mapping[str, Mapping[str, Tensor]], tensors: Mapping[str, Tensor], *, copy: bool
+    ) -> Sequence[StatePart | JoinedPart]:
+        """Return this rank's slices of ``tensors``; on the first rank also the parts that join them as ``files``."""
+        slices = [rank_file(kind, each, world_size()) for each in range(world_size())]
+        part = slices_part(slices[rank()], host_slices(_slices(tensors), copy=copy))
+        if not is_first_rank():
+            return (part,)
+        return (part, *(ConsolidatedTensors(name, slices, self._convert, more) for name, more in files.items()))
+
     def _files(self) -> Mapping[str, Mapping[str, Tensor]]:
         return {MODEL_FILE: {}} if self.adapters is None else self.adapters.files()
 
     def _descriptions(self) -> Sequence[StatePart]:
+        if not is_first_rank():
+            return ()
         if self.adapters is not None:
             return (self.adapters.description(),)
         config = TextPart("config.json", self.network.config.to_json_string())
         if getattr(self.network, "generation_config", None) is None:
             return (config,)
         return (config, TextPart("generation_config.json", self.network.generation_config.to_json_string()))
-
-    def _own_slices(self) -> dict[str, Slice]:
-        return {name: local_slice(tensor) for name, tensor in self._own_tensors().items()}
 
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return each tensor once: tied weights have their first name, as Hugging Face saves them."""
@@ -243,6 +281,10 @@ class CausalLanguageModel(nn.Module):
         for name, tensor in self.network.state_dict(keep_vars=True).items():
             tensors.setdefault(id(tensor), (name, tensor))
         return dict(tensors.values())
+
+
+def _slices(tensors: Mapping[str, Tensor]) -> dict[str, Slice]:
+    return {name: local_slice(tensor) for name, tensor in tensors.items()}
 
 
 def _summed(logits: Tensor, labels: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from blake3 import blake3
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.domain.errors import ConfigurationError, StateError
