@@ -122,7 +122,7 @@ def test_numbers_beyond_f16_are_refused(tmp_path):
 
 @pytest.mark.parametrize("split", PATTERNS)
 def test_the_tokenizer_is_read_back(tmp_path, split):
-    """transformers reads a tokenizer with the same ids from the file, and the chat template."""
+    """The file gives transformers a tokenizer with the same ids, and the chat template."""
     write_gguf(model_of(network_of(LLAMA), tmp_path, split), tmp_path / "model.gguf", "f16")
     again, core = read_gguf_tokenizer(tmp_path / "model.gguf"), small_tokenizer(split)
     for text in (*TEXTS, "a <tool> b <|begin|>"):
