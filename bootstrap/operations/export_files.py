@@ -96,7 +96,8 @@ def check_tokenizer(content: ExportContent, order: ExportOrder, folder: Path, te
     from holdfast.adapters.shared.model_export.gguf_file import read_gguf_tokenizer
 
     theirs = read_gguf_tokenizer(_gguf_path(folder, order))
-    special = set(theirs.all_special_tokens)  # in a text these are no special tokens for us
+    # which are ordinary text for us
+    special = [token.content for token in theirs.added_tokens_decoder.values() if token.special]
     for text in (*_SAMPLE, *texts):
         plain = unicodedata.normalize("NFC", text)
         if any(token in plain for token in special):
@@ -154,9 +155,11 @@ def _in_scratch(folder: Path, work: Callable[[Path], Result]) -> Result:
 def _read_huggingface(folder: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
-    network, report = AutoModelForCausalLM.from_pretrained(
-        str(folder), dtype="float32", use_safetensors=True, trust_remote_code=False, output_loading_info=True
-    )
+    from holdfast.adapters.shared.model_export.library_output import silenced
+
+    options = {"dtype": "float32", "use_safetensors": True, "trust_remote_code": False}
+    with silenced():
+        network, report = AutoModelForCausalLM.from_pretrained(str(folder), output_loading_info=True, **options)
     if missing := sorted(report["missing_keys"]):
         msg = f"{folder} lacks {len(missing)} of the model's tensors, such as {missing[0]}"
         raise StateError(msg)

@@ -69,7 +69,9 @@ def model_of(network, folder, split="gpt-2", **fields):
     """Return ``network`` and a tokenizer that is written into ``folder``."""
     write_tokenizer(small_tokenizer(split), folder, **fields)
     vocabulary = read_vocabulary(folder, size=SIZE)
-    tensors = {id(each): (name, each) for name, each in reversed(network.state_dict(keep_vars=True).items())}
+    tensors = {}
+    for name, each in network.state_dict(keep_vars=True).items():
+        tensors.setdefault(id(each), (name, each))  # a tied one has its first name
     weights = {name: each.detach() for name, each in tensors.values()}
     return GgufModel(network.config, weights, vocabulary, GgufDescription("small", "apache-2.0", "{{ messages }}"))
 
@@ -127,8 +129,10 @@ def test_the_tokenizer_is_read_back(tmp_path, split):
     again, core = read_gguf_tokenizer(tmp_path / "model.gguf"), small_tokenizer(split)
     for text in (*TEXTS, "a <tool> b <|begin|>"):
         assert again.encode(text, add_special_tokens=False) == core.encode(text, add_special_tokens=False).ids
-    assert again.chat_template == "{{ messages }}"
-    assert again.eos_token == "<|endoftext|>"
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    assert fields["tokenizer.chat_template"].contents() == "{{ messages }}"
+    assert fields["tokenizer.ggml.pre"].contents() == split
+    assert fields["tokenizer.ggml.eos_token_id"].contents() == core.token_to_id("<|endoftext|>")
 
 
 def test_the_file_describes_the_tokenizer(tmp_path):

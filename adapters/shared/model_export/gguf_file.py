@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-from contextlib import redirect_stderr
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 import numpy as np
 
 from holdfast.adapters.shared.model_export.gguf_architectures import architecture_of, extra_tensors, in_file_form
+from holdfast.adapters.shared.model_export.library_output import silenced
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def read_gguf(path: Path, original: Any) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     place, name = str(path.parent), path.name
-    with redirect_stderr(io.StringIO()):  # a bar of each tensor
+    with silenced():
         config = AutoConfig.from_pretrained(place, gguf_file=name)
         for each in architecture_of(original).unread:
             setattr(config, each, getattr(original, each, None))

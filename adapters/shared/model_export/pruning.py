@@ -64,7 +64,7 @@ def pruned_share(network: Any) -> PrunedShare:
 def _pruned(matrix: Tensor, sparsity: Sparsity) -> Tensor:
     """Return a copy of ``matrix``, (outputs, inputs), with zeros."""
     holder = nn.Linear(matrix.shape[1], matrix.shape[0], bias=False, device="meta")
-    holder.weight = nn.Parameter(matrix.clone(), requires_grad=False)
+    holder.weight = nn.Parameter(matrix.clone(memory_format=torch.contiguous_format), requires_grad=False)
     if sparsity.group is None:
         prune.l1_unstructured(holder, "weight", sparsity.share)
         prune.remove(holder, "weight")

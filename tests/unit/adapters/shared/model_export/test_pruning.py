@@ -10,10 +10,10 @@ from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.export_format import Sparsity
 
 
-def llama(width=32):
+def llama(inner=24):
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=40, hidden_size=width, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
+        vocab_size=40, hidden_size=32, intermediate_size=inner, num_hidden_layers=2, num_attention_heads=2
     )
     return LlamaForCausalLM(config)
 
@@ -58,5 +58,5 @@ def test_a_share_of_each_layer_is_zero(build):
 
 def test_groups_that_do_not_fit_are_refused():
     """A layer whose inputs are no multiple of four is not pruned in fours, and the message names it."""
-    with pytest.raises(ConfigurationError, match=r"q_proj has 18 inputs, no multiple of 4"):
-        prune_linear_layers(llama(width=18), Sparsity.parse("2:4"))
+    with pytest.raises(ConfigurationError, match=r"down_proj has 22 inputs, no multiple of 4"):
+        prune_linear_layers(llama(inner=22), Sparsity.parse("2:4"))
