@@ -57,6 +57,11 @@ class Evaluator:
         """Return whether the settings name any documents to evaluate on."""
         return bool(self._sets) or not self._held_out.is_empty
 
+    @property
+    def measured(self) -> Sequence[HoldoutBatches]:
+        """Return the documents whose loss is the total of an evaluation: the held-out ones, or else all sets."""
+        return tuple(self._sets.values()) if self._held_out.is_empty else (self._held_out,)
+
     def run(self, *, should_stop: Callable[[], bool] = lambda: False) -> Evaluation | None:
         """Return the figures, or None if ``should_stop`` returned true while reading or between two batches."""
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.operations.export_model import export
+from holdfast.bootstrap.operations.export_order import ExportOrder
 from holdfast.bootstrap.operations.named_checkpoint import place_of
 from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.bootstrap.wiring.asked_trust import TASKS, trust_of_suites
@@ -75,7 +76,8 @@ def evaluate_suites(
     try:
         show("exporting the checkpoint")
         model = scratch / "model"
-        location, _ = export(run, model, merged=settings.model.lora is not None, choice=choice, trusted=trusted)
+        order = ExportOrder(merged=settings.model.lora is not None, is_checked=False)
+        location = export(run, model, order, choice=choice, trusted=trusted).location
         show("")
         results = _results(library, tasks, model, suites, harness)
     finally:

@@ -1,65 +1,142 @@
-"""A trained model as a folder that Hugging Face tools load."""
+"""A trained model as a folder that other programs load."""
 
 from __future__ import annotations
 
-import shutil
+import shlex
+from dataclasses import replace
 from filecmp import cmp
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
-from holdfast.adapters.shared.tensor_state.file_parts import write_parts
-from holdfast.bootstrap.operations.named_checkpoint import NEWEST
+from holdfast.adapters.shared.files.draft_folder import draft_beside, move_draft
+from holdfast.bootstrap.operations.export_files import (
+    ExportContent,
+    check_tokenizer,
+    is_export,
+    read_network,
+    require_packages,
+    write_files,
+)
+from holdfast.bootstrap.operations.export_loss import LossComparison
+from holdfast.bootstrap.operations.export_order import Exported
+from holdfast.bootstrap.operations.model_card import CARD, model_card
+from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of
+from holdfast.bootstrap.operations.report_facts import name_of_run
 from holdfast.bootstrap.operations.trained_model import open_trained
+from holdfast.bootstrap.process.program import called_as
+from holdfast.bootstrap.run_folder.folder import read_record
 from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.phase import show_nothing
+from holdfast.domain.training.export_format import ExportFormat, ExportKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
+    from holdfast.bootstrap.operations.export_order import ExportOrder
     from holdfast.bootstrap.operations.named_checkpoint import Choice
+    from holdfast.domain.phase import ShowPhase
     from holdfast.ports.state_store import StatePart
 
 
 def export(
-    run: Path, folder: Path, *, merged: bool, choice: Choice = NEWEST, trusted: Mapping[str, str] = MappingProxyType({})
-) -> tuple[str, bool]:
-    """Write the checkpoint of ``run`` that ``choice`` names as a model folder with its tokenizer.
+    run: Path,
+    folder: Path,
+    order: ExportOrder,
+    *,
+    choice: Choice = NEWEST,
+    trusted: Mapping[str, str] = MappingProxyType({}),
+    show: ShowPhase = show_nothing,
+) -> Exported:
+    """Write the checkpoint of ``run`` that ``choice`` names, with its tokenizer, into ``folder`` in the form ``order``.
 
-    A run with adapters gives only the adapters, in the format of PEFT, or with ``merged`` a complete model that needs
-    no PEFT. ``folder`` must be new or empty, or already hold exactly the same files; it is written completely or not at
-    all. Returns the location of the checkpoint, and whether the folder was written now. ``trusted`` is as in
-    ``open_trained``. Raises ``ConfigurationError`` if the model has no form that transformers loads or if ``folder``
-    holds other files, and ``StateError`` if there is no checkpoint or the folder cannot be written.
+    A run with adapters gives only the adapters, in the format of PEFT, or with ``order.merged`` a complete model that
+    needs no PEFT. ``folder`` must be new or empty, or already hold exactly the same files; it is written completely or
+    not at all. ``trusted`` is as in ``open_trained``, and ``show`` gets the phases that take time. Raises
+    ``ConfigurationError`` if the model has no such form or if ``folder`` holds other files, ``DataError`` if there are
+    no documents to measure, and ``StateError`` if there is no checkpoint, the folder cannot be written, or the export
+    is worse than ``order`` allows.
     """
     folder = folder.resolve()  # . and .. have no name of their own
     is_taken = _check_room(folder)
-    trained = open_trained(run, device="cpu", choice=choice, trusted=trusted)  # a GPU may be too small for a mere copy
-    parts = _model_parts(trained.model, run, merged=merged)
-    draft = folder.with_name(f".{folder.name}.{uuid4().hex}")
+    require_packages(order)
+    # on the CPU: a GPU may be too small for a mere copy
+    trained = open_trained(run, device="cpu", choice=choice, trusted=trusted, show=show, data=order.data)
+    model = _exportable(trained.model, run, order)
+    comparison = LossComparison(trained, model, order, show) if order.is_checked else None
+    record = read_record(place_of(run, choice).path)
+    content = ExportContent(_model_parts(model, run, order), trained.tokenizer, name_of_run(run, record))
+    location = trained.location
+    del trained, model  # the export is read back beside the weights alone
     try:
-        draft.mkdir(parents=True)
-        write_parts(parts, draft)
-        trained.tokenizer.write(draft)
-        if not is_taken:
-            draft.replace(folder)  # an empty folder makes room
-        elif not _are_alike(draft, folder):
-            msg = f"{folder} already exists and holds something else: name a new folder, or an empty one"
-            raise ConfigurationError(msg)
+        with draft_beside(folder) as draft:
+            exported = _fill(draft, content, order, comparison, location, show)
+            card = model_card(record, order, exported, name=content.name, repeat=_command(run, folder, order, choice))
+            (draft / CARD).write_text(card, encoding="utf-8")
+            if not is_taken:
+                move_draft(draft, folder)
+            elif not _are_alike(draft, folder):
+                msg = f"{folder} already exists and holds something else: name a new folder, or an empty one"
+                raise ConfigurationError(msg)
     except OSError as error:
         msg = f"{folder} cannot be written: {error.strerror or error}"
         raise StateError(msg) from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return trained.location, not is_taken
+    return replace(exported, is_new=not is_taken)
+
+
+def _fill(
+    draft: Path,
+    content: ExportContent,
+    order: ExportOrder,
+    comparison: LossComparison | None,
+    location: str,
+    show: ShowPhase,
+) -> Exported:
+    """Write the files into ``draft``, read them back and return what came of it."""
+    show("writing the files")
+    notes = [*write_files(content, order, draft)]
+    change, zeros = None, None
+    if comparison is not None:
+        show("reading the export back")
+        network = read_network(content, order, draft)
+        check_tokenizer(content, order, draft, comparison.texts())
+        zeros = None if order.sparsity is None else _share_of_zeros(network)
+        change = comparison.change(network)
+        notes += [] if comparison.note is None else [comparison.note]
+    show("")
+    num_bytes = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
+    return Exported(location, is_new=True, change=change, zeros=zeros, notes=notes, num_bytes=num_bytes)
+
+
+def _share_of_zeros(network: object) -> float:
+    from holdfast.adapters.shared.model_export.pruning import pruned_share
+
+    found = pruned_share(network)
+    return found.num_zeros / found.num_weights
+
+
+def _command(run: Path, folder: Path, order: ExportOrder, choice: Choice) -> str:
+    """Return the command that exports the same again."""
+    options = {
+        "--step": choice.step,
+        "--format": order.format if order.format != ExportFormat() else None,
+        "--sparsity": order.sparsity,
+        "--max-loss-increase": order.max_loss_increase,
+        "--license": order.license,
+    }
+    given = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    flags = {"--best": choice.best, "--merged": order.merged, "--unchecked": not order.is_checked}
+    given += [name for name, is_set in flags.items() if is_set]
+    given += [word for path in order.data.paths for word in ("--data", path)]
+    return shlex.join([*called_as(), "export", str(run), folder.name, *given, *order.data.settings])
 
 
 def _check_room(folder: Path) -> bool:
     """Return whether ``folder`` may hold an export; raises ``ConfigurationError`` if it holds other files."""
     try:
         is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-        may_be_export = is_taken and any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+        may_be_export = is_taken and is_export(folder)
     except OSError as error:
         msg = f"{folder} cannot be read: {error.strerror}"
         raise StateError(msg) from error
@@ -69,31 +146,50 @@ def _check_room(folder: Path) -> bool:
     return is_taken
 
 
-def _are_alike(first: Path, second: Path) -> bool:
-    """Return whether both folders hold the same files, byte for byte, and nothing else."""
-    ours, theirs = (sorted(path.relative_to(folder) for path in folder.rglob("*")) for folder in (first, second))
-    if ours != theirs or any(not (second / name).is_file() for name in ours if (first / name).is_file()):
+def _are_alike(draft: Path, folder: Path) -> bool:
+    """Return whether both folders hold the same files, byte for byte, and nothing else but a card of any text."""
+    ours, theirs = (
+        sorted(path.relative_to(place) for path in place.rglob("*") if path.relative_to(place) != Path(CARD))
+        for place in (draft, folder)
+    )
+    if ours != theirs or any(not (folder / name).is_file() for name in ours if (draft / name).is_file()):
         return False
-    return all(cmp(first / name, second / name, shallow=False) for name in ours if (first / name).is_file())
+    return all(cmp(draft / name, folder / name, shallow=False) for name in ours if (draft / name).is_file())
 
 
-def _model_parts(model: object, run: Path, *, merged: bool) -> Sequence[StatePart]:
+def _exportable(model: object, run: Path, order: ExportOrder) -> CausalLanguageModel:
+    """Return ``model``; raises ``ConfigurationError`` if it has no form as ``order`` demands."""
     from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 
     if not isinstance(model, CausalLanguageModel):
         msg = f"{run} trained a {type(model).__name__}, which has no form that transformers loads"
         raise ConfigurationError(msg)
-    if merged and model.adapters is None:
+    if order.merged and model.adapters is None:
         msg = f"{run} trained no adapters, so there is nothing to merge: leave out --merged"
         raise ConfigurationError(msg)
-    if model.adapters is not None and not merged:
+    if model.adapters is not None and not order.merged:
+        if order.sparsity is not None or order.format.kind is not ExportKind.HUGGINGFACE:
+            what = f"--format {order.format}" if order.sparsity is None else "--sparsity"
+            msg = f"{run} trained adapters, but {what} changes the weights that they adapt: add --merged"
+            raise ConfigurationError(msg)
+    else:
+        _check_decoder(model)
+    return model
+
+
+def _model_parts(model: CausalLanguageModel, run: Path, order: ExportOrder) -> Sequence[StatePart]:
+    """Return the files of ``model``, merged and pruned as ``order`` demands, which changes it."""
+    if model.adapters is not None and not order.merged:
         return _adapter_parts(model, run)
-    _check_decoder(model)
-    if merged:
+    if order.merged:
         from holdfast.adapters.shared.modeling.lora import merge_lora
 
         merge_lora(model)
-    return model.capture()
+    if order.sparsity is not None:
+        from holdfast.adapters.shared.model_export.pruning import prune_linear_layers
+
+        prune_linear_layers(model.network, order.sparsity)
+    return model.capture(copy=False)
 
 
 def _adapter_parts(model: CausalLanguageModel, run: Path) -> Sequence[StatePart]:

@@ -57,7 +57,7 @@ def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
     points. Raises ``StateError`` if ``run`` is no run folder or cannot be read.
     """
     record = read_record(run)
-    view = RunView(run, name=_name_of(run, record)).read_all()
+    view = RunView(run, name=name_of_run(run, record)).read_all()
     curves = view.curves(view.metrics, width=most_points)
     view.close()
     facts: Facts = _plain(
@@ -65,7 +65,7 @@ def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
             "schema": _SCHEMA,
             "written": datetime.now(UTC).isoformat(timespec="seconds"),
             **_state(view, curves),
-            "data": _data(record),
+            "data": data_facts(record),
             "supervision": _supervision(RunLayout(run).supervision),
             **_history(run),
             "events": [note.to_json() for note in view.notes if note.kind not in _IN_OTHER_TABLES],
@@ -73,7 +73,7 @@ def report_facts(run: Path, *, most_points: int = _MOST_POINTS) -> Facts:
             "samples": view.samples(_MOST_SAMPLES),
             "checkpoints": view.checkpoints(),
             "settings": _settings(view, record["settings"]),
-            "lineage": {"model": _base_model(record["settings"]), **_kept(record, "history", "facts")},
+            "lineage": {"model": base_model_facts(record["settings"]), **_kept(record, "history", "facts")},
             "repeat": asdict(repeat_command(record["settings"])),
             "series": _series(curves),
         }
@@ -119,7 +119,7 @@ def _history(run: Path) -> Facts:
     }
 
 
-def _name_of(run: Path, record: Mapping[str, Any]) -> str:
+def name_of_run(run: Path, record: Mapping[str, Any]) -> str:
     """Return the name in the settings of the run, or that of its folder if it was given a folder."""
     chosen = record["settings"].get("run", {})
     return run.resolve().name if chosen.get("dir") is not None else str(chosen.get("name", run.resolve().name))
@@ -157,7 +157,8 @@ def _series(curves: Mapping[str, Curve]) -> Facts:
     return found
 
 
-def _data(record: Mapping[str, Any]) -> Facts:
+def data_facts(record: Mapping[str, Any]) -> Facts:
+    """Return the sources in the ``record`` of a run, and the versions of datasets that it has read."""
     data, kept = record["settings"].get("data", {}), record.get("data", {})
     mixture = data.get("sources")
     sources = mixture if isinstance(mixture, dict) else {"": data}
@@ -198,7 +199,8 @@ def _version(entry: Mapping[str, str]) -> Facts:
     }
 
 
-def _base_model(settings: Mapping[str, Any]) -> Facts:
+def base_model_facts(settings: Mapping[str, Any]) -> Facts:
+    """Return the kind of the model in the recorded ``settings``, and the weights that it began with, if any."""
     model = settings.get("model", {})
     return {key: model[key] for key in ("kind", "path", "revision", "pretrained") if model.get(key) is not None}
 

@@ -128,6 +128,13 @@ class Trained:
         """Return the packed documents that ``evaluate`` measures; raises ``StateError`` if the data have changed."""
         return self._evaluation.held_out.batches
 
+    def measured_batches(self) -> Sequence[Batch]:
+        """Return the packed documents whose loss is the total of ``evaluate``, none if no documents are held out.
+
+        Raises ``StateError`` if the data have changed, and ``DataError`` if they cannot be read.
+        """
+        return [batch for documents in self._evaluation.evaluator.measured for batch in documents.batches]
+
     @cached_property
     def _evaluation(self) -> EvaluationParts:
         return self._open_evaluation()

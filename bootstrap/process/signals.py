@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from threading import Event, Thread
 from typing import TYPE_CHECKING, final
 
+from holdfast.bootstrap.process.exit_codes import code_of_signal
 from holdfast.domain.errors import LeaveAtOnce
 
 if TYPE_CHECKING:
@@ -74,6 +75,26 @@ def stopping_on_signals(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def exiting_on_termination() -> Iterator[None]:
+    """Within the block, SIGTERM and SIGHUP end the program by ``SystemExit``, so that cleanup is done first.
+
+    Only for the main thread.
+    """
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(code_of_signal(number))
+
+    wanted = [number for number in (signal.SIGTERM, _HANG_UP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in wanted:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in wanted:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def stopping_signals() -> tuple[signal.Signals, ...]:

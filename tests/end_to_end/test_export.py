@@ -77,7 +77,8 @@ def test_a_plain_run_is_exported(home, plain):
     assert main(["export", str(plain), str(home / "exported")]) == 0
     assert_same(home / "exported", open_trained(plain))
     assert {path.name for path in (home / "exported").iterdir()} == {
-        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+        *("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"),
+        "README.md",
     }
 
 

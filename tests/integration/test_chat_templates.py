@@ -154,7 +154,7 @@ def test_stock_templates_train_each_reply_with_its_end(stock):
 
 
 def test_a_stock_template_needs_its_special_tokens():
-    """chatml is refused for a tokenizer without its tokens, with what to do instead."""
+    """Chatml is refused for a tokenizer without its tokens, with what to do instead."""
     source, tokens = STOCK_TEMPLATES["chatml"]
     with pytest.raises(ConfigurationError, match=r"no special token <\|im_start\|>.*data.chat.template=plain"):
         templated("gemma3").with_template(TemplateChoice(source, {}, DAY, tokens))

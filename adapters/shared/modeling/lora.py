@@ -12,6 +12,7 @@ from blake3 import blake3
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from holdfast.adapters.shared.modeling.linear_layers import linear_layers
 from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
@@ -126,7 +127,7 @@ def add_lora(
         msg = 'model.lora needs another package: pip install "holdfast-lm[lora]"'
         raise ConfigurationError(msg) from error
     network: Any = model.network
-    linear = _linear_layers(network)
+    linear = linear_layers(network)
     targets = _targets(linear, plan.target_modules)
     base = fingerprint(network)
     if plan.quantize == "4bit":
@@ -172,18 +173,6 @@ def fingerprint(network: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-def _linear_layers(network: Any) -> dict[str, nn.Module]:
-    """Return the linear layers, without the head and those whose weights Mamba's kernels read directly."""
-    head, modules = network.get_output_embeddings(), dict(network.named_modules())
-    return {
-        name: module
-        for name, module in modules.items()
-        if isinstance(module, (nn.Linear, Conv1D))
-        and module is not head
-        and not (name.endswith(".out_proj") and hasattr(modules[name.rpartition(".")[0]], "conv1d"))
-    }
 
 
 def _targets(linear: Mapping[str, nn.Module], wanted: Sequence[str] | None) -> list[str]:

@@ -1,0 +1,90 @@
+"""A folder that appears under its name only when it is complete."""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from holdfast.adapters.shared.files.file_operations import FileOperations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_SUFFIX = ".draft"
+
+
+@contextmanager
+def draft_beside(folder: Path) -> Iterator[Path]:
+    """Yield a new folder beside ``folder`` for its files, which is deleted after the block unless it was moved.
+
+    Nothing is left behind by a block that raises, not even folders above ``folder`` that were made for it. A draft of a
+    process that was killed is deleted by the next call for the same ``folder``. Raises ``OSError``.
+    """
+    missing = [each for each in folder.parents if not each.exists()]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.{uuid4().hex}{_SUFFIX}")
+    lock: int | None = None
+    try:
+        with _alone_in(folder.parent):
+            _delete_abandoned(folder)
+            draft.mkdir()
+            lock = _locked(draft)
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+        with suppress(OSError):  # the first that is not empty ends it
+            for each in missing:
+                each.rmdir()
+
+
+def move_draft(draft: Path, folder: Path) -> None:
+    """Give the complete ``draft`` the name ``folder``, free or that of an empty folder, durably; raises ``OSError``."""
+    files = FileOperations()
+    for path in sorted(draft.rglob("*")):
+        if path.is_dir():
+            files.sync_folder(path)
+        else:
+            files.sync_file(path)
+    files.sync_folder(draft)
+    files.rename(draft, folder)
+    files.sync_folder(folder.parent)
+
+
+def _delete_abandoned(folder: Path) -> None:
+    for draft in folder.parent.glob(f".{glob.escape(folder.name)}.*{_SUFFIX}"):
+        with suppress(OSError):  # of a process that is still at work, or of another user
+            lock = _locked(draft)
+            try:
+                shutil.rmtree(draft, ignore_errors=True)
+            finally:
+                os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """Return a descriptor that keeps ``folder`` locked until it is closed; raises ``OSError`` if another one does."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes that make drafts in ``folder`` waiting, so that none deletes a draft not yet locked."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

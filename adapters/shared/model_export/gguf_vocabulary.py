@@ -1,0 +1,158 @@
+"""The vocabulary of a byte-level BPE tokenizer in the form of a GGUF file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
+
+from tokenizers import Tokenizer
+
+from holdfast.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE = r"[^\r\n\p{L}\p{N}]?"
+_SLASHED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+class TokenType(IntEnum):
+    """The kinds of tokens in a GGUF file that a byte-level vocabulary has."""
+
+    NORMAL = 1
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+
+
+class _Split(NamedTuple):
+    """A way to split text into words before merges: its name in llama.cpp, and whether words need no merges there."""
+
+    name: str
+    ignores_merges: bool
+
+
+_GPT2 = _Split("gpt-2", ignores_merges=False)
+_SPLITS: Mapping[str, _Split] = MappingProxyType(
+    {
+        rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}{{1,3}}|{_REST}": _Split("llama-bpe", ignores_merges=True),
+        rf"{_CONTRACTIONS}|{_BEFORE}\p{{L}}+|\p{{N}}|{_REST}": _Split("qwen2", ignores_merges=False),
+        rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}|{_SLASHED_REST}": _Split(
+            "tekken", ignores_merges=True
+        ),
+        rf"{_BEFORE}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_BEFORE}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}"
+        rf"|{_SLASHED_REST}": _Split("gpt-4o", ignores_merges=False),
+    }
+)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GgufVocabulary:
+    """The ``tokens`` by id with their ``types``, the ``merges`` in order, and the name ``pre`` of the split into words.
+
+    ``special`` has the ids of the tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and
+    ``adds_eos`` are whether a text gets these tokens.
+    """
+
+    tokens: Sequence[str]
+    types: Sequence[TokenType]
+    merges: Sequence[str]
+    pre: str
+    special: Mapping[str, int]
+    adds_bos: bool
+    adds_eos: bool
+
+
+def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
+    """Return the vocabulary of the ``tokenizer.json`` in ``folder``, filled up to ``size`` ids.
+
+    Raises ``ConfigurationError`` if llama.cpp could not split text as this tokenizer does.
+    """
+    core = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    record = json.loads(core.to_str())
+    model = record["model"]
+    split = _split_of(record)
+    if bool(model.get("ignore_merges")) != split.ignores_merges:
+        _refuse(f"ignore_merges is {bool(model.get('ignore_merges'))} with the split {split.name}")
+    added = core.get_added_tokens_decoder()
+    names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
+    tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
+    types = [
+        TokenType.UNUSED
+        if number not in names
+        else TokenType.NORMAL
+        if number not in added
+        else TokenType.CONTROL
+        if added[number].special
+        else TokenType.USER_DEFINED
+        for number in range(size)
+    ]
+    special = _special_tokens(folder, core)
+    plain, whole = (core.encode("a", add_special_tokens=adds).ids for adds in (False, True))
+    return GgufVocabulary(
+        tokens,
+        types,
+        [each if isinstance(each, str) else " ".join(each) for each in model["merges"]],
+        split.name,
+        special,
+        adds_bos=whole[0] != plain[0] and whole[0] == special.get("bos"),
+        adds_eos=whole[-1] != plain[-1] and whole[-1] == special.get("eos"),
+    )
+
+
+def _special_tokens(folder: Path, core: Tokenizer) -> dict[str, int]:
+    config = folder / "tokenizer_config.json"
+    fields = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    found = {}
+    for name in ("bos", "eos", "unk", "pad"):
+        token = fields.get(f"{name}_token")
+        number = core.token_to_id(token["content"] if isinstance(token, dict) else token) if token else None
+        if number is not None:
+            found[name] = number
+    if "eos" in found:
+        found.setdefault("bos", found["eos"])  # without one llama.cpp takes the id 11, whatever that is
+    return found
+
+
+def _split_of(record: Mapping[str, Any]) -> _Split:
+    """Return the split into words that is the pre-tokenizer of ``record``; raises ``ConfigurationError`` if unknown."""
+    model, normalizer = record["model"], record["normalizer"]
+    if model["type"] != "BPE" or model.get("byte_fallback"):
+        _refuse(f"its model is {model['type']}{' with byte_fallback' if model.get('byte_fallback') else ''}")
+    if affix := model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
+        _refuse(f"its tokens have the affix {affix}")
+    if normalizer is not None and normalizer["type"] != "NFC":
+        _refuse(f"it changes text by {normalizer['type']}")
+    steps = _steps(record["pre_tokenizer"])
+    if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1].get("add_prefix_space"):
+        _refuse("it does not split text into bytes as they are")
+    if len(steps) == 1 and steps[0].get("use_regex", True):
+        return _GPT2
+    is_one_pattern = len(steps) == 2 and steps[0]["type"] == "Split" and not steps[1].get("use_regex", True)
+    pattern = steps[0].get("pattern", {}).get("Regex") if is_one_pattern else None
+    if pattern not in _SPLITS or steps[0]["behavior"] != "Isolated" or steps[0]["invert"]:
+        _refuse("it splits text into words in a way that llama.cpp does not have")
+    return _SPLITS[pattern]
+
+
+def _steps(pre_tokenizer: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+    if pre_tokenizer is None:
+        return ()
+    steps: Sequence[Mapping[str, Any]] = pre_tokenizer.get("pretokenizers", (pre_tokenizer,))
+    return steps
+
+
+def _refuse(reason: str) -> NoReturn:
+    msg = (
+        f"the tokenizer cannot be written as GGUF: {reason}; byte-level BPE tokenizers like those of GPT-2, Llama 3, "
+        "Qwen, Mistral Nemo and GPT-4o can"
+    )
+    raise ConfigurationError(msg)

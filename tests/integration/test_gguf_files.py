@@ -1,0 +1,178 @@
+"""GGUF files as transformers reads them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from holdfast.adapters.shared.model_export.gguf_file import (
+    GgufDescription,
+    GgufModel,
+    read_gguf,
+    read_gguf_tokenizer,
+    write_gguf,
+)
+from holdfast.adapters.shared.model_export.gguf_vocabulary import TokenType, read_vocabulary
+from holdfast.domain.errors import ConfigurationError
+from tests.support.small_tokenizers import PATTERNS, TEXTS, small_tokenizer, write_tokenizer
+
+gguf = pytest.importorskip("gguf")
+
+SIZE = 400
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
+CONFIGS = {
+    "llama": LLAMA,
+    "llama-tied-biased": LLAMA | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
+    "llama3-scaling": LLAMA | {"rope_parameters": LLAMA3, "head_dim": 24},
+    "linear-scaling": LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+    "mistral": LLAMA | {"model_type": "mistral", "sliding_window": None},
+    "qwen2": LLAMA | {"model_type": "qwen2"},
+    "qwen3": LLAMA | {"model_type": "qwen3", "head_dim": 32},
+    "starcoder2": LLAMA | {"model_type": "starcoder2", "sliding_window": None},
+    "gpt2": GPT2,
+    "gpt2-untied": GPT2 | {"tie_word_embeddings": False, "n_inner": 96},
+}
+
+
+def network_of(fields):
+    """Return a model whose weights are numbers that f16 and bf16 represent, and so large that each shows."""
+    config = AutoConfig.for_model(**fields, vocab_size=SIZE)
+    torch.manual_seed(0)
+    network = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).bfloat16().half().float())
+    return network
+
+
+def model_of(network, folder, split="gpt-2", **fields):
+    """Return ``network`` and a tokenizer that is written into ``folder``."""
+    write_tokenizer(small_tokenizer(split), folder, **fields)
+    vocabulary = read_vocabulary(folder, size=SIZE)
+    tensors = {}
+    for name, each in network.state_dict(keep_vars=True).items():
+        tensors.setdefault(id(each), (name, each))  # a tied one has its first name
+    weights = {name: each.detach() for name, each in tensors.values()}
+    return GgufModel(network.config, weights, vocabulary, GgufDescription("small", "apache-2.0", "{{ messages }}"))
+
+
+def logits_of(network):
+    ids = torch.randint(0, SIZE, (2, 40), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return network(ids, use_cache=False).logits
+
+
+@pytest.mark.parametrize("weights", ["f16", "bf16"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_half_precision_is_read_back(tmp_path, name, weights):
+    """A model whose weights fit into 16 bits has the same logits, within 1e-4, as transformers reads its file."""
+    network = network_of(CONFIGS[name])
+    assert not write_gguf(model_of(network, tmp_path), tmp_path / "model.gguf", weights)
+    again = read_gguf(tmp_path / "model.gguf", network.config)
+    torch.testing.assert_close(logits_of(again), logits_of(network), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("weights", "most"), [("q8_0", 0.01), ("q4_0", 0.15)])
+def test_blocks_are_close(tmp_path, weights, most):
+    """Weights in blocks of 8 and 4 bits are within that share of the largest weight of each block."""
+    network = network_of(CONFIGS["llama"])
+    write_gguf(model_of(network, tmp_path), tmp_path / "model.gguf", weights)
+    again = read_gguf(tmp_path / "model.gguf", network.config).state_dict()
+    for name, tensor in network.state_dict().items():
+        largest = tensor.reshape(-1, 32).abs().amax(1, keepdim=True) if tensor.ndim > 1 else 0
+        assert ((again[name] - tensor).reshape(-1, 32).abs() <= most * largest).all(), name
+
+
+def test_rows_that_fill_no_block_are_told(tmp_path):
+    """A matrix whose rows are no multiple of 32 is stored as f16, and a remark says so."""
+    network = network_of(LLAMA | {"intermediate_size": 72})
+    [remark] = write_gguf(model_of(network, tmp_path), tmp_path / "model.gguf", "q8_0")
+    assert remark.startswith("2 matrices, such as model.layers.0.mlp.down_proj.weight, are stored as f16")
+    kinds = {each.name: each.tensor_type.name for each in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    assert kinds["blk.0.ffn_down.weight"] == "F16"
+    assert kinds["blk.0.ffn_up.weight"] == "Q8_0"
+
+
+def test_numbers_beyond_f16_are_refused(tmp_path):
+    """A weight that f16 cannot represent is refused with a format that can."""
+    network = network_of(LLAMA)
+    with torch.no_grad():
+        network.model.layers[0].mlp.up_proj.weight[0, 0] = 1e5
+    with pytest.raises(ConfigurationError, match=r"up_proj.weight holds .* choose --format gguf:bf16"):
+        write_gguf(model_of(network, tmp_path), tmp_path / "model.gguf", "f16")
+
+
+@pytest.mark.parametrize("split", PATTERNS)
+def test_the_tokenizer_is_read_back(tmp_path, split):
+    """The file gives transformers a tokenizer with the same ids, and the chat template."""
+    write_gguf(model_of(network_of(LLAMA), tmp_path, split), tmp_path / "model.gguf", "f16")
+    again, core = read_gguf_tokenizer(tmp_path / "model.gguf"), small_tokenizer(split)
+    for text in (*TEXTS, "a <tool> b <|begin|>"):
+        assert again.encode(text, add_special_tokens=False) == core.encode(text, add_special_tokens=False).ids
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    assert fields["tokenizer.chat_template"].contents() == "{{ messages }}"
+    assert fields["tokenizer.ggml.pre"].contents() == split
+    assert fields["tokenizer.ggml.eos_token_id"].contents() == core.token_to_id("<|endoftext|>")
+
+
+def test_the_file_describes_the_tokenizer(tmp_path):
+    """The file has the type of each token, the merges in order, the name of the split, and the tokens of a text."""
+    core = small_tokenizer("llama-bpe", vocabulary_size=390, adds_bos=True)
+    write_tokenizer(core, tmp_path, bos_token="<|begin|>")
+    vocabulary = read_vocabulary(tmp_path, size=SIZE)
+    assert vocabulary.pre == "llama-bpe"
+    assert (vocabulary.adds_bos, vocabulary.adds_eos) == (True, False)
+    assert vocabulary.special == {"bos": core.token_to_id("<|begin|>"), "eos": core.token_to_id("<|endoftext|>")}
+    kinds = dict(zip(vocabulary.tokens, vocabulary.types, strict=True))
+    assert kinds["<|begin|>"] is kinds["<|endoftext|>"] is TokenType.CONTROL
+    assert kinds["<tool>"] is TokenType.USER_DEFINED
+    assert kinds["[PAD395]"] is TokenType.UNUSED
+    assert kinds["the"] is TokenType.NORMAL
+    assert len(vocabulary.tokens) == SIZE
+    assert all(len(merge.split(" ")) == 2 for merge in vocabulary.merges)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"normalizer": {"type": "Lowercase"}}, "it changes text by Lowercase"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "it does not split text into bytes"),
+        ({"pre_tokenizer": None}, "it does not split text into bytes"),
+    ],
+)
+def test_a_tokenizer_without_a_place_is_refused(tmp_path, change, complaint):
+    """A tokenizer that llama.cpp cannot repeat is refused, and the reason is named."""
+    write_tokenizer(small_tokenizer("gpt-2"), tmp_path)
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ConfigurationError, match=complaint):
+        read_vocabulary(tmp_path, size=SIZE)
+
+
+def test_words_without_merges_are_refused(tmp_path):
+    """A split that llama.cpp combines with whole words is refused for a tokenizer that always merges."""
+    core = small_tokenizer("llama-bpe")
+    core.model.ignore_merges = False
+    write_tokenizer(core, tmp_path)
+    with pytest.raises(ConfigurationError, match="ignore_merges is False with the split llama-bpe"):
+        read_vocabulary(tmp_path, size=SIZE)
