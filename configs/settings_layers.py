@@ -75,7 +75,8 @@ def load_settings(
 ) -> Resolved:
     """Return the settings from YAML ``files`` (later files win), ``environ`` and ``key.path=value`` overrides.
 
-    ``chosen`` are further overrides, above all others, of which ``chosen_by`` is the origin. Raises one ``ConfigurationError`` for all problems, each with its key, its layer and the probable correction.
+    ``chosen`` are further overrides, above all others, of which ``chosen_by`` is the origin. Raises one
+    ``ConfigurationError`` for all problems, each with its key, its layer and the probable correction.
     """
     problems: list[str] = []
     texts = [*filter(None, (_attempt(problems, _from_file, Path(file)) for file in files))]

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _RANGE = ("low", "high", "log", "step", "int")
-_FORMS = "{low: 1e-4, high: 1e-2, log: true} or {choices: [1, 2]}"
+_EXAMPLE = "{low: 1e-4, high: 1e-2, log: true}"
+_FORMS = f"{_EXAMPLE} or {{choices: [1, 2]}}"
 _MOST_COMBINATIONS = 64
 _FIXED = {
     ("run.name", "run.dir", "run.cache_dir"): "each trial has a folder of its own",
@@ -114,7 +115,7 @@ def _contents(path: Path) -> dict[str, Any]:
     if len(content) > MAX_FILE_BYTES:
         refuse(f"{place}: it is larger than {MAX_FILE_BYTES} bytes, too large for a space")
     if not isinstance(values, dict) or not values:
-        refuse(f"{place}: it must hold settings to vary, such as optimizer.learning_rate: {_FORMS.split(' or ')[0]}")
+        refuse(f"{place}: it must hold settings to vary, such as optimizer.learning_rate: {_EXAMPLE}")
     return values
 
 

@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
-from optuna.storages.journal import BaseJournalFileLock
+from optuna.storages.journal import JournalFileOpenLock
 from typing_extensions import override
 
 from holdfast.adapters.shared.files.regular_file import regular
@@ -20,7 +20,7 @@ _BLOCK = 65536
 
 
 @final
-class JournalLock(BaseJournalFileLock):
+class JournalLock(JournalFileOpenLock):
     """Lets one process at a time append to the file ``journal``, and removes the line that a kill left incomplete.
 
     The locks of the library are files that a killed process leaves behind, for which all others then wait, and a line

@@ -82,7 +82,7 @@ class StudyRunner:
     def _has_ended(self) -> bool:
         if self._is_stopping or self._error is not None:
             self._pass_stop()
-            return all([run.has_stopped() for run in self._open.values()])
+            return not [run for run in self._open.values() if not run.has_stopped()]  # each is asked
         if len(self._open) < self._num_workers and self._clock() >= self._next_look:
             self._next_look = self._clock() + _LOOK_SECONDS
             self._guarded(self._fill)

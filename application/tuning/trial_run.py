@@ -47,10 +47,10 @@ class StudyWatcher(Protocol):
     """The receiver of what happens to the trials of this process."""
 
     def on_begin(self, number: int, parameters: Mapping[str, Value]) -> None:
-        """A trial begins, or continues."""
+        """Receive the parameters of a trial that begins or continues."""
 
     def on_measurement(self, number: int, step: int, value: float, verdict: TrialVerdict) -> None:
-        """A trial was evaluated."""
+        """Receive the evaluation of a trial, and its verdict."""
 
     def on_end(self, number: int, end: TrialEnd) -> None:
-        """The end of a trial is recorded."""
+        """Receive the end of a trial, which is recorded."""

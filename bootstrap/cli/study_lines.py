@@ -62,7 +62,9 @@ class StudyLines:
                 words = ", the best so far" if best is not None and best.number == number else ""
                 self._say(f"trial {number} is complete: {self._metric} {end.value:.6g}{words}")
             case TrialState.PRUNED:
-                self._say(f"trial {number} was {end.note}" if end.note.startswith("pruned") else f"trial {number}: {end.note}")
+                self._say(
+                    f"trial {number} was {end.note}" if end.note.startswith("pruned") else f"trial {number}: {end.note}"
+                )
             case _:
                 self._say(f"trial {number} failed: {end.note}")
         self._on_end()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shlex
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +16,10 @@ from holdfast.bootstrap.cli.arguments import add_command, add_output, add_settin
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_signal
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Callable
 
     from holdfast.bootstrap.cli.arguments import Commands
-    from holdfast.bootstrap.operations.tune_study import TuneStudy
+    from holdfast.bootstrap.operations.tune_study import TuneRequest, TuneStudy
     from holdfast.domain.tuning.lr_range_test import RangeTestResult
 
 _HELP = """\
@@ -53,6 +54,9 @@ def add_tune(commands: Commands) -> None:
     parser.add_argument("--tokens", type=_count, metavar="N", help=text)
     text = "trials that this command trains at once; default: 1"
     parser.add_argument("--workers", type=whole(1, 1024), default=1, metavar="N", help=text)
+    text = "start this command on N workers of a Ray cluster, with one trial each"
+    parser.add_argument("--ray", type=whole(1, 4096), metavar="N", help=text)
+    parser.add_argument("--parent", type=whole(1), help=argparse.SUPPRESS)
     parser.add_argument("--low", type=_rate, default=1e-7, metavar="R", help="--find-lr: first rate; default: 1e-7")
     parser.add_argument("--high", type=_rate, default=1.0, metavar="R", help="--find-lr: last rate; default: 1")
     text = "--find-lr: steps of the test; default: 100"
@@ -64,17 +68,19 @@ def add_tune(commands: Commands) -> None:
 
 def tune(options: argparse.Namespace) -> int:
     """Search for better settings, or test learning rates, and print the result; return the exit code."""
+    from holdfast.bootstrap.process.launcher_watch import stop_with_parent
     from holdfast.bootstrap.process.library_environment import set_library_defaults
 
     set_library_defaults()
+    if options.parent is not None:
+        stop_with_parent(options.parent)
     stream = sys.stderr if options.json else sys.stdout
     report = _print_nothing if options.quiet else partial(print, file=stream, flush=True)
     return _find_rate(options, report) if options.find_lr else _search(options, report)
 
 
 def _search(options: argparse.Namespace, report: Callable[[str], object]) -> int:
-    from holdfast.bootstrap.cli.study_lines import StudyLines, summary_of
-    from holdfast.bootstrap.operations.study_facts import study_facts
+    from holdfast.bootstrap.cli.study_lines import StudyLines
     from holdfast.bootstrap.operations.tune_study import TuneRequest, TuneStudy, study_folder
     from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals, write_at_once
 
@@ -83,6 +89,8 @@ def _search(options: argparse.Namespace, report: Callable[[str], object]) -> int
     )
     if options.fresh:
         _set_aside(study_folder(request), report)
+    if options.ray is not None:
+        return _search_on_ray(options, request, report)
     study = TuneStudy(request, report)
     lines = StudyLines(study, report, on_end=lambda: _write(study))
     try:
@@ -94,13 +102,40 @@ def _search(options: argparse.Namespace, report: Callable[[str], object]) -> int
         return code_of_signal(stop.number)
     finally:
         study.close()
+    _show(study, options, is_over=is_over)
+    return ExitCode.FINISHED if is_over else code_of_signal(study.stopped_by or 0)
+
+
+def _search_on_ray(options: argparse.Namespace, request: TuneRequest, report: Callable[[str], object]) -> int:
+    """Start the search on a Ray cluster, and print its result; return the exit code."""
+    from holdfast.bootstrap.operations.tune_on_ray import tune_on_ray
+    from holdfast.bootstrap.operations.tune_study import TuneStudy
+
+    files = [word for path in options.config for word in ("--config", str(path))]
+    length = [("--trials", options.trials), ("--tokens", options.tokens)]
+    limits = [word for name, number in length if number is not None for word in (name, str(number))]
+    chosen = request.load(os.environ).settings.tune.parallel
+    parallel = [] if chosen is not None else [f"tune.parallel={options.ray}"]
+    request = replace(request, overrides=[*request.overrides, *parallel])
+    study = TuneStudy(request, report)  # what is wrong is said before Ray starts
+    study.close()
+    words = ["tune", *files, "--space", str(options.space), *limits, "--quiet", *request.overrides]
+    code = tune_on_ray(words, options.ray, report)
+    _show(study, options, is_over=code == ExitCode.FINISHED)
+    return code
+
+
+def _show(study: TuneStudy, options: argparse.Namespace, *, is_over: bool) -> None:
+    """Write the report and the best settings, and print the summary."""
+    from holdfast.bootstrap.cli.study_lines import summary_of
+    from holdfast.bootstrap.operations.study_facts import study_facts
+
     _write(study)
     facts = study_facts(study.root)
     if options.json:
         print(json.dumps(facts.to_json(), indent=1))
     elif not options.quiet:
         print(summary_of(facts, is_over=is_over))
-    return ExitCode.FINISHED if is_over else code_of_signal(study.stopped_by or 0)
 
 
 def _write(study: TuneStudy) -> None:

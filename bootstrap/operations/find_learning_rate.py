@@ -73,7 +73,9 @@ class LearningRateTest:
         supervisor = Supervisor(
             [sys.executable, "-m", module_called(), "train", *files, "--quiet", *self._words],
             self.root,
-            RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
+            RestartPolicy(
+                limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds
+            ),
             HeartbeatMonitor(RunLayout(self.root).heartbeats, 3 * recovery.watchdog.min_seconds),
             grace_seconds=recovery.grace_seconds,
             report=report,
@@ -90,7 +92,6 @@ class LearningRateTest:
             msg += f"{len(steps)} steps: test more steps or other bounds with --steps, --low and --high"
             raise TrainingError(msg)
         return found
-
 
     def _refuse_other_test(self) -> None:
         if not RunLayout(self.root).record.exists():

@@ -81,7 +81,12 @@ def study_facts(root: Path) -> StudyFacts:
 def _as_json(root: Path, trial: Trial) -> dict[str, Any]:
     record = asdict(trial)
     measured = [[step, _finite(value)] for step, value in trial.measurements.items()]
-    return {**record, "state": str(trial.state), "measurements": measured, "run": str(StudyLayout(root).trial(trial.number))}
+    return {
+        **record,
+        "state": str(trial.state),
+        "measurements": measured,
+        "run": str(StudyLayout(root).trial(trial.number)),
+    }
 
 
 def _finite(value: float) -> float | str:

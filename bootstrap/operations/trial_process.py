@@ -188,8 +188,11 @@ class TrialProcess:
         if code == ExitCode.CONFIGURATION:
             return self._events.failure(words)
         if code == ExitCode.DATA:
-            raise DataError(f"{self._name} cannot read its data: {words}; the same command continues the study")
-        ending = Ending.CRASHED if ending_of(code) is Ending.FINAL else ending_of(code)  # a signal was not for a restart
+            msg = f"{self._name} cannot read its data: {words}; the same command continues the study"
+            raise DataError(msg)
+        ending = (
+            Ending.CRASHED if ending_of(code) is Ending.FINAL else ending_of(code)
+        )  # a signal was not for a restart
         self._deaths.append(ProcessExit(ending, self._run.newest_durable_step() > self._durable))
         verdict = self._policy_after(code).after(self._deaths)
         if not isinstance(verdict, GiveUp):
@@ -197,7 +200,8 @@ class TrialProcess:
             self._report(f"{self._name}: its process {cause_of(code)}; it is started again in {verdict.seconds:g} s")
             return None
         if code == ExitCode.STATE:
-            raise StateError(f"{self._name} cannot go on: {words}; the same command continues the study")
+            msg = f"{self._name} cannot go on: {words}; the same command continues the study"
+            raise StateError(msg)
         return self._events.failure(words)
 
     def _policy_after(self, code: int) -> RestartPolicy:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from holdfast.configs.settings_layers import Resolved
     from holdfast.domain.tuning.search_space import SearchSpace, Value
     from holdfast.domain.tuning.trial import Trial
-    from holdfast.ports.study import Study
 
 _AUTOMATIC = "-tune"
 
@@ -113,8 +112,8 @@ class TuneStudy:
         trials = self.study.trials()
         if is_over and self._plan.has_failed(trials):
             last = trials[-1]
-            msg = f"the last {self._plan.most_failures} trials failed: trial {last.number} ({self._layout.log(last.number)}"
-            msg += f") says: {last.note}"
+            msg = f"the last {self._plan.most_failures} trials failed, and trial {last.number} says: {last.note}; see "
+            msg += f"{self._layout.log(last.number)}, and begin another study with --fresh"
             raise TrainingError(msg)
         return is_over
 
@@ -197,7 +196,9 @@ class TuneStudy:
         rules = TrialRules(
             self.settings.tune.metric,
             self.settings.tune.objective == "best",
-            RestartPolicy(limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds),
+            RestartPolicy(
+                limits.max_restarts, limits.crash_loop, limits.first_pause_seconds, limits.longest_pause_seconds
+            ),
             3 * recovery.watchdog.min_seconds,
             recovery.grace_seconds,
         )

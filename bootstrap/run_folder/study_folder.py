@@ -111,9 +111,10 @@ def begin_study(
 
 
 def hold_study(root: Path) -> int:
-    """Return a descriptor that keeps the study in ``root`` at its place until it is closed; several processes may hold it.
+    """Return a descriptor that keeps the study in ``root`` at its place until it is closed.
 
-    Raises ``StateError`` if another process is setting the folder aside, or if the lock cannot be used.
+    Several processes may hold it. Raises ``StateError`` if another process is setting the folder aside, or if the lock
+    cannot be used.
     """
     path = RunLayout(root).lock
     try:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @final
 class VerdictFile:
-    """``verdicts.jsonl`` of the run folder ``root``: the study adds verdicts, and the trial's own process reads them."""
+    """``verdicts.jsonl`` of the run folder ``root``: the study adds them, and the process of the trial reads them."""
 
     def __init__(self, root: Path) -> None:
         self._lines = JsonLines(RunLayout(root).verdicts)

@@ -45,7 +45,9 @@ class _Axis:
     def ticks(self) -> Sequence[float]:
         """Return round values within the axis."""
         if self.is_log:
-            found = [10.0**power for power in range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)]
+            found = [
+                10.0**power for power in range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            ]
             inside = [tick for tick in found if self.low <= tick <= self.high]
             return inside if len(inside) > 1 else [self.low, self.high]
         if self.low == self.high:
@@ -95,7 +97,9 @@ def learning_chart(trials: Sequence[Trial], metric: str, best: Trial | None) -> 
         title = _title(f"trial {trial.number} ({trial.state})")
         line = "L".join(f"{x(step)} {y(value)}" for step, value in curve)
         parts.append(f'<path class="{css}" d="M{line}">{title}</path>')
-        parts.append(f'<circle class="{css} mark" cx="{x(curve[-1][0])}" cy="{y(curve[-1][1])}" r="2.5">{title}</circle>')
+        parts.append(
+            f'<circle class="{css} mark" cx="{x(curve[-1][0])}" cy="{y(curve[-1][1])}" r="2.5">{title}</circle>'
+        )
     return _svg(f"{metric} of each trial by step", parts)
 
 

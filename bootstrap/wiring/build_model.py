@@ -18,8 +18,8 @@ from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.lr_schedule import (
     Constant,
-    Span,
     RangeTest,
+    Span,
     WarmupDecay,
     WarmupStableDecay,
     half_cosine,

@@ -93,7 +93,9 @@ class ScheduleSettings(Section):
     @classmethod
     def _can_decay(cls, length: int | None, info: ValidationInfo) -> int | None:
         if length is not None and (kind := info.data.get("kind")) in _WITHOUT_DECAY:
-            msg = f"has no effect, as optimizer.schedule.kind={kind} does not decay: leave it out or choose another kind"
+            msg = (
+                f"has no effect, as optimizer.schedule.kind={kind} does not decay: leave it out or choose another kind"
+            )
             raise ValueError(msg)
         return length
 

@@ -39,7 +39,9 @@ class TuneSettings(Section):
     objective: Literal["last", "best"] = Field(
         default="last", description="Evaluation of a complete trial that counts: its last or its best one."
     )
-    seed: Seed | None = Field(default=None, description="Seed of the search, from 0 to 4294967295; null means run.seed.")
+    seed: Seed | None = Field(
+        default=None, description="Seed of the search, from 0 to 4294967295; null means run.seed."
+    )
     parallel: Positive | None = Field(
         default=None,
         description="Trials that may train at once, on all machines together. The parameters of a trial depend on the "

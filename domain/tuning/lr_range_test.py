@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 _SMOOTHING = 0.9
 _FEWEST = 8
 _DIVERGED = 1.25
+_LEAST_FALL = 1e-3
 
 
 @final
@@ -44,7 +45,7 @@ def evaluate_range_test(rates: Sequence[float], losses: Sequence[float]) -> Rang
         if loss > smooth[lowest] * _DIVERGED:
             end = place
             break
-    if end < _FEWEST or lowest == 0:
+    if end < _FEWEST or smooth[lowest] > smooth[0] - _LEAST_FALL * abs(smooth[0]):
         return None
     slopes = {place: _slope(rates, smooth, place) for place in range(1, lowest + 1) if place + 1 < len(smooth)}
     steepest = min(slopes, key=lambda place: slopes[place], default=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, final
 
@@ -35,16 +36,13 @@ class FloatRange:
             return (self.low,)
         if self.step is None:
             return None
-        return tuple(self.low + self.step * count for count in range(math.floor(self._steps + 1e-9) + 1))
+        low, high, step = (Decimal(str(number)) for number in (self.low, self.high, self.step))
+        return tuple(float(low + step * count) for count in range(int((high - low) // step) + 1))
 
-    @property
-    def _steps(self) -> float:
-        return (self.high - self.low) / self.step if self.step else 0.0
-
-    def draw(self, chance: Random) -> float:
+    def draw(self, chance: Random) -> Value:
         """Return a value at random."""
-        if self.step is not None:
-            return self.low + self.step * chance.randint(0, math.floor(self._steps + 1e-9))
+        if (values := self.values) is not None:
+            return chance.choice(values)
         if self.is_log:
             return min(self.high, max(self.low, math.exp(chance.uniform(math.log(self.low), math.log(self.high)))))
         return chance.uniform(self.low, self.high)
@@ -119,9 +117,9 @@ class SearchSpace:
         return math.prod(len(dimension.values or ()) for dimension in self.dimensions.values())
 
     def point(self, number: int) -> dict[str, Value]:
-        """Return combination ``number`` of the grid, from 0; the last setting varies fastest; it begins anew at its end.
+        """Return combination ``number`` of the grid, from 0; the last setting varies fastest.
 
-        Each setting's values must be countable.
+        The grid begins anew at its end. Each setting's values must be countable.
         """
         found: dict[str, Value] = {}
         for name, dimension in reversed(self.dimensions.items()):

@@ -105,7 +105,9 @@ class StudyPlan:
         """Return whether trial ``number`` belongs to the study; the trials that it depends on must have ended."""
         seen = seen_by(number, trials, self.parallel)
         is_spent = self.tokens is not None and sum(trial.tokens for trial in seen) >= self.tokens
-        return number < (math.inf if self.trials is None else self.trials) and not is_spent and not self.has_failed(seen)
+        return (
+            number < (math.inf if self.trials is None else self.trials) and not is_spent and not self.has_failed(seen)
+        )
 
     def has_failed(self, trials: Sequence[Trial]) -> bool:
         """Return whether so many of the last ``trials`` failed that another one would probably fail too."""

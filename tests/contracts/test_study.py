@@ -28,6 +28,3 @@ class TestOptunaStudyAtRandom(TestOptunaStudy):
 class TestOptunaStudyByHalving(TestOptunaStudy):
     rules = SearchRules("tpe", "successive_halving", {"n_startup_trials": 4}, {"min_resource": 10})
 
-
-class TestOptunaStudyAbovePercentile(TestOptunaStudy):
-    rules = SearchRules("tpe", "percentile", {}, {"percentile": 60.0, "n_startup_trials": 3})

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -30,7 +31,7 @@ def arguments(home, *more, trials=12):
     """Return the arguments of a search with trials of some seconds."""
     (home / "space.yaml").write_text(SPACE)
     settings = tiny(
-        home / "corpus.jsonl",
+        Path("corpus.jsonl"),
         "run.name=search",
         "run.budget.steps=12",
         "run.report=false",
@@ -177,7 +178,7 @@ def test_the_workers_of_two_commands_change_no_bit(home):
 
 @pytest.mark.timeout(600)
 def test_a_stop_saves_the_trials(home):
-    """SIGTERM ends the command with its code and a checkpoint of each open trial, and the same command goes on there."""
+    """SIGTERM ends the command with its code and a checkpoint of each open trial, which has not ended then."""
     place = home / "stopped"
     place.mkdir()
     corpus(place)

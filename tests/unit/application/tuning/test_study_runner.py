@@ -25,8 +25,7 @@ class World:
         self.most_at_once = 0
 
     def runner(self, workers, plan, **options):
-        runner = Runner(self, workers, plan, **options)
-        return runner
+        return Runner(self, workers, plan, **options)
 
 
 class FakeRun:
@@ -52,7 +51,8 @@ class FakeRun:
 
     def poll(self):
         if self.breaks == self.number:
-            raise StateError("the disk is full")
+            msg = "the disk is full"
+            raise StateError(msg)
         if self.done and (verdict := self.answered.get(self.done[-1])) is None:
             return None
         if self.done and verdict.reason is not None:
@@ -189,7 +189,7 @@ def test_a_stop_leaves_the_trials_for_later():
 
     def sleep(seconds):
         begin(seconds)
-        if stopped.rounds == 4:
+        if stopped.rounds == 2:
             stopped.runner.request_stop(15)
 
     stopped.runner._sleep = sleep
