@@ -230,9 +230,8 @@ def _check_combinations(space: SearchSpace, probe: _Probe, path: Path) -> None:
     Of many combinations a sample is checked, always the same one.
     """
     names, sides = [*space.dimensions], [_extremes(dimension) for dimension in space.dimensions.values()]
-    if math.prod(map(len, sides)) <= _MOST_COMBINATIONS:
-        combinations = product(*sides)
-    else:
+    combinations: Iterator[tuple[Value, ...]] = product(*sides)
+    if math.prod(map(len, sides)) > _MOST_COMBINATIONS:
         chance = Random(0)  # noqa: S311  no secret
         combinations = islice(iter(lambda: tuple(map(chance.choice, sides)), None), _MOST_COMBINATIONS)
     for values in combinations:

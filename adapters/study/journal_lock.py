@@ -23,8 +23,8 @@ _BLOCK = 65536
 class JournalLock(JournalFileOpenLock):
     """Lets one process at a time append to the file ``journal``, and removes the line that a kill left incomplete.
 
-    The locks of the library are files that a killed process leaves behind, for which all others then wait, and a line
-    after an incomplete one makes the whole file unreadable.
+    This lock belongs to the operating system and ends with the process. The locks of the library are files that a
+    killed process leaves behind, and a line after an incomplete one makes the whole file unreadable for it.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -34,7 +34,7 @@ class JournalLock(JournalFileOpenLock):
     @override
     def acquire(self) -> bool:
         """Wait for the lock; raises ``OSError``."""
-        self._descriptor = regular(f"{self._journal}.lock", os.O_RDWR | os.O_CREAT)
+        self._descriptor = regular(str(self._journal.with_name(f".{self._journal.name}.lock")), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             _remove_incomplete_line(self._journal)

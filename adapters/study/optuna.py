@@ -106,7 +106,7 @@ class OptunaStudy(Study):
     @override
     def add(self, number: int) -> None:
         """Add a trial."""
-        with self._reading(), one_at_a_time(self._journal.with_name(f"{self._journal.name}.add")):
+        with self._reading(), one_at_a_time(self._journal.with_name(f".{self._journal.name}.add")):
             known = len(self._frozen())
             assert number <= known, "the next trial"
             if number == known:
@@ -143,13 +143,13 @@ class OptunaStudy(Study):
             return
         identity = trial._trial_id  # noqa: SLF001
         marks = self._judge(number, trial.last_step)[1] if trial.last_step is not None else {}
-        is_number = end.value is not None and math.isfinite(end.value)
         with self._reading():
             for name, mark in marks.items():
                 self._storage.set_trial_system_attr(identity, name, mark)
             self._storage.set_trial_user_attr(identity, _TOKENS, end.tokens)
             self._storage.set_trial_user_attr(identity, _NOTE, end.note)
-            values = [end.value] if is_number and end.state in _ENDS else None
+            has_value = end.state in _ENDS and end.value is not None and math.isfinite(end.value)
+            values = [float(end.value or 0.0)] if has_value else None
             self._storage.set_trial_state_values(identity, _ENDS.get(end.state, OptunaState.FAIL), values)
 
     @override
@@ -191,8 +191,7 @@ class OptunaStudy(Study):
         trial, pruner, is_pruned = frozen[number], self._pruner(), False
         storage = InMemoryStorage()
         view = self._view(frozen, number, storage)
-        copied = create_trial(state=OptunaState.RUNNING, params=trial.params, distributions=trial.distributions)
-        view.add_trial(copied)
+        view.add_trial(_without_results(trial))
         identity = storage.get_trial_id_from_study_id_trial_number(view._study_id, number)  # noqa: SLF001
         for step, value in sorted(trial.intermediate_values.items()):
             if step <= last:
@@ -212,8 +211,7 @@ class OptunaStudy(Study):
             if trial.number <= number - self._parallel:
                 view.add_trial(trial)
             else:
-                beside = {"params": trial.params, "distributions": trial.distributions}
-                view.add_trial(create_trial(state=OptunaState.RUNNING, **beside))
+                view.add_trial(_without_results(trial))
         return view
 
     def _sampler(self, number: int) -> BaseSampler | None:
@@ -243,6 +241,10 @@ class OptunaStudy(Study):
 
     def _parameters(self, trial: FrozenTrial) -> Mapping[str, Value]:
         return {name: trial.params[name] for name in self._distributions}
+
+
+def _without_results(trial: FrozenTrial) -> FrozenTrial:
+    return create_trial(state=OptunaState.RUNNING, params=trial.params, distributions=trial.distributions)
 
 
 def _distribution(dimension: Dimension) -> BaseDistribution:

@@ -62,20 +62,19 @@ def train(options: argparse.Namespace) -> int:
         return supervise(options)
     from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
     from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
-    from holdfast.bootstrap.process.launcher_watch import stop_with_parent
+    from holdfast.bootstrap.process.launcher_watch import stop_with_study
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import fitting, report_line
     from holdfast.bootstrap.process.program import module_called
     from holdfast.bootstrap.run import build
     from holdfast.bootstrap.run_folder.layout import RunLayout
-    from holdfast.bootstrap.wiring.process_group import is_first_rank, is_launched
+    from holdfast.bootstrap.wiring.process_group import is_first_rank
     from holdfast.configs.settings_layers import load_settings
 
     configure_logging()
     set_library_defaults()
-    if options.for_study is not None and not is_launched():  # ranks end with their launcher
-        stop_with_parent(options.for_study)
+    stop_with_study(options.for_study)
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  only the first rank prints
     resolved = load_settings(options.config, options.settings, os.environ)

@@ -62,7 +62,7 @@ class StudyLayout:
 
     def claim(self, number: int) -> Path:
         """Return the file that the process which is responsible for trial ``number`` keeps locked."""
-        return self.root / f"trial-{number:04d}.lock"
+        return self.root / f".trial-{number:04d}.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +97,11 @@ def begin_study(
         raise ConfigurationError(msg)
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_name(f".{path.name}.lock")):
+        with _locked(path.with_name(".study.lock")):
             if not path.exists():
                 now = datetime.now(UTC).isoformat(timespec="seconds")
-                record = {"schema": _SCHEMA, "created": now, **fresh, "space": space, "settings": settings}
-                replace_file(path, json.dumps(record, indent=1).encode())
+                written = {"schema": _SCHEMA, "created": now, **fresh, "space": space, "settings": settings}
+                replace_file(path, json.dumps(written, indent=1).encode())
     except OSError as error:
         msg = f"the folder of the study {root} cannot be used, {explain(error)}; choose another with run.dir"
         raise StateError(msg) from error

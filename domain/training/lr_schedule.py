@@ -156,7 +156,7 @@ class RangeTest:
 
     def at(self, progress: Progress) -> float:
         """Return the learning rate of the step that follows ``progress``."""
-        rate = self.floor * (self.peak / self.floor) ** self.budget.fraction_spent_by(progress)
+        rate = self.floor * math.pow(self.peak / self.floor, self.budget.fraction_spent_by(progress))
         return rate * _warmed_up(self.warmup, progress)
 
 

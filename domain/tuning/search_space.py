@@ -122,7 +122,7 @@ class SearchSpace:
         The grid begins anew at its end. Each setting's values must be countable.
         """
         found: dict[str, Value] = {}
-        for name, dimension in reversed(self.dimensions.items()):
+        for name, dimension in reversed([*self.dimensions.items()]):
             values = dimension.values or ()
             number, place = divmod(number, len(values))
             found[name] = values[place]

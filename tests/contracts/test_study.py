@@ -27,4 +27,3 @@ class TestOptunaStudyAtRandom(TestOptunaStudy):
 
 class TestOptunaStudyByHalving(TestOptunaStudy):
     rules = SearchRules("tpe", "successive_halving", {"n_startup_trials": 4}, {"min_resource": 10})
-

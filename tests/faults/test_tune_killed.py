@@ -81,23 +81,27 @@ def result_of(home):
         (trial.number, trial.state, trial.parameters, trial.measurements, trial.value, trial.tokens, trial.note)
         for trial in facts.trials
     ]
-    bytes_of = {
-        f"{path.parent.parent.parent.name}/{path.parent.name}/{path.name}": path.read_bytes()
-        for path in sorted((home / FOLDER).glob("trial-*/checkpoints/checkpoint-*/*.safetensors"))
-    }
-    verdicts = {path.parent.name: path.read_bytes() for path in (home / FOLDER).glob("trial-*/verdicts.jsonl")}
-    return course, facts.best.number, (home / FOLDER / "best.yaml").read_bytes(), bytes_of, verdicts
+    checkpoints = {}
+    for folder in sorted((home / FOLDER).glob("trial-????")):
+        last = max(folder.glob("checkpoints/checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        states = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
+        assert {"model.safetensors", "optimizer.safetensors"} <= states.keys()
+        checkpoints[folder.name] = (last.name, states, (folder / "verdicts.jsonl").read_bytes())
+    return course, facts.best.number, (home / FOLDER / "best.yaml").read_bytes(), checkpoints
 
 
 def kill(process, target):
-    """Kill the command, one of its workers, or both."""
-    workers = workers_of(process)
-    if target in ("worker", "both") and workers:
+    """Kill the command, one of its workers, or both; return whether it was still there."""
+    while target != "command" and not (workers := workers_of(process)):
+        if process.poll() is not None:
+            return False
+        time.sleep(0.02)
+    if target != "command":
         workers[0].kill()
-    if target in ("command", "both"):
+    if target != "worker":
         process.kill()
         process.wait()
-    return bool(workers) or target == "command"
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +113,14 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(home):
-    """Return the result of a search that nothing disturbs, in ``whole``."""
+    """Return the result of a search that nothing disturbs, and its seconds."""
     place = home / "whole"
     place.mkdir()
     corpus(place)
+    began = time.monotonic()
     process = start(place, arguments(place))
     assert process.wait(900) == 0, (place / "log.txt").read_text()
-    return result_of(place)
+    return result_of(place), time.monotonic() - began
 
 
 def disturbed(place, words, targets, chance, length):
@@ -127,8 +132,7 @@ def disturbed(place, words, targets, chance, length):
             time.sleep(0.02)
         if process.poll() is not None:
             break
-        target = waiting.pop(0)
-        kills += kill(process, target)
+        kills += kill(process, waiting.pop(0))
         if process.poll() is not None:
             process = start(place, words)
     assert process.wait(900) == 0, (place / "log.txt").read_text()
@@ -145,9 +149,10 @@ def test_kills_change_no_bit(home, undisturbed, seed):
     corpus(place)
     targets = ["command", "worker", "both", "command", "worker"]
     chance.shuffle(targets)
-    assert disturbed(place, arguments(place), targets, chance, 60) >= 4
-    assert result_of(place) == undisturbed
-    states = {state for _, state, *_ in undisturbed[0]}
+    whole, seconds = undisturbed
+    assert disturbed(place, arguments(place), targets, chance, 0.8 * seconds) == len(targets)
+    assert result_of(place) == whole
+    states = {state for _, state, *_ in whole[0]}
     assert {str(state) for state in states} == {"complete", "pruned"}
     log = (place / "log.txt").read_text()
     assert "pruned at step" in log
