@@ -56,7 +56,12 @@ from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
-from holdfast.bootstrap.wiring.subscriptions import OpenHandlers, build_post_mortem, subscribe_all
+from holdfast.bootstrap.wiring.subscriptions import (
+    OpenHandlers,
+    build_post_mortem,
+    subscribe_all,
+    trial_subscriptions,
+)
 from holdfast.bootstrap.wiring.watch_drift import check_cached_data, drift_subscriptions
 from holdfast.bootstrap.wiring.watch_run import build_watchdog
 from holdfast.configs.rendering import dump_settings
@@ -125,7 +130,8 @@ class Run:
     """A run that a host starts, watches and stops; usable from any thread, and installs no signal handler.
 
     ``stopped_by`` is the command that ended it before its budget was spent, None otherwise. With ``may_exit`` the
-    watchdog ends the process, with exit code 75, if the run hangs. The first rank calls ``begin_with`` once all ranks
+    watchdog ends the process, with exit code 75, if the run hangs. With ``awaits_verdicts`` the run is a trial, and
+    waits after each evaluation for the verdict of its study. The first rank calls ``begin_with`` once all ranks
     have joined the process group. ``origins`` says where each setting comes from, for the record of the run.
     """
 
@@ -140,7 +146,7 @@ class Run:
     ) -> None:
         self.settings = settings
         self.stopped_by: StopRun | None = None
-        self.may_exit, self._accepts_changed_data = False, accepts_changed_data
+        self.may_exit, self.awaits_verdicts, self._accepts_changed_data = False, False, accepts_changed_data
         self.begin_with: Callable[[], object] = lambda: None
         self.origins: Mapping[str, str] | None = None
         self._overrides = overrides
@@ -367,7 +373,9 @@ class Run:
             records=open_run_records(parts, stack, start, report=report),
             report=report,
         )
-        subscribe_all(parts, handlers, [*self._of_data(container, parts, folder, stack), *self._subscriptions], stack)
+        own = [*self._of_data(container, parts, folder, stack), *self._subscriptions]
+        own += trial_subscriptions(parts) if self.awaits_verdicts else []
+        subscribe_all(parts, handlers, own, stack)
         return parts
 
     def _record_metrics(

@@ -28,6 +28,7 @@ from holdfast.configs.sections.resources import ResourceSettings
 from holdfast.configs.sections.run import RunSettings
 from holdfast.configs.sections.state_store import DiskStateStoreSettings, StateStoreSettings
 from holdfast.configs.sections.tokenizer import TokenizerSettings, TrainTokenizerSettings, of_model
+from holdfast.configs.sections.tune import TuneSettings
 
 
 class SampleSettings(Section):
@@ -86,6 +87,7 @@ class TrainSettings(BaseSettings):
     )
     resources: ResourceSettings = Field(default_factory=ResourceSettings, description="Use of the machine's resources.")
     profile: ProfileSettings = Field(default_factory=ProfileSettings, description="Profiling of some steps.")
+    tune: TuneSettings = Field(default_factory=TuneSettings, description="Search for better settings by `tune`.")
     sample: SampleSettings = Field(
         default_factory=SampleSettings, description="Text that the model generates at the end of a run."
     )

@@ -86,6 +86,12 @@ def takes_null(name: str) -> bool:
     return any(NoneType in _choices(field.annotation) for field in settings_by_name().get(name, {}).values())
 
 
+def takes_whole_numbers_only(name: str) -> bool | None:
+    """Return whether the numbers that a setting takes are whole; None if it takes none, or any value."""
+    choices = {choice for field in settings_by_name().get(name, {}).values() for choice in _choices(field.annotation)}
+    return None if not choices & {int, float} else float not in choices
+
+
 def _choices(annotation: Any) -> list[Any]:
     origin = get_origin(annotation)
     if origin is Annotated:

@@ -65,16 +65,25 @@ class Resolved:
         return {name: origin for name, origin in self.origins.items() if origin != "default"}
 
 
-def load_settings(files: Sequence[str | Path], overrides: Sequence[str], environ: Mapping[str, str]) -> Resolved:
+def load_settings(
+    files: Sequence[str | Path],
+    overrides: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    chosen: Sequence[str] = (),
+    chosen_by: str = "",
+) -> Resolved:
     """Return the settings from YAML ``files`` (later files win), ``environ`` and ``key.path=value`` overrides.
 
-    Raises one ``ConfigurationError`` for all problems, each with its key, its layer and the probable correction.
+    ``chosen`` are further overrides, above all others, of which ``chosen_by`` is the origin. Raises one
+    ``ConfigurationError`` for all problems, each with its key, its layer and the probable correction.
     """
     problems: list[str] = []
     texts = [*filter(None, (_attempt(problems, _from_file, Path(file)) for file in files))]
     if problems:  # what a file would have said decides what else is wrong
         refuse_all(problems)
     layers = [*texts, _from_environment(environ, problems), _from_overrides(overrides, problems)]
+    layers += [_from_overrides(chosen, problems, chosen_by)] if chosen else []
     tree, notes = Tree(), list[str]()
     known = [renamed(layer, problems, notes) for layer in layers]
     for layer in known:
@@ -179,19 +188,19 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> Tree:
     return tree
 
 
-def _from_overrides(overrides: Sequence[str], problems: list[str]) -> Tree:
+def _from_overrides(overrides: Sequence[str], problems: list[str], origin: str = COMMAND_LINE) -> Tree:
     tree: Tree = {}
     for override in overrides:
-        tree = merge(tree, _attempt(problems, _from_override, override) or {})
+        tree = merge(tree, _attempt(problems, _from_override, override, origin) or {})
     return tree
 
 
-def _from_override(override: str) -> Tree:
+def _from_override(override: str, origin: str) -> Tree:
     name, equals, text = override.partition("=")
     if not equals:
         wanted = f"{name}=VALUE" if name in settings_by_name() else "section.key=value"
-        refuse(f"{one_line(override, 80)} ({COMMAND_LINE}) sets nothing: write {wanted}")
-    return _branch(tuple(name.strip().split(".")), text, COMMAND_LINE)
+        refuse(f"{one_line(override, 80)} ({origin}) sets nothing: write {wanted}")
+    return _branch(tuple(name.strip().split(".")), text, origin)
 
 
 def _branch(path: tuple[str, ...], text: str, origin: str) -> Tree:

@@ -32,4 +32,6 @@ def resume_arguments(options: argparse.Namespace) -> list[str]:
     files = [argument for path in options.config for argument in ("--config", str(path))]
     accepted = ["--accept-changed-data"] if vars(options).get("accept_changed_data") else []
     output = [f"--{name}" for name in ("json", "quiet") if vars(options).get(name)]
-    return ["train", *files, *accepted, *output, *options.settings]
+    study = vars(options).get("for_study")
+    trial = [] if study is None else ["--for-study", str(study)]
+    return ["train", *files, *accepted, *output, *trial, *options.settings]

@@ -30,6 +30,7 @@ from holdfast.bootstrap.cli.report_command import add_report
 from holdfast.bootstrap.cli.runs_command import add_runs
 from holdfast.bootstrap.cli.samples_command import add_samples
 from holdfast.bootstrap.cli.train_command import add_train
+from holdfast.bootstrap.cli.tune_command import add_tune
 from holdfast.bootstrap.cli.verify_resume_command import add_verify_resume
 from holdfast.bootstrap.cli.watch_command import add_watch
 from holdfast.bootstrap.process.exit_codes import EXIT_CODES, end_with, guarded
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 _COMMANDS = (
     add_train,
+    add_tune,
     add_prepare,
     add_data,
     add_config,

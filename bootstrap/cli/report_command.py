@@ -18,6 +18,7 @@ Writes one HTML file with curves, data, events, evaluations, checkpoints, settin
 file and no network, so it can be mailed. Several runs are compared: side by side, and on the same curves. Reads only,
 so it is safe while a run trains. Without --output the HTML file is report.html in the run folder, or in the current
 folder for several runs; Markdown and JSON are printed. A run writes report.html itself when it ends (run.report).
+The folder of a study of `tune` gets the report on the study, as HTML or JSON.
 
 examples:
   %(prog)s runs/default
@@ -44,10 +45,13 @@ def report(options: argparse.Namespace) -> int:
 
     from holdfast.bootstrap.operations.report_facts import report_facts
     from holdfast.bootstrap.operations.report_markdown import markdown_report
+    from holdfast.bootstrap.operations.study_facts import is_study
     from holdfast.bootstrap.process.printing import fitting, short, visible
     from holdfast.bootstrap.web.report_html import html_report
     from holdfast.bootstrap.web.write_report import default_output, write_text
 
+    if len(options.runs) == 1 and is_study(options.runs[0]):
+        return _report_study(options)
     is_html = not options.markdown and not options.json
     output = default_output(options.runs) if options.output is None and is_html else options.output
     runs = [report_facts(run) for run in options.runs]
@@ -57,6 +61,30 @@ def report(options: argparse.Namespace) -> int:
         text = markdown_report(runs) if options.markdown else html_report(runs)
     if output is None:
         print(visible(text), end="")
+    else:
+        write_text(output, text)
+        print(fitting(f"report: {short(str(output))}"))
+    return ExitCode.FINISHED
+
+
+def _report_study(options: argparse.Namespace) -> int:
+    """Write or print the report on a study; return the exit code."""
+    import json
+
+    from holdfast.bootstrap.operations.study_facts import study_facts
+    from holdfast.bootstrap.process.printing import fitting, short
+    from holdfast.bootstrap.web.study_html import study_html
+    from holdfast.bootstrap.web.write_report import default_output, write_text
+    from holdfast.domain.errors import ConfigurationError
+
+    if options.markdown:
+        msg = f"{options.runs[0]} is the folder of a study, whose report has no Markdown: leave --markdown out"
+        raise ConfigurationError(msg)
+    facts = study_facts(options.runs[0])
+    output = default_output(options.runs) if options.output is None and not options.json else options.output
+    text = json.dumps(facts.to_json(), indent=1) + "\n" if options.json else study_html(facts)
+    if output is None:
+        print(text, end="")
     else:
         write_text(output, text)
         print(fitting(f"report: {short(str(output))}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -14,8 +15,6 @@ from holdfast.bootstrap.process.exit_codes import EXIT_CODES, ExitCode, code_of_
 from holdfast.domain.errors import TrainingError
 
 if TYPE_CHECKING:
-    import argparse
-
     from holdfast.bootstrap.cli.arguments import Commands
     from holdfast.bootstrap.run import Run
 
@@ -51,6 +50,7 @@ def add_train(commands: Commands) -> None:
     parser.add_argument("--supervise", action="store_true", help=text)
     text = "continue a run although its data have changed since it began"
     parser.add_argument("--accept-changed-data", action="store_true", help=text)
+    parser.add_argument("--for-study", type=whole(1), metavar="PROCESS", help=argparse.SUPPRESS)
     add_output(parser, shown="progress, no sample and no summary")
 
 
@@ -62,6 +62,7 @@ def train(options: argparse.Namespace) -> int:
         return supervise(options)
     from holdfast.bootstrap.cli.begin_run import apply_start_options, resume_arguments
     from holdfast.bootstrap.process.launch import launch_until_memory_fits, processes_to_start
+    from holdfast.bootstrap.process.launcher_watch import stop_with_study
     from holdfast.bootstrap.process.library_environment import set_library_defaults
     from holdfast.bootstrap.process.log_settings import configure_logging
     from holdfast.bootstrap.process.printing import fitting, report_line
@@ -73,6 +74,7 @@ def train(options: argparse.Namespace) -> int:
 
     configure_logging()
     set_library_defaults()
+    stop_with_study(options.for_study)
     if not is_first_rank():
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  only the first rank prints
     resolved = load_settings(options.config, options.settings, os.environ)
@@ -90,6 +92,7 @@ def train(options: argparse.Namespace) -> int:
     for note in resolved.notes:
         report(fitting(note))
     run.begin_with, run.origins = begin, resolved.chosen_origins
+    run.awaits_verdicts = options.for_study is not None
     return _train_here(run, as_json=options.json, is_quiet=options.quiet)
 
 

@@ -75,6 +75,26 @@ def end_with_parent(parent: int) -> None:
     threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
+def stop_with_parent(parent: int) -> None:
+    """From now on, send SIGTERM to this process within a second once the process ``parent`` has ended.
+
+    So a trial saves and ends if its study is killed.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="study watch", daemon=True).start()
+
+
+def stop_with_study(study: int | None) -> None:
+    """Let this process stop with the process ``study``, if it trains a trial; ranks end with their launcher."""
+    if study is not None and not is_launched():
+        stop_with_parent(study)
+
+
 def _report(line: str) -> None:
     """Write ``line`` to standard error in a separate thread, and wait only a moment for it."""
     text = f"rank {os.environ.get('RANK', '0')}: {line}\n".encode()

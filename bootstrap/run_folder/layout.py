@@ -77,6 +77,11 @@ class RunLayout:
         return self.root / "supervision.json"
 
     @property
+    def verdicts(self) -> Path:
+        """Return the file with one line for each evaluation of a trial: whether its study lets it go on."""
+        return self.root / "verdicts.jsonl"
+
+    @property
     def restarts(self) -> Path:
         """Return the file with one line for each death of a supervised run."""
         return self.root / "restarts.jsonl"

@@ -79,11 +79,11 @@ def html_report(runs: Sequence[Facts]) -> str:
     title = " and ".join(names)
     main, further = _charts(runs, names)
     data = {"events": _marks(runs, names), "domain": _domain(runs), "charts": [*main, *further]}
-    styles = [_static(name) for name in _STYLES]
-    scripts = [_static(name) for name in _SCRIPTS]
+    styles = [static_file(name) for name in _STYLES]
+    scripts = [static_file(name) for name in _SCRIPTS]
     policy = (
-        f"default-src 'none'; img-src data:; script-src {' '.join(map(_hash, scripts))}; "
-        f"style-src {' '.join(map(_hash, styles))}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; img-src data:; script-src {' '.join(map(policy_hash, scripts))}; "
+        f"style-src {' '.join(map(policy_hash, styles))}; base-uri 'none'; form-action 'none'"
     )
     head = [
         '<meta charset="utf-8">',
@@ -106,11 +106,13 @@ def html_report(runs: Sequence[Facts]) -> str:
     return f'<!doctype html>\n<html lang="en">\n{lines}\n</html>\n'
 
 
-def _static(name: str) -> str:
+def static_file(name: str) -> str:
+    """Return the text of the static file ``name``."""
     return files("holdfast.bootstrap.web").joinpath("static", name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
+    """Return the source by which a content security policy allows the script or the style ``text``."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
@@ -130,7 +132,7 @@ def _top(runs: Sequence[Facts], title: str) -> Iterator[str]:
         yield f'<p class="verdict"><span class="state {css}">{state}</span>{words}</p>'
         cards = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in main_figures(runs[0]))
         yield f'<dl class="figures">{"".join(cards)}</dl>'
-    yield _table(overview(runs))
+    yield table_html(overview(runs))
     if len(runs) > 1 and (section := differences(runs)) is not None:
         yield _section(section, 2)
 
@@ -266,10 +268,12 @@ def _part(part: Part) -> str:
         case Shares():
             return _shares(part)
         case Table():
-            return _table(part)
+            return table_html(part)
 
 
-def _table(table: Table) -> str:
+def table_html(table: Table) -> str:
+    """Return ``table`` as HTML, its texts escaped."""
+
     def cells(tag: str, row: Sequence[str]) -> str:
         return "".join(
             f"<{tag}{_css(cell, is_number=column in table.numbers)}>{escape(cell)}</{tag}>"

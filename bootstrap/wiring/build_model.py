@@ -18,6 +18,7 @@ from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.lr_schedule import (
     Constant,
+    RangeTest,
     Span,
     WarmupDecay,
     WarmupStableDecay,
@@ -161,6 +162,8 @@ def schedule(peak: float, settings: ScheduleSettings, budget: Budget) -> Schedul
         case "wsd":
             _check_end(warmup, decay, budget)
             return WarmupStableDecay(peak, warmup, floor, _SHAPES[settings.decay_shape], budget, decay)
+        case "range_test":
+            return RangeTest(peak, warmup, floor, budget)
         case kind if kind not in SCHEDULES:
             return _outside_schedule(kind, peak, budget, settings.options or {})
         case kind:

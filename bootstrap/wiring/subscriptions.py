@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, final
 
+from holdfast.application.handlers.await_verdicts import AwaitVerdicts
 from holdfast.application.handlers.control_files import ControlFiles
 from holdfast.application.handlers.drop_memory_copy import DropMemoryCopy
 from holdfast.application.handlers.evaluate_on_cadence import EvaluateOnCadence
@@ -28,6 +29,7 @@ from holdfast.application.handlers.watch_compilation import WatchCompilation
 from holdfast.application.handlers.write_post_mortem import WritePostMortem
 from holdfast.bootstrap.run_folder.layout import RunLayout
 from holdfast.bootstrap.run_folder.post_mortem import STAMP, PostMortem, resources
+from holdfast.bootstrap.run_folder.verdict_file import VerdictFile
 from holdfast.bootstrap.wiring.archive_progress import WAITING
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import build_plugin, check_options, load_plugin
@@ -296,6 +298,16 @@ def _profile(parts: RunParts, report: Callable[[str], object]) -> list[Subscript
 def _lineage(parts: RunParts) -> list[Subscription]:
     handler = parts.host.lineage.handler()
     return [] if handler is None else [(Event, handler)]
+
+
+def trial_subscriptions(parts: RunParts) -> list[Subscription]:
+    """Return the subscriptions of a run that is a trial: it waits for the verdicts of its study."""
+    if parts.opened.process_group.rank:
+        return []
+    cadence = Cadence(parts.settings.evaluation.every)
+    verdicts = VerdictFile(parts.host.directory)
+    wait = AwaitVerdicts(verdicts.at, cadence, parts.opened.budget, parts.opened.inbox)
+    return [(RunStarted, wait.on_start), (EvaluationCompleted, wait.on_evaluation)]
 
 
 def subscribe_plugins(parts: RunParts) -> None:

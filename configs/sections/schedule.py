@@ -11,7 +11,8 @@ from holdfast.configs.sections.base import Natural, Number, Positive, Section, T
 
 Shape = Literal["linear", "1-sqrt"]
 
-SCHEDULES = ("cosine", "linear", "constant", "wsd")
+SCHEDULES = ("cosine", "linear", "constant", "wsd", "range_test")
+_WITHOUT_DECAY = ("constant", "range_test")
 FLOOR = 0.1
 SHAPE: Shape = "1-sqrt"
 
@@ -29,7 +30,8 @@ class ScheduleSettings(Section):
     kind: Annotated[Text, AfterValidator(_known)] = Field(
         default="cosine",
         description="Shape after the warm-up: cosine and linear decay immediately; constant stays at the peak; wsd "
-        "stays at the peak and decays in the last part of the run; any other name is an outside schedule.",
+        "stays at the peak and decays in the last part of the run; range_test rises from floor to the peak over the "
+        "run, for the test of `tune --find-lr`; any other name is an outside schedule.",
     )
     options: dict[str, Any] | None = Field(
         default=None, description="Arguments of an outside schedule; null passes none."
@@ -52,7 +54,9 @@ class ScheduleSettings(Section):
     )
     decay_shape: Shape = Field(default=SHAPE, description="Shape of the decay of wsd; 1-sqrt falls faster at first.")
     floor: Annotated[Number, Field(ge=0, le=1)] = Field(
-        default=FLOOR, description="Learning rate at the end of the decay, as a fraction of the peak, from 0 to 1."
+        default=FLOOR,
+        description="Learning rate at the end of the decay, as a fraction of the peak, from 0 to 1; for range_test at "
+        "its begin, above 0.",
     )
 
     @model_validator(mode="before")
@@ -88,9 +92,9 @@ class ScheduleSettings(Section):
     @field_validator("decay_steps", "decay_tokens")
     @classmethod
     def _can_decay(cls, length: int | None, info: ValidationInfo) -> int | None:
-        if length is not None and info.data.get("kind") == "constant":
+        if length is not None and (kind := info.data.get("kind")) in _WITHOUT_DECAY:
             msg = (
-                "has no effect, as optimizer.schedule.kind=constant does not decay: leave it out or choose another kind"
+                f"has no effect, as optimizer.schedule.kind={kind} does not decay: leave it out or choose another kind"
             )
             raise ValueError(msg)
         return length
@@ -111,5 +115,8 @@ class ScheduleSettings(Section):
             msg = (
                 "has no effect, as optimizer.schedule.kind=constant does not decay: leave it out or choose another kind"
             )
+            raise ValueError(msg)
+        if floor == 0 and info.data.get("kind") == "range_test":
+            msg = "is 0, but optimizer.schedule.kind=range_test begins there and rises by factors: set it above 0"
             raise ValueError(msg)
         return floor

@@ -141,6 +141,25 @@ class WarmupStableDecay:
         return (end - self.decay.position_of(progress)) / self.decay.length
 
 
+@dataclass(frozen=True, slots=True)
+class RangeTest:
+    """A geometric rise from ``floor``, above 0, to ``peak`` at the end of ``budget``, after a linear warm-up.
+
+    It is the schedule of the learning-rate range test: the loss falls fastest near a good learning rate. Source: Smith,
+    Cyclical Learning Rates, arXiv 1506.01186.
+    """
+
+    peak: float
+    warmup: Span
+    floor: float
+    budget: Budget
+
+    def at(self, progress: Progress) -> float:
+        """Return the learning rate of the step that follows ``progress``."""
+        rate = self.floor * math.pow(self.peak / self.floor, self.budget.fraction_spent_by(progress))
+        return rate * _warmed_up(self.warmup, progress)
+
+
 def _warmed_up(warmup: Span, progress: Progress) -> float:
     # The next step counts, so that the first has a rate above 0; its number of tokens is not known yet.
     position = warmup.position_of(progress) + (warmup.unit == "steps")

@@ -1,0 +1,81 @@
+"""The lock of a journal, which ends with the process that holds it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, final
+
+from optuna.storages.journal import JournalFileOpenLock
+from typing_extensions import override
+
+from holdfast.adapters.shared.files.regular_file import regular
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_BLOCK = 65536
+
+
+@final
+class JournalLock(JournalFileOpenLock):
+    """Lets one process at a time append to the file ``journal``, and removes the line that a kill left incomplete.
+
+    This lock belongs to the operating system and ends with the process. The locks of the library are files that a
+    killed process leaves behind, and a line after an incomplete one makes the whole file unreadable for it.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self._descriptor = -1
+
+    @override
+    def acquire(self) -> bool:
+        """Wait for the lock; raises ``OSError``."""
+        self._descriptor = regular(str(self._journal.with_name(f".{self._journal.name}.lock")), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            _remove_incomplete_line(self._journal)
+        except BaseException:
+            self.release()
+            raise
+        return True
+
+    @override
+    def release(self) -> None:
+        """Release the lock."""
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Hold the lock ``path`` within the block; it belongs to the operating system and ends with this process."""
+    descriptor = regular(str(path), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_incomplete_line(path: Path) -> None:
+    """Cut the file after its last line break; a file that does not exist is left alone."""
+    try:
+        descriptor = regular(str(path), os.O_RDWR)
+    except FileNotFoundError:
+        return
+    try:
+        end = size = os.fstat(descriptor).st_size
+        while end:
+            start = max(0, end - _BLOCK)
+            if (place := os.pread(descriptor, end - start, start).rfind(b"\n")) >= 0:
+                end = start + place + 1
+                break
+            end = start
+        if end < size:
+            os.ftruncate(descriptor, end)
+    finally:
+        os.close(descriptor)

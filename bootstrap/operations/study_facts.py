@@ -1,0 +1,93 @@
+"""The facts about a study that its report and its summary show."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, final
+
+from holdfast.bootstrap.run_folder.study_folder import StudyLayout, read_study
+from holdfast.bootstrap.wiring.open_study import open_study
+from holdfast.configs.sections.tune import TuneSettings
+from holdfast.domain.tuning.search_space import SearchSpace
+from holdfast.domain.tuning.trial import TrialState, best_of_trials
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from holdfast.domain.tuning.trial import Trial
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StudyFacts:
+    """A study as it is now: its search, its space, its trials, and the best one, None if none is complete."""
+
+    root: Path
+    search: TuneSettings
+    seed: int
+    parallel: int
+    space: SearchSpace
+    trials: Sequence[Trial]
+    written: str
+
+    @property
+    def best(self) -> Trial | None:
+        """Return the best trial, None if none is complete."""
+        return best_of_trials(self.trials)
+
+    @property
+    def counts(self) -> str:
+        """Return the number of trials in each state, in words."""
+        found = Counter(trial.state for trial in self.trials)
+        parts = [f"{found[state]} {state}" for state in TrialState if found[state]]
+        return f"{len(self.trials)} ({', '.join(parts)})" if parts else "0"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the facts as JSON."""
+        return {
+            "study": str(self.root),
+            "metric": self.search.metric,
+            "sampler": self.search.sampler,
+            "pruner": self.search.pruner,
+            "seed": self.seed,
+            "parallel": self.parallel,
+            "space": self.space.to_json(),
+            "best": None if self.best is None else _as_json(self.root, self.best),
+            "trials": [_as_json(self.root, trial) for trial in self.trials],
+        }
+
+
+def is_study(root: Path) -> bool:
+    """Return whether ``root`` is the folder of a study."""
+    return StudyLayout(root).record.is_file()
+
+
+def study_facts(root: Path) -> StudyFacts:
+    """Return the facts about the study in ``root``.
+
+    Raises ``StateError`` if it cannot be read, and ``ConfigurationError`` without the extra ``tune``.
+    """
+    record = read_study(root)
+    search = TuneSettings.model_validate(record.settings["tune"])
+    study = open_study(root, record, search)
+    written = datetime.now(UTC).isoformat(timespec="seconds")
+    space = SearchSpace.from_json(record.space)
+    return StudyFacts(root, search, record.seed, record.parallel, space, study.trials(), written)
+
+
+def _as_json(root: Path, trial: Trial) -> dict[str, Any]:
+    record = asdict(trial)
+    measured = [[step, _finite(value)] for step, value in trial.measurements.items()]
+    return {
+        **record,
+        "state": str(trial.state),
+        "measurements": measured,
+        "run": str(StudyLayout(root).trial(trial.number)),
+    }
+
+
+def _finite(value: float) -> float | str:
+    return value if value - value == 0 else str(value)
