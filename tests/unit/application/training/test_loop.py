@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from holdfast.adapters.data_source.memory import MemoryDataSource
+from holdfast.adapters.document_encoder.memory import MemoryDocumentEncoder
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.application.data.rejected_records import RejectedRecords
 from holdfast.domain.commands import Evaluate, SaveCheckpoint, SaveReason, SplitBatch, StopRun
@@ -20,10 +21,11 @@ from holdfast.domain.events import (
     RunFinished,
     StepCompleted,
     StopRequested,
+    UpdateDropped,
 )
 from holdfast.domain.training.budget import Budget
 from holdfast.ports.forwarding.process_group import ForwardingProcessGroup
-from tests.support.loop import CORPUS, Loop
+from tests.support.loop import CORPUS, TOKENIZER, Loop
 from tests.support.streams import NOTHING_HELD_OUT, Plan
 
 
@@ -68,6 +70,23 @@ def test_each_step_tells_what_was_read_of_the_data(prefetch):
     assert 0 < told[0] < told[-1] <= source.bytes_read
     assert told == sorted(told)
     assert supplies[-1].rejected == loop.rejections.count == 1
+
+
+def test_a_step_without_targets_passes_and_is_no_drop():
+    """Batches whose tokens are all masked take their place in data and budget, without loss, update or roll-back."""
+    talk = MemoryDataSource({"talk": ["quiet " * 5 + "LOUD", "so it is, " * 4 + "OH"]})
+    encoder = MemoryDocumentEncoder(
+        TOKENIZER, untrained=[*range(ord("a"), ord("z") + 1), *b", ", TOKENIZER.end_of_text]
+    )
+    loop = Loop(source=talk, plan=Plan(rows=1, encoder=encoder), holdout=NOTHING_HELD_OUT, budget=Budget(steps=40))
+    progress = loop.run()
+    idle = {event.progress.step for event in loop.published(StepCompleted) if np.isnan(event.outcome.loss)}
+    assert 20 < len(idle) < 40
+    assert set(loop.rows) == set(range(1, 41)) - idle
+    assert (progress.step, progress.cursor.samples, progress.health.dropped) == (40, 40, 0)
+    assert progress.tokens == sum(event.outcome.num_tokens for event in loop.published(StepCompleted))
+    assert loop.published(UpdateDropped) == []
+    assert None not in progress.health.losses
 
 
 def test_a_token_budget_ends_the_run_at_the_step_that_reaches_it():
