@@ -99,7 +99,8 @@ def build(
     """Return a run of ``settings`` that has not begun; no large library is imported yet.
 
     ``overrides`` replace parts by the container's names: ``data_source``, ``tokenizer``, ``model_factory``,
-    ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``resource_probe`` or ``monitors`` (a list).
+    ``optimizer``, ``state_store``, ``event_bus``, ``process_group``, ``document_encoder``, ``resource_probe``,
+    ``ledger`` or ``monitors`` (a list).
     ``report`` gets lines for a person; without it they go to the console monitor, if there is one.
     With ``accept_changed_data`` a run whose data have changed continues with them instead of refusing them. If
     ``is_quiet``, the console monitor shows problems only.

@@ -100,7 +100,7 @@ class _AtHand:
 
     def found(self) -> _Opened | None:
         """Return ids, loss mask and index, None if the source has closed them."""
-        ids, mask = self._ids(), self._mask and self._mask()
+        ids, mask = self._ids(), None if self._mask is None else self._mask()
         if ids is None or (mask is None and self._mask is not None):
             return None
         return ids, mask, self._index

@@ -61,19 +61,18 @@ class StepEngine:
         with nothing changed, and ``StepTorn`` where memory ran out during the update.
         """
         started = time.perf_counter()
-        summed: list[float] = []
+        losses: Sequence[float] = ()
         grad_norm: SupportsFloat = 0.0
         if num_targets == 0:
             on_applied(None, None)
         else:
             with self._trainable.update(step=step, learning_rate=learning_rate) as update:
                 losses = self._accumulate(update, batch, 1.0 / num_targets, should_stop)
-                summed = [float(loss) for loss in self._trainable.sum_over_ranks(losses)]
-                loss = math.fsum(summed) / num_targets
+                loss = math.fsum(losses) / num_targets
                 grad_norm, dropped = self._applied(update, loss)
                 on_applied(loss, dropped)
         return StepOutcome(
-            losses=summed,
+            losses=losses,
             num_targets=num_targets,
             num_tokens=num_tokens,
             grad_norm=grad_norm,
@@ -84,15 +83,15 @@ class StepEngine:
 
     def _accumulate(
         self, update: Update, batch: Batch, weight: float, should_stop: Callable[[], bool]
-    ) -> Sequence[SupportsFloat]:
-        """Accumulate the gradient of ``batch``; return the losses of its micro-batches."""
+    ) -> Sequence[float]:
+        """Accumulate the gradient of ``batch``; return the losses of its micro-batches, summed over the ranks."""
         parts = list(batch.split(self.micro_batch))
         losses: list[SupportsFloat] = []
         for part in parts:
             if losses and self._trainable.is_retry_safe and should_stop():
                 raise StepAbandoned
             losses.append(update.accumulate(part, weight=weight, last=part is parts[-1]))
-        return losses
+        return [float(loss) for loss in self._trainable.sum_over_ranks(losses)]
 
     def _applied(self, update: Update, loss: float) -> tuple[SupportsFloat, str | None]:
         """Apply the update; return the gradient's norm, and None or the reason why the update was dropped."""

@@ -84,6 +84,9 @@ def _lines(prepared: Prepared) -> Iterator[str]:
         yield f"{prepared.new_tokens:,} of them new, in {prepared.seconds:.1f} s: {rate:,.0f} tokens/s"
     else:
         yield "all of them were there already"
+    if prepared.supervised_tokens is not None:
+        share = prepared.supervised_tokens / max(1, prepared.tokens)
+        yield f"{prepared.supervised_tokens:,} of them, {share:.1%}, are trained on"
 
 
 def _figures(location: Path, prepared: Prepared, versions: Sequence[DatasetVersion]) -> Mapping[str, object]:
@@ -96,5 +99,6 @@ def _figures(location: Path, prepared: Prepared, versions: Sequence[DatasetVersi
         "new_tokens": prepared.new_tokens,
         "seconds": round(prepared.seconds, 3),
         "left_out": dict(prepared.drops),
+        **({} if prepared.supervised_tokens is None else {"supervised_tokens": prepared.supervised_tokens}),
         "versions": {version.name: version.id for version in versions},
     }

@@ -101,6 +101,7 @@ def _shown(found: NamedVersion) -> list[str]:
         ("records", "not counted" if totals.records is None else f"{totals.records:,}"),
         ("documents", f"{totals.documents:,}"),
         ("tokens", f"{totals.tokens:,}"),
+        *([] if totals.supervised_tokens is None else [("trained on", f"{totals.supervised_tokens:,} tokens")]),
         *(("dropped", f"{count:,} {one_line(reason)}") for reason, count in totals.drops.items()),
     ]
     steps = [(one_line(each.name), f"{each.package} {each.version}", _options(each.options)) for each in version.steps]

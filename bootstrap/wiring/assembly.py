@@ -37,7 +37,7 @@ PORTS = (
     "event_bus",
     "process_group",
 )
-PARTS = (*PORTS, "resource_probe", "ledger")
+PARTS = (*PORTS, "document_encoder", "resource_probe", "ledger")
 _SECTIONS = {"data_source": "data", "model_factory": "model", "process_group": "distributed"}
 
 

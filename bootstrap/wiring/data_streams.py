@@ -218,18 +218,13 @@ def prepare(
 def _report_prepared(prepared: Prepared, report: Callable[[str], object]) -> None:
     if prepared.new_tokens:
         rate = prepared.new_tokens / max(prepared.seconds, 1e-3)
-        rejected = f"; {counted(prepared.rejected, 'record')} rejected" if prepared.rejected else ""
+        notes = [f"{counted(prepared.rejected, 'record')} rejected"] if prepared.rejected else []
+        if prepared.supervised_tokens is not None:
+            notes.append(f"{prepared.supervised_tokens / max(1, prepared.tokens):.1%} of the tokens are trained on")
         report(
             f"prepared {counted(prepared.tokens, 'token')} of {counted(prepared.documents, 'document')} "
-            f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s" + share_trained(prepared, "; ") + rejected
+            + "; ".join([f"in {prepared.seconds:.1f} s, {rate:,.0f} tokens/s", *notes])
         )
-
-
-def share_trained(prepared: Prepared, before: str = "") -> str:
-    """Return a clause about the share of the tokens that are trained on, after ``before``; empty for all of them."""
-    if prepared.supervised_tokens is None:
-        return ""
-    return f"{before}{prepared.supervised_tokens / max(1, prepared.tokens):.1%} of the tokens are trained on"
 
 
 def mixture_of(data: FeedSettings, seed: int) -> Mixture:

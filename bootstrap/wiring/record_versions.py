@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, final
 
-from holdfast.application.data.shard_meta import total_drops
+from holdfast.application.data.shard_meta import SupervisedTokens, total_drops, total_supervised
 from holdfast.bootstrap.wiring.version_steps import source_sections, steps_of
 from holdfast.bootstrap.wiring.version_store import VersionStore
 from holdfast.domain.data.dataset_version import (
@@ -130,12 +130,14 @@ def _totals(cache: TokenCache, reader: TextReader) -> VersionTotals:
     files, shards = reader.source.files(), cache.shards()
     records: int | None = 0
     drops: Counter[str] = Counter()
+    supervised: list[SupervisedTokens] = []
     num_bytes = 0
     for shard in shards:  # one at a time, as the description of a shard may be large
         meta: Any = cache.meta(shard)
         records = None if records is None or "records" not in meta else records + int(meta["records"])
         drops.update(total_drops([meta]))
         num_bytes += int(meta["source_bytes"])
+        supervised += filter(None, [total_supervised([meta])])
     return VersionTotals(
         records=records,
         documents=sum(shard.num_documents for shard in shards),
@@ -143,4 +145,5 @@ def _totals(cache: TokenCache, reader: TextReader) -> VersionTotals:
         num_bytes=num_bytes,
         files=len(reader.source.units() if files is None else files.files),
         drops=dict(sorted(drops.items())),
+        supervised_tokens=sum(each.supervised for each in supervised) if supervised else None,
     )

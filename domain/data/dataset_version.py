@@ -51,7 +51,8 @@ class VersionTotals:
     """The numbers of a version: records that were read, ``drops`` of them by reason, and the rest.
 
     ``records`` is None if an earlier version of Holdfast tokenized some of them without counting. ``num_bytes`` is the
-    size of the source as stored.
+    size of the source as stored. ``supervised_tokens`` counts the tokens that are trained on; without a loss mask it is
+    None, which means all of them.
     """
 
     records: int | None
@@ -60,6 +61,7 @@ class VersionTotals:
     num_bytes: int
     files: int
     drops: Mapping[str, int] = field(default_factory=dict)
+    supervised_tokens: int | None = None
 
 
 @final
@@ -103,7 +105,10 @@ class DatasetVersion:
 
     def to_json(self) -> dict[str, Any]:
         """Return the version as JSON, which ``from_json`` reads."""
-        return {"schema": _SCHEMA, **asdict(self)}
+        record = {"schema": _SCHEMA, **asdict(self)}
+        if self.totals.supervised_tokens is None:  # earlier versions of Holdfast do not know the field
+            del record["totals"]["supervised_tokens"]
+        return record
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:

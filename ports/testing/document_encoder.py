@@ -99,7 +99,8 @@ class DocumentEncoderContract:
             assert (encoded.offsets[0], encoded.offsets[-1]) == (0, len(encoded.ids))
             assert (np.diff(encoded.offsets) > 0).all()
             if encoded.loss_mask is not None:
-                assert (encoded.loss_mask.dtype, encoded.loss_mask.shape) == (np.bool_, encoded.ids.shape)
+                assert encoded.loss_mask.dtype == np.dtype(np.bool_)
+                assert encoded.loss_mask.shape == encoded.ids.shape
 
     def test_all_documents_have_a_mask_or_none(self, encoder: DocumentEncoder) -> None:
         """An encoder returns a loss mask for every batch, the empty one too, or for none."""

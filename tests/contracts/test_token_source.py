@@ -13,7 +13,7 @@ import pytest
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_source.files import FilesTokenSource
 from holdfast.adapters.token_source.memory import MemoryTokenSource
-from holdfast.ports.testing.token_cache import tokens_of
+from holdfast.ports.testing.token_cache import mask_in, tokens_of
 from holdfast.ports.testing.token_source import END_OF_TEXT, TokenSourceContract
 
 
@@ -91,3 +91,11 @@ class TestFilesTokenSourceOfATokenCache(FilesContract):
         cache = DiskTokenCache(folder / "cache", "dataset")
         for name, part in (("b", documents[3:]), ("a", documents[:3])):
             cache.put(name, [tokens_of(part)], {})
+
+    def test_the_loss_mask_of_the_cache_is_kept(self, tmp_path):
+        """Tokens that are read in place are trained on as the cache that made them says."""
+        shard = tokens_of([[5, 6, END_OF_TEXT], [2, 3, END_OF_TEXT]], modulus=2)
+        DiskTokenCache(tmp_path / "cache", "dataset").put("a", [shard], {})
+        options = {"end_of_text": END_OF_TEXT, "vocabulary_size": END_OF_TEXT + 1, "shard_tokens": 100}
+        source = FilesTokenSource([str(tmp_path / "cache")], folder=tmp_path / "kept", **options)
+        assert [mask_in(source.open(each)) for each in source.shards()] == [mask_in(shard)]

@@ -11,6 +11,7 @@ import pytest
 from holdfast.adapters.state_store.disk import DiskStateStore
 from holdfast.domain.checkpoints.retention import Retention
 from holdfast.domain.training.budget import Budget
+from tests.support.encoders import BYTES, CONSONANTS
 from tests.support.file_faults import MEMORY
 from tests.support.loop import Loop
 from tests.support.streams import Plan
@@ -22,12 +23,10 @@ class KilledError(BaseException):
     """Stands for the end of the process: nothing is saved behind it."""
 
 
-def loop_over(root, mode, *, beside):
+def loop_over(root, mode, *, beside, encoder=BYTES):
     """Return a run of several epochs, each batch in two parts, as a new process would make it."""
-    store = DiskStateStore(root, Retention(2))
-    return Loop(
-        store, plan=Plan(mode, prefetch=2), budget=Budget(steps=STEPS), micro_batch=2, save_every=3, saves_beside=beside
-    )
+    store, plan = DiskStateStore(root, Retention(2)), Plan(mode, prefetch=2, encoder=encoder)
+    return Loop(store, plan=plan, budget=Budget(steps=STEPS), micro_batch=2, save_every=3, saves_beside=beside)
 
 
 def killed(loop, step, part):
@@ -50,13 +49,18 @@ def killed(loop, step, part):
 
 
 @pytest.mark.parametrize(
-    ("mode", "num_runs"),
-    [("cache", 3), *(pytest.param(mode, 20, marks=pytest.mark.slow) for mode in ("cache", "stream"))],
+    ("mode", "num_runs", "encoder"),
+    [
+        ("cache", 3, BYTES),
+        ("cache", 2, CONSONANTS),
+        ("stream", 2, CONSONANTS),
+        *(pytest.param(mode, 20, BYTES, marks=pytest.mark.slow) for mode in ("cache", "stream")),
+    ],
 )
-def test_kills_at_random_steps_change_nothing(mode, num_runs):
+def test_kills_at_random_steps_change_nothing(mode, num_runs, encoder):
     """Killed three times each, before either part of a random step, runs take the very steps of one that was not."""
     with TemporaryDirectory(dir=MEMORY) as folder:
-        whole = loop_over(Path(folder) / "whole", mode, beside=False)
+        whole = loop_over(Path(folder) / "whole", mode, beside=False, encoder=encoder)
         whole.run()
         lanes = whole.store.load().info.progress.cursor.lanes
         assert max((lane.epoch for lane in lanes), default=2) > 1
@@ -64,11 +68,11 @@ def test_kills_at_random_steps_change_nothing(mode, num_runs):
             chance = random.Random(number)
             root, rows, resumes = Path(folder) / f"{number}", {}, 0
             for step in sorted(chance.sample(range(1, STEPS + 1), 3)):
-                loop = loop_over(root, mode, beside=chance.random() < 0.5)
+                loop = loop_over(root, mode, beside=chance.random() < 0.5, encoder=encoder)
                 resumes += killed(loop, step, chance.choice([1, 2]))
                 assert all(rows.get(taken, consumed) == consumed for taken, consumed in loop.rows.items())
                 rows |= loop.rows
-            last = loop_over(root, mode, beside=False)
+            last = loop_over(root, mode, beside=False, encoder=encoder)
             last.run()
             assert resumes == 3
             assert last.state == whole.state, number

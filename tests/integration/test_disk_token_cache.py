@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import timeit
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from holdfast.domain.data.cache_eviction import FarthestNextUse
 from holdfast.domain.errors import ConfigurationError, DataError
 from holdfast.ports.testing.token_cache import large, tokens_of
 from holdfast.ports.testing.token_source import DOCUMENTS, documents_in, lengths_of
+from holdfast.ports.token_source import Tokens
 
 REPOSITORY = Path(__file__).parents[2]
 ROOM_FOR_TWO = 150_000
@@ -50,6 +52,35 @@ def test_files_are_raw_and_little_endian(root):
     assert np.fromfile(shard / "offsets.bin", "<i8").tolist() == expected.offsets.tolist()
     assert np.fromfile(shard / "hashes.bin", "<u8").tolist() == expected.hashes.tolist()
     assert (manifest["name"], manifest["dtype"], manifest["meta"]) == ("a/b", "uint16", {"source": "x"})
+    assert manifest["sizes"] == {path.name: path.stat().st_size for path in shard.glob("*.bin")}
+
+
+def test_a_shard_without_a_loss_mask_is_as_earlier_versions_wrote_it(root):
+    """Its files are those of version 1 of the format, byte for byte, so caches need not be made again."""
+    tokens = Tokens(np.arange(12, dtype=np.uint16), np.array([0, 5, 12]), np.array([3, 2**60], np.uint64))
+    shard = DiskTokenCache(root, "dataset").put("a", [tokens], {"units": [["f", 2]]})
+    written = {path.name: sha256(path.read_bytes()).hexdigest()[:16] for path in (root / "dataset").rglob("*.*")}
+    assert written == {
+        "tokens.bin": "a46b67c8fb1c4c35",
+        "offsets.bin": "45208bb826c3d396",
+        "hashes.bin": "8d956514fd941760",
+        "manifest.json": "1aa6dd8bd5439379",
+    }
+    assert shard.fingerprint == "a96ae15cb6b4097d2a598d7245609daa"
+
+
+def test_a_loss_mask_is_a_file_of_bits_in_a_newer_format(root):
+    """Other programs can read the mask, eight tokens a byte, and versions that would ignore it refuse the shard."""
+    cache = DiskTokenCache(root, "dataset")
+    cache.put("a", [tokens_of(DOCUMENTS[:4]), tokens_of(DOCUMENTS[4:], modulus=3)], {})
+    (shard,) = (root / "dataset").iterdir()
+    bits = np.unpackbits(np.fromfile(shard / "loss_mask.bin", "u1"), bitorder="little")
+    before = sum(map(len, DOCUMENTS[:4]))
+    expected = [*[True] * before, *(token % 3 != 0 for document in DOCUMENTS[4:] for token in document)]
+    assert bits[: len(expected)].tolist() == expected
+    assert not bits[len(expected) :].any()
+    manifest = json.loads((shard / "manifest.json").read_bytes())
+    assert manifest["schema"] == 2
     assert manifest["sizes"] == {path.name: path.stat().st_size for path in shard.glob("*.bin")}
 
 
@@ -267,7 +298,7 @@ def test_a_later_version_is_not_judged(root):
     cache = DiskTokenCache(root, "dataset")
     cache.put("a", large(1), {})
     manifest = next(root.rglob("manifest.json"))
-    manifest.write_bytes(manifest.read_bytes().replace(b'"schema":1', b'"schema":2'))
+    manifest.write_bytes(manifest.read_bytes().replace(b'"schema":1', b'"schema":3'))
     with pytest.raises(DataError, match="later version"):
         DiskTokenCache(root, "dataset").shards()
     assert manifest.exists()

@@ -19,7 +19,7 @@ from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.errors import ConfigurationError, DataError, StateError
-from holdfast.ports.testing.token_cache import large, tokens_of
+from holdfast.ports.testing.token_cache import large, mask_in, tokens_of
 from holdfast.ports.testing.token_source import lengths_of
 
 KEY, OTHER = b"\x01" * 32, b"\x02" * 32
@@ -59,6 +59,21 @@ def test_no_plaintext_comes_to_rest(tmp_path):
     dark = filled(tmp_path / "dark", KEY)
     assert [word for word in words if word in dark] == []
     assert cache_in(tmp_path / "dark", KEY).shards() == [shard]
+
+
+def test_a_loss_mask_is_encrypted_too(tmp_path):
+    """The bits of the mask lie nowhere, the shard is the same as in a plain cache, and a changed bit is told."""
+    documents = [np.random.default_rng(number).integers(0, 99, 200).tolist() for number in range(5)]
+    plain = cache_in(tmp_path / "plain").put("a", [tokens_of(documents, modulus=2)], {})
+    bits = next((tmp_path / "plain").rglob("loss_mask.bin")).read_bytes()
+    cache = cache_in(tmp_path / "dark", KEY)
+    assert cache.put("a", [tokens_of(documents, modulus=2)], {}) == plain
+    assert mask_in(cache.open(plain)) == mask_in(tokens_of(documents, modulus=2))
+    assert bits[:20] not in told(tmp_path / "dark")
+    file = next((tmp_path / "dark").rglob("loss_mask.bin"))
+    file.write_bytes(bytes([*file.read_bytes()[:-1], file.read_bytes()[-1] ^ 1]))
+    with pytest.raises(DataError, match=r"'a'.*cannot be authenticated.*run the same command"):
+        cache_in(tmp_path / "dark", KEY).open(plain)
 
 
 def test_each_shard_has_a_key_of_its_own(tmp_path):

@@ -16,6 +16,9 @@ BYTES = TextDocumentEncoder(MemoryTokenizer())
 CAPITALS = MemoryDocumentEncoder(MemoryTokenizer(), untrained=range(ord("a"), ord("z") + 1))
 """Trains on everything but small letters."""
 
+CONSONANTS = MemoryDocumentEncoder(MemoryTokenizer(), untrained=b"aeiou ")
+"""Trains on everything but vowels and spaces."""
+
 
 @final
 class WordsEncoder(DocumentEncoder):
@@ -46,3 +49,18 @@ class BackwardsTokenizer(ForwardingTokenizer):
 
     def fingerprint(self):
         return "backwards"
+
+
+@final
+class OddIdsEncoder(DocumentEncoder):
+    """Encodes as ``inner`` does, and trains on odd ids."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def encode(self, records):
+        encoded = self._inner.encode(records)
+        return Encoded(encoded.ids, encoded.offsets, encoded.ids % 2 == 1)
+
+    def fingerprint(self):
+        return f"odd ids of {self._inner.fingerprint()}"

@@ -18,6 +18,7 @@ from holdfast.domain.data.holdout import Holdout
 from holdfast.domain.data.mixture import Mixture, Stage
 from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.data.sample_order import RankShard
+from holdfast.ports.document_encoder import DocumentEncoder
 from tests.support.encoders import BYTES
 
 NOTHING_HELD_OUT = Holdout(0.0, seed=0)
@@ -41,6 +42,7 @@ class Plan:
     workers: int = 2
     rank: int = 0
     ranks: int = 1
+    encoder: DocumentEncoder = BYTES
 
     def with_(self, **changes):
         """Return the plan with ``changes``."""
@@ -60,7 +62,7 @@ def stream_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
     """Return the batches of ``source``, or of a corpus given as a dictionary, as ``plan`` says."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
     rejections = rejections or RejectedRecords("stop")
-    reader = TextReader(source, BYTES, rejections)
+    reader = TextReader(source, plan.encoder, rejections)
     share = RankShard(plan.rows, plan.rank, plan.ranks)
     mixture = Mixture(plan.seed, (Stage(0, (1,)),))
     if plan.mode == "stream":
@@ -83,7 +85,7 @@ def feed_of(source, plan, holdout=NOTHING_HELD_OUT, rejections=None):
 def held_out_of(source, plan, holdout, max_tokens):
     """Return the batches that ``holdout`` holds of ``source``."""
     source = MemoryDataSource(source) if isinstance(source, dict) else source
-    groups = TextGroups([TextReader(source, BYTES, RejectedRecords("stop"))], holdout, plan.seed)
+    groups = TextGroups([TextReader(source, plan.encoder, RejectedRecords("stop"))], holdout, plan.seed)
     return HoldoutBatches(groups, holdout, ConcatPacking(plan.length), rows=plan.rows, max_tokens=max_tokens)
 
 

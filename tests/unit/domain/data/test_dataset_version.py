@@ -38,7 +38,14 @@ def with_files(*files):
 
 def test_a_version_survives_json():
     """What is written is read back."""
-    assert DatasetVersion.from_json(json.loads(json.dumps(VERSION.to_json()))) == VERSION
+    masked = replace(VERSION, totals=replace(VERSION.totals, supervised_tokens=400))
+    for version in (VERSION, masked):
+        assert DatasetVersion.from_json(json.loads(json.dumps(version.to_json()))) == version
+
+
+def test_a_version_without_a_mask_is_as_earlier_versions_wrote_it():
+    """Where all tokens are trained on, the record has no field that an earlier version of Holdfast does not know."""
+    assert set(VERSION.to_json()["totals"]) == {"records", "documents", "tokens", "num_bytes", "files", "drops"}
 
 
 @pytest.mark.parametrize(
