@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
 from holdfast.application.inbox import Inbox
-from holdfast.application.training.generate import generate
-from holdfast.application.training.reply import reply_to
+from holdfast.application.training.reply import sample_text
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
 from holdfast.bootstrap.run_folder.changed_settings import told_changes
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -213,9 +212,7 @@ class Run:
         assert self._parts is not None, "sample needs a run that has ended"
         trainable, tokenizer = self._parts.model.trainable, self._parts.data.tokenizer
         template = template_in_use(self.settings.data, tokenizer)
-        if template is None:
-            return generate(trainable, tokenizer, prompt, sampling, note=note)
-        return f"{prompt}\n{reply_to(trainable, tokenizer, template, prompt, sampling, note=note)}"
+        return sample_text(trainable, tokenizer, template, prompt, sampling, note=note)
 
     @property
     def goodput(self) -> Goodput:
@@ -260,7 +257,7 @@ class Run:
         record_data(folder, data, container.data_parts(), stream)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
         record_versions(folder, container.lineage().versions)
-        prove_run(folder, container, self.settings, self._screen, stream)
+        prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)
         folder.enter("building the model")
         self._screen.show("building the model")
         self._parts = self._build_parts(container, folder, monitors, stack)

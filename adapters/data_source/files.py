@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Literal, final
@@ -63,7 +63,6 @@ class FilesDataSource(DataSource):
         compression: Compression | Literal["auto"] = "auto",
         text_field: str = "text",
         filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
-        task: Task = "text",
         limits: Limits | None = None,
         access: FileAccess | None = None,
     ) -> None:
@@ -76,12 +75,19 @@ class FilesDataSource(DataSource):
         self._limits = limits or Limits()
         self._access = access or FileAccess()
         self._columns: dict[str, list[str] | None] = {}
-        self._reading = FileReader(Fields.choose(text_field, filter, task), self._limits, self._access)
+        self._reading = FileReader(Fields.choose(text_field, filter), self._limits, self._access)
 
     def with_fields(self, names: Sequence[str]) -> FilesDataSource:
         """Return a source of the same documents that carry the fields of ``names``."""
         other = copy(self)
         other._reading = FileReader(self._reading.fields.keeping(names), self._limits, self._access)  # noqa: SLF001
+        return other
+
+    def with_task(self, task: Task) -> FilesDataSource:
+        """Return a source of the same records, whose documents are what ``task`` makes of several of their fields."""
+        other = copy(self)
+        fields = replace(self._reading.fields, task=task)
+        other._reading = FileReader(fields, self._limits, self._access)  # noqa: SLF001  of its own kind
         return other
 
     @override

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, final
 
@@ -47,14 +47,13 @@ class HuggingfaceDataSource(BasicDataSource):
         revision: str | None = None,
         text_field: str = "text",
         filter: Mapping[str, Value | Sequence[Value]] | None = None,  # noqa: A002 - the configuration's word
-        task: Task = "text",
         limits: Limits | None = None,
     ) -> None:
         self._path = path
         self._name = name
         self._split = split
         self._revision = revision
-        self._fields = Fields.choose(text_field, filter, task)
+        self._fields = Fields.choose(text_field, filter)
         self._limits = limits or Limits()
         self._contents = ContentHashes()
 
@@ -62,6 +61,12 @@ class HuggingfaceDataSource(BasicDataSource):
         """Return a source of the same documents that carry the fields of ``names``."""
         other = copy(self)
         other._fields = self._fields.keeping(names)
+        return other
+
+    def with_task(self, task: Task) -> HuggingfaceDataSource:
+        """Return a source of the same records, whose documents are what ``task`` makes of several of their fields."""
+        other = copy(self)
+        other._fields = replace(self._fields, task=task)
         return other
 
     @override

@@ -69,12 +69,11 @@ def train_tokenizer(
     if vocabulary_size < smallest:
         msg = f"tokenizer.vocabulary_size is {vocabulary_size}, but 256 bytes and the special tokens need {smallest}"
         raise ConfigurationError(msg)
-    how = [_TRAINING, tokenizers.__version__, source.fingerprint(), vocabulary_size, max_bytes, usable_key]
-    how += [list(special_tokens)] if special_tokens else []
+    more = [list(special_tokens)] if special_tokens else []
+    how = [_TRAINING, tokenizers.__version__, source.fingerprint(), vocabulary_size, max_bytes, usable_key, *more]
     key = blake2b(json.dumps(how).encode(), digest_size=16).hexdigest()
     file = cache_dir / "tokenizers" / f"{key}.json"
-    serialized = _load(file, report)
-    if serialized is None:
+    if (serialized := _load(file, report)) is None:
         rejected = _FirstRejected()
         documents = list(_shown(sample_documents(source, max_bytes, usable, rejected), _READING, max_bytes, show))
         if not any(documents):

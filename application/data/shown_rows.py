@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ def shown_rows(batch: Batch, tokenizer: Tokenizer, num_rows: int) -> list[ShownR
         edges = [*here.tolist(), size]
         rows.append([
             [ShownPart(decode(ids[part].tolist()), is_trained) for part, is_trained in _runs(targets, begin, end)]
-            for begin, end in zip(edges[:-1], edges[1:], strict=True)
+            for begin, end in pairwise(edges)
         ])  # fmt: skip
     return rows
 
@@ -48,4 +49,4 @@ def _runs(targets: NDArray[np.bool_], begin: int, end: int) -> Sequence[tuple[sl
     """Return the longest parts from ``begin`` to before ``end`` in which all tokens are targets, or none is."""
     changes = np.flatnonzero(np.diff(targets[begin:end])) + begin + 1
     edges = [begin, *changes.tolist(), end]
-    return [(slice(a, b), bool(targets[a])) for a, b in zip(edges[:-1], edges[1:], strict=True) if a < b]
+    return [(slice(a, b), bool(targets[a])) for a, b in pairwise(edges) if a < b]

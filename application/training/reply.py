@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from holdfast.application.training.generate import IncrementalDecoder, fitted, fitted_ids
+from holdfast.application.training.generate import IncrementalDecoder, fitted, fitted_ids, generate
 from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
 if TYPE_CHECKING:
@@ -106,20 +106,25 @@ def whole_reply(trainable: Trainable, tokenizer: Tokenizer, prompt: ReplyPrompt)
     return tokenizer.decode(kept), ReplyEnd.MODEL if is_ended else ReplyEnd.LENGTH
 
 
-def reply_to(
+def sample_text(
     trainable: Trainable,
     tokenizer: Tokenizer,
-    template: ChatTemplate,
+    template: ChatTemplate | None,
     text: str,
     sampling: Sampling,
     *,
     note: Callable[[str], object],
 ) -> str:
-    """Return the reply to ``text``, a message of the user; ``note`` gets a sentence if something is shortened."""
+    """Return ``text`` with the model's continuation, or by a ``template`` with the reply to it on a line of its own.
+
+    ``note`` gets a sentence if something is shortened.
+    """
+    if template is None:
+        return generate(trainable, tokenizer, text, sampling, note=note)
     prompt = chat_prompt(trainable, template, [ChatMessage(MessageRole.USER, text)], sampling)
     if prompt.note is not None:
         note(prompt.note)
-    return whole_reply(trainable, tokenizer, prompt)[0]
+    return f"{text}\n{whole_reply(trainable, tokenizer, prompt)[0]}"
 
 
 class _Ended(Exception):

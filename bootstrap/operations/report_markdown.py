@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.bootstrap.operations.report_parts import Code, Marked, Shares, Table
 from holdfast.bootstrap.operations.report_sections import (
-    Code,
-    Marked,
-    Shares,
-    Table,
     differences,
     main_figures,
     names_of,
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.bootstrap.operations.report_facts import Facts
-    from holdfast.bootstrap.operations.report_sections import Part, ReportSection
+    from holdfast.bootstrap.operations.report_parts import Part, ReportSection
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$&])")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
+from holdfast.bootstrap.operations.report_parts import Code, Marked, Part, ReportSection, Shares, Table
 from holdfast.configs.error_messages import one_line
 from holdfast.domain.counting import counted
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.bootstrap.operations.report_facts import Facts
-
-    Rows = Sequence[Sequence[str]]
 
 MOST_ROWS = 200
 _BETWEEN = ("\n--------\n", False)  # the documents of a row
@@ -46,54 +44,6 @@ _TIMES = {
     "restart": "between a crash and the next start",
     "lost": "steps taken again",
 }
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table; the columns in ``numbers`` hold numbers. ``levels`` are words for the colours of the rows."""
-
-    header: Sequence[str]
-    rows: Rows
-    numbers: frozenset[int] = frozenset()
-    levels: Sequence[str] = ()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Code:
-    """Text in the form in which it stands, such as a command."""
-
-    text: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Parts of a whole: the name, the share from 0 to 1 and the amount of each, in words."""
-
-    parts: Sequence[tuple[str, float, str]]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """A text to show as it is; the parts that are marked are trained on."""
-
-    parts: Sequence[tuple[str, bool]]
-
-
-Part = str | Table | Code | Shares | Marked
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ReportSection:
-    """A part of a report; ``is_folded`` if a reader rarely needs it."""
-
-    title: str
-    parts: Sequence[Part] = field(default_factory=tuple)
-    is_folded: bool = False
 
 
 def run_sections(facts: Facts) -> list[ReportSection]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from holdfast.application.data.shown_rows import shown_rows
 from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.data_streams import form_of
@@ -18,6 +16,7 @@ from holdfast.domain.errors import ConfigurationError, DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from holdfast.application.data.shown_rows import ShownRow

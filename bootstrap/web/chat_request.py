@@ -56,7 +56,7 @@ def _messages(given: Any) -> Sequence[ChatMessage]:
     if not isinstance(given, list) or not given or not all(isinstance(each, dict) for each in given):
         msg = "messages is a list of objects with role and text, and not empty"
         raise RequestInvalid(msg)
-    roles = list(MessageRole)
+    roles = [MessageRole.SYSTEM, MessageRole.USER, MessageRole.ASSISTANT]
     if strange := [each.get("role") for each in given if each.get("role") not in roles]:
         msg = f"the role of a message is {', '.join(roles)}, not {strange[0]!r:.40}"
         raise RequestInvalid(msg)

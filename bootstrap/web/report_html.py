@@ -11,11 +11,8 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.bootstrap.operations.report_facts import AT_EVALUATIONS
+from holdfast.bootstrap.operations.report_parts import Code, Marked, Shares, Table
 from holdfast.bootstrap.operations.report_sections import (
-    Code,
-    Marked,
-    Shares,
-    Table,
     differences,
     main_figures,
     moment,
@@ -29,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.bootstrap.operations.report_facts import Facts
-    from holdfast.bootstrap.operations.report_sections import Part, ReportSection
+    from holdfast.bootstrap.operations.report_parts import Part, ReportSection
 
 GENERATOR = '<meta name="generator" content="Holdfast report">'
 """The mark by which a file is known to be a report."""

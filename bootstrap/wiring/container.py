@@ -120,18 +120,14 @@ class Container(containers.DeclarativeContainer):
     tokenizer = tokenizers(
         settings,
         run_source,
-        usable=providers.Callable(data.usable_text, holdout, pipeline_before_tokens, settings.provided.data.task),
-        usable_key=providers.Callable(data.usable_key, holdout, pipeline_before_tokens, settings.provided.data.task),
+        usable=(holdout, pipeline_before_tokens, settings.provided.data.task),
         judge=rejections.provided.reject,
         report=report,
         show=show,
     )
     late_tokenizer: providers.Singleton[LateValue[Tokenizer | None]] = providers.Singleton(LateValue, None)
-    run_tokenizer = providers.Singleton(
-        with_chat_template,
-        providers.Callable(late_or_made, late_tokenizer, tokenizer.provider),
-        settings.provided.data,
-    )
+    _made_tokenizer = providers.Callable(late_or_made, late_tokenizer, tokenizer.provider)
+    run_tokenizer = providers.Singleton(with_chat_template, _made_tokenizer, settings.provided.data)
     document_encoder = providers.Singleton(build_encoder, settings.provided.data, run_tokenizer)
     resource_probe = providers.Singleton(
         lazy("holdfast.adapters.resource_probe.host:HostResourceProbe"),

@@ -7,6 +7,7 @@ from typing import Any
 from dependency_injector import providers
 
 from holdfast.bootstrap.wiring import data_sources as sources
+from holdfast.bootstrap.wiring.data_streams import usable_key, usable_text
 from holdfast.bootstrap.wiring.lazy import lazy
 
 
@@ -28,9 +29,15 @@ def data_sources(
 
 
 def tokenizers(
-    settings: providers.Dependency[Any], source: providers.Provider[Any], **training: Any
+    settings: providers.Dependency[Any],
+    source: providers.Provider[Any],
+    usable: tuple[providers.Provider[Any], ...],
+    **training: Any,
 ) -> providers.Selector[Any]:
-    """Return the choice of tokenizers; ``training`` are further arguments of one that is trained on ``source``."""
+    """Return the choice of tokenizers; ``training`` are further arguments of one that is trained on ``source``.
+
+    ``usable`` are the arguments of ``usable_text``, which chooses the texts to train it on.
+    """
     chosen, report = settings.provided.tokenizer, training["report"]
     return providers.Selector(
         chosen.kind,
@@ -42,6 +49,8 @@ def tokenizers(
             special_tokens=chosen.special_tokens,
             cache_dir=settings.provided.run.cache_directory,
             backend=chosen.backend,
+            usable=providers.Callable(usable_text, *usable),
+            usable_key=providers.Callable(usable_key, *usable),
             **training,
         ),
         huggingface=providers.Singleton(

@@ -84,11 +84,16 @@ def open_files(
         compression=section.compression,
         text_field=section.text_field,
         filter=section.filter,
-        task=task,
         access=lazy("holdfast.adapters.data_source.file_access:FileAccess")(
             RetryPolicy(deadline=section.retry.deadline_seconds), section.retry.stall_seconds
         ),
     )
+    return _carrying(source, fields, task)
+
+
+def _carrying(source: Any, fields: Sequence[str], task: str) -> DataSource:
+    """Return ``source`` with documents of ``task`` that carry ``fields``."""
+    source = source if task == "text" else source.with_task(task)
     found: DataSource = source.with_fields(fields) if fields else source
     return found
 
@@ -109,7 +114,5 @@ def open_dataset(section: HuggingFaceSource, fields: Sequence[str] = (), task: s
         revision=section.revision,
         text_field=section.text_field,
         filter=section.filter,
-        task=task,
     )
-    found: DataSource = source.with_fields(fields) if fields else source
-    return found
+    return _carrying(source, fields, task)

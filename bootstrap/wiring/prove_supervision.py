@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.application.data.feed import BatchStream
     from holdfast.application.data.shown_rows import ShownRow
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.bootstrap.wiring.screen import Screen
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.tokenizer import Tokenizer
@@ -94,7 +93,12 @@ def _ends_of(settings: TrainSettings, tokenizer: Tokenizer) -> Collection[int]:
 
 
 def prove_run(
-    folder: SharedRunFolder, container: Container, settings: TrainSettings, screen: Screen, stream: BatchStream
+    folder: SharedRunFolder,
+    settings: TrainSettings,
+    stream: BatchStream,
+    tokenizer: Tokenizer,
+    sources: Sequence[str],
+    screen: Screen,
 ) -> None:
     """Prove before the first step of a run what it trains on, show it on ``screen``, and keep it in the run folder.
 
@@ -105,7 +109,7 @@ def prove_run(
         return
     folder.enter("looking at what is trained on")
     screen.show("looking at what is trained on")
-    proof = prove_supervision(settings, stream, container.run_tokenizer(), container.mixture().names)
+    proof = prove_supervision(settings, stream, tokenizer, sources)
     folder.hold_to(_FACT, "proved", "")
     if (record := folder.record) is None:
         return

@@ -29,8 +29,8 @@ class ChatSettings(Section):
         description="Chat template: chatml, plain, or a file in the language of Jinja; null means that of the "
         "tokenizer. plain needs no special token but end-of-text.",
     )
-    template_options: dict[str, Any] = Field(
-        default_factory=dict, description="Variables of the chat template, such as enable_thinking: false."
+    template_options: dict[str, Any] | None = Field(
+        default=None, description="Variables of the chat template, such as enable_thinking: false; null gives none."
     )
     template_date: Day = Field(
         default="2024-07-26",

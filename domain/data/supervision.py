@@ -1,4 +1,4 @@
-"""What a loss mask leaves to train on in packed rows, in numbers."""
+"""Counts of the tokens in packed rows that a model is trained on."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _AT_ONCE = 1 << 22  # tokens, so that memory does not grow with a shard
 class Supervision:
     """The numbers of ``tokens`` in some ``rows``, and of those that are ``supervised``: targets of the model.
 
-    ``pieces`` counts the documents in the rows, whose first token is never a target. ``rows_without_target`` have none of them, ``rows_without_end`` none that ends a reply. ``too_long`` counts the
-    documents that are longer than a row.
+    ``pieces`` counts the documents in the rows, whose first token is never a target. ``rows_without_target`` have no
+    target, ``rows_without_end`` none that ends a reply. ``too_long`` counts the documents that are longer than a row.
     """
 
     tokens: int = 0
@@ -85,10 +85,8 @@ class Supervision:
 
     def sentences(self, overflow: str, scope: str = "") -> Sequence[str]:
         """Return lines for a person; ``overflow`` is the treatment of documents that are ``too_long``."""
-        lines = [
-            f"trained on {self.supervised:,} of {counted(self.tokens, 'token')} ({_share(self.supervised, self.tokens)})"
-            f" in {counted(self.rows, 'row')}{scope}, those of replies and what ends them"
-        ]
+        part = f"{self.supervised:,} of {counted(self.tokens, 'token')} ({_share(self.supervised, self.tokens)})"
+        lines = [f"trained on {part} in {counted(self.rows, 'row')}{scope}, those of replies and what ends them"]
         if self.rows_without_end:
             share = _share(self.rows_without_end, self.rows)
             lines.append(

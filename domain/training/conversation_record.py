@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from holdfast.domain.errors import DataError
 from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole, ToolCall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MESSAGE_FIELDS = ("messages", "conversations")
 """The fields that hold the messages of a record, the first that is there."""
@@ -42,8 +45,8 @@ def conversation_of(record: Mapping[str, object], messages_field: str | None = N
     """Return the conversation in ``record``.
 
     Its messages are in ``messages_field``, or in one of ``MESSAGE_FIELDS``, with the names of OpenAI or of ShareGPT;
-    else they are a ``prompt`` with a ``completion``, or an ``instruction`` with its ``input`` and ``output``. ``system``
-    and ``tools`` belong to all forms. Raises ``DataError`` with a sentence that names the message.
+    else they are a ``prompt`` with a ``completion``, or an ``instruction`` with its ``input`` and ``output``. The
+    fields ``system`` and ``tools`` belong to all forms. Raises ``DataError`` with a sentence that names the message.
     """
     field = messages_field or next((name for name in MESSAGE_FIELDS if record.get(name) not in _MISSING), None)
     if field is not None:
@@ -266,9 +269,8 @@ def _to_json(message: ChatMessage) -> dict[str, object]:
             }
             for call in message.tool_calls
         ]
-    for name, value in (("name", message.name), ("tool_call_id", message.tool_call_id)):
-        if value is not None:
-            record[name] = value
+    also = {"name": message.name, "tool_call_id": message.tool_call_id}
+    record |= {name: value for name, value in also.items() if value is not None}
     if not message.is_trained:
         record["weight"] = 0
     return record

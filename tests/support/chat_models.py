@@ -19,9 +19,10 @@ from holdfast.ports.tokenizer import ChatTemplate, HasChatTemplate
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.domain.training.conversation import ChatMessage
+    from holdfast.domain.training.conversation import ChatMessage, Conversation
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Trainable
+    from holdfast.ports.tokenizer import SupervisedIds, TemplateChoice
 
 LOGITS = np.random.default_rng(3).normal(size=(257, 257))
 LOGITS[:, 256] = -50.0  # it does not end by itself
@@ -74,6 +75,14 @@ class KnownTemplate(ChatTemplate):
         self.seen.append([(str(message.role), message.text) for message in messages])
         return list(messages[-1].text.encode())
 
+    def encode_training(
+        self, conversations: Sequence[Conversation], train_on: str = "all_assistant"
+    ) -> Sequence[Sequence[SupervisedIds]]:
+        raise NotImplementedError
+
+    def fingerprint(self) -> str:
+        return "known"
+
 
 class TemplatedTokenizer(HasChatTemplate):
     """A tokenizer of bytes that comes with ``template``."""
@@ -85,6 +94,9 @@ class TemplatedTokenizer(HasChatTemplate):
     @property
     def chat_template(self) -> KnownTemplate:
         return self.template
+
+    def with_template(self, choice: TemplateChoice) -> TemplatedTokenizer:
+        return self
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.inner, name)

@@ -81,10 +81,9 @@ class Fields:
     task: Task = "text"
 
     @classmethod
-    def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None, task: Task = "text") -> Self:
+    def choose(cls, text: str, allowed: Mapping[str, Value | Sequence[Value]] | None) -> Self:
         """Return the fields with the text field ``text`` and the filter ``allowed``, one or more values per name."""
-        values = tuple((name, frozenset(map(_key, _several(some)))) for name, some in (allowed or {}).items())
-        return cls(text, values, task=task)
+        return cls(text, tuple((name, frozenset(map(_key, _several(some)))) for name, some in (allowed or {}).items()))
 
     @property
     def content(self) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def test_a_reply_that_does_not_continue_its_beginning_is_refused_with_both_texts
         return plain(kept, add_generation_prompt=add_generation_prompt)
 
     messages = [ChatMessage(MessageRole.SYSTEM, "be brief"), *talk("a", "b")]
-    with pytest.raises(DataError, match='message 2 otherwise.*asks with "system: be brief.*follows "user: a'):
+    with pytest.raises(DataError, match=r'message 2 otherwise.*asks with "system: be brief.*follows "user: a'):
         replies_of(messages, drops)
 
 
