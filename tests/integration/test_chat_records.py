@@ -7,9 +7,9 @@ import io
 import json
 
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import feather
 
 from holdfast.adapters.data_source.files import FilesDataSource
 from holdfast.adapters.data_source.formats.records import Limits
@@ -137,7 +137,7 @@ def test_a_table_without_messages_is_rejected(tmp_path, name, content):
 
 
 def test_the_task_belongs_to_the_fingerprint(tmp_path):
-    """The same file read as text, as chats and as completions gives three fingerprints, and text the one from before."""
+    """The same file read as text, as chats and as completions gives three fingerprints, and text that of before."""
     plain = FilesDataSource([str(tmp_path / "a.jsonl")])
     (tmp_path / "a.jsonl").write_bytes(jsonl(PAIRS))
     tasks = [plain.with_task(task).fingerprint() for task in ("text", "chat", "completion")]

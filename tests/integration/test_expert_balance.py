@@ -241,4 +241,5 @@ def test_the_loss_balances_the_experts():
         with trainable.update(step=81, learning_rate=0.0) as update:
             update.accumulate(packed_batch(), weight=1.0, last=True)
             loads[coefficient] = float(update.figures()["expert_load_max"])
-    assert loads[1.0] < 1.3 < 1.7 < loads[0.0]
+    assert loads[1.0] < 1.3
+    assert loads[0.0] > 1.7
