@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from transformers import AutoConfig
 
-from holdfast.adapters.shared.modeling.causal_language_model import MODEL_FILE
+from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.file_parts import TextPart
 from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.domain.errors import ConfigurationError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import torch
 from torch import distributed, nn
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
     from holdfast.adapters.shared.modeling.routers import Router
 
 
@@ -150,16 +149,24 @@ def coefficient_for(network: Any, wanted: float | None) -> float | None:
     return None if found is None else float(found)
 
 
-def balance_experts(model: CausalLanguageModel, coefficient: float) -> ExpertBalance | None:
+class Balanced(Protocol):
+    """A model around a ``network`` of transformers; ``balance`` takes part in its forward."""
+
+    network: Any
+    balance: ExpertBalance | None
+
+
+def balance_experts(model: Balanced, coefficient: float) -> ExpertBalance | None:
     """Give ``model``, which has experts, their balancing loss with ``coefficient``; return it.
 
     Returns None if its routers are not known. With a ``coefficient`` that raises ``ConfigurationError``.
     """
-    network: Any = model.network
+    network = model.network
     config = network.config.get_text_config()
     routers = routers_of(network)
     top_k = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", None)
     if routers and top_k:
+        assert isinstance(model, nn.Module)
         model.balance = ExpertBalance(routers, top_k, coefficient)
         model.balance.attach(model)
     elif coefficient:
