@@ -205,10 +205,7 @@ class Run:
                 self.stopped_by = train_run.stopped_by
 
     def sample(self, prompt: str, sampling: Sampling, *, note: Callable[[str], object] = lambda _: None) -> str:
-        """Return ``prompt`` and its continuation by the model after ``run``; ``note`` gets a sentence if it is cut.
-
-        A run on conversations replies to ``prompt`` as to a message of the user; the reply is on a line of its own.
-        """
+        """Return ``prompt`` and the model's continuation or reply after ``run``; ``note`` gets a sentence if cut."""
         assert self._parts is not None, "sample needs a run that has ended"
         trainable, tokenizer = self._parts.model.trainable, self._parts.data.tokenizer
         template = template_in_use(self.settings.data, tokenizer)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.data.exclusion import Exclusion
     from holdfast.domain.data.holdout import Holdout
-    from holdfast.domain.data.packing import ConcatPacking
+    from holdfast.domain.data.packing import Packing
     from holdfast.ports.token_source import Tokens, TokenSource
 
 
@@ -99,7 +99,7 @@ class HoldoutBatches:
         self,
         groups: TokenGroups,
         holdout: Holdout,
-        packing: ConcatPacking,
+        packing: Packing,
         *,
         rows: int,
         max_tokens: int,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SECTIONS = ("data.", "evaluation.")
 _OF_A_SPLIT = ("holdout", "folds", "fold")
-_OF_THE_RUN = ("sequence_length", "transforms", "text_field")
+_OF_THE_RUN = ("sequence_length", "transforms", "text_field", "task", "chat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class OtherData:
     def within(self, settings: TrainSettings) -> TrainSettings:
         """Return ``settings`` with these data in place of the run's.
 
-        Row length, transforms and the name of the text field are the run's, unless they are set here. Raises
+        Row length, transforms, task and the name of the text field are the run's, unless they are set here. Raises
         ``ConfigurationError`` for settings of other sections and for settings that have no effect.
         """
         if strange := [setting for setting in self.settings if not setting.startswith(_SECTIONS)]:

@@ -13,7 +13,7 @@ from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.schedule import SCHEDULES
 from holdfast.configs.shipped_files import find_file
 from holdfast.domain.built_in import LOSSES
-from holdfast.domain.data.packing import ConcatPacking, SlidingPacking
+from holdfast.domain.data.packing import BestFitPacking, ConcatPacking, SlidingPacking
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.phase import show_nothing
 from holdfast.domain.training.lr_schedule import (
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.sections.optimizer import DeepspeedOptimizerSettings
     from holdfast.configs.sections.schedule import ScheduleSettings
     from holdfast.configs.settings import TrainSettings
@@ -113,9 +114,15 @@ def _isolates_documents(model: object) -> bool:
     return bool(getattr(model, "isolates_documents", True))
 
 
-def held_out_packing(model: object, length: int) -> Packing:
-    """Return the packing of held-out documents: each has its own rows if ``model`` would mix documents in a row."""
-    return ConcatPacking(length) if _isolates_documents(model) else SlidingPacking(length, length)
+def held_out_packing(model: object, data: FeedSettings) -> Packing:
+    """Return the packing of held-out documents: each has its own rows if ``model`` would mix documents in a row.
+
+    Conversations are not divided, as a reply needs the messages before it.
+    """
+    length = data.row_length
+    if not _isolates_documents(model):
+        return SlidingPacking(length, length)
+    return ConcatPacking(length) if data.task == "text" else BestFitPacking(length, "truncate")
 
 
 def deepspeed_values(optimizer: DeepspeedOptimizerSettings) -> dict[str, Any]:

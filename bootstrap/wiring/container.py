@@ -268,7 +268,7 @@ class Container(containers.DeclarativeContainer):
     model = providers.Singleton(
         training.build_model, model_factory, run_tokenizer, settings, packing, report=report, show=show
     )
-    eval_packing = providers.Callable(training.held_out_packing, model, settings.provided.data.sequence_length)
+    eval_packing = providers.Callable(training.held_out_packing, model, settings.provided.data)
     held_out = held_out_documents(
         settings, form, readers, token_files, holdout, eval_packing, excluded=excluded, sources=mixture.provided.names
     )

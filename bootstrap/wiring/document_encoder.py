@@ -50,8 +50,9 @@ def with_chat_template(tokenizer: Tokenizer, data: FeedSettings) -> Tokenizer:
     stock = _template_named(data.chat.template)
     day = date.fromisoformat(data.chat.template_date)
     source, tokens = (None, ()) if stock is None else stock
-    choice = TemplateChoice(source, data.chat.template_options or {}, day, tokens)
-    templated: Tokenizer = tokenizer.with_template(choice)
+    templated: Tokenizer = tokenizer.with_template(
+        TemplateChoice(source, data.chat.template_options or {}, day, tokens)
+    )
     return templated
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.configs.sections.evaluation import EvaluationSettings
     from holdfast.configs.sections.sources import ScoreRange
     from holdfast.configs.settings import TrainSettings
-    from holdfast.domain.data.packing import ConcatPacking
+    from holdfast.domain.data.packing import Packing
     from holdfast.ports.document_encoder import DocumentEncoder
 
 _NUMBERED = re.compile(r"data\.path\[(\d+)\](.*)")  # one of several paths, and what is below it
@@ -66,7 +66,7 @@ def evaluation_sets(
     encoder: DocumentEncoder,
     rejections: RejectedRecords,
     pipeline: RecordPipeline,
-    packing: ConcatPacking,
+    packing: Packing,
 ) -> Mapping[str, HoldoutBatches]:
     """Return the documents of each set of ``evaluation.sets``, read and encoded as the training data are."""
     sets: dict[str, HoldoutBatches] = {}

@@ -40,15 +40,21 @@ def as_text(records):
     return [{name: json.dumps(value) for name, value in record.items()} for record in records]
 
 
+def table(records):
+    """Return a table with a column for each field of any record."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return pa.table({name: [record.get(name) for record in records] for name in names})
+
+
 def parquet(records):
     file = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(records), file, row_group_size=3)
+    pq.write_table(table(records), file, row_group_size=3)
     return file.getvalue()
 
 
 def arrow(records):
     file = io.BytesIO()
-    feather.write_feather(pa.Table.from_pylist(records), file, chunksize=3)
+    feather.write_feather(table(records), file, chunksize=3)
     return file.getvalue()
 
 
@@ -137,7 +143,7 @@ def test_a_table_without_messages_is_rejected(tmp_path, name, content):
 
 
 def test_the_task_belongs_to_the_fingerprint(tmp_path):
-    """The same file read as text, as chats and as completions gives three fingerprints, and text that of before."""
+    """A file read as text, as chats and as completions has three fingerprints, and as text the one that it had."""
     plain = FilesDataSource([str(tmp_path / "a.jsonl")])
     (tmp_path / "a.jsonl").write_bytes(jsonl(PAIRS))
     tasks = [plain.with_task(task).fingerprint() for task in ("text", "chat", "completion")]

@@ -20,7 +20,7 @@ def data_of(*settings: str):
 
 
 def test_conversations_are_packed_whole_by_default():
-    """Unlike text, records of a task are packed best_fit and left out if too long, unless truncate is chosen."""
+    """Unlike text, records of a task are packed best_fit, and left out if they are too long unless truncate is set."""
     assert (data_of().packing.kind, data_of().packing.overflow) == ("concat", "split")
     assert (data_of(*CHAT).packing.kind, data_of(*CHAT).packing.overflow) == ("best_fit", "drop")
     assert data_of(*CHAT, "data.packing.overflow=truncate").packing.kind == "best_fit"
