@@ -53,9 +53,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A checkpoint that was averaged, and its share of the mean."""
+    """A checkpoint that was averaged, its relative weight, and its share of the mean."""
 
     info: CheckpointInfo
+    weight: float
     share: float
 
 
@@ -135,6 +136,8 @@ class _Draft:
     def publish(self, snapshot: Snapshot) -> None:
         """Record ``snapshot``, which has no parts, in the manifest, and give the folder its name."""
         try:
+            for name in (COMMIT, MANIFEST):
+                self._files.remove_file(self.folder / name)
             self._writer.seal(self.folder, replace(self._manifest, snapshot=snapshot))
             self._files.sync_folder(self.folder)
             self.folder.rename(self._target)
@@ -157,17 +160,12 @@ def _members(store: StateStore, run: Path, selection: Selection) -> Sequence[Mem
         steps = sorted(set(selection.steps))
         for step in steps:
             refuse_missing([*found], run, step)
-    shares = _shares(selection.weights, len(steps))
-    return [Member(found[step], share) for step, share in zip(steps, shares, strict=True)]
-
-
-def _shares(weights: Sequence[float] | None, count: int) -> Sequence[float]:
-    if weights is None:
-        return [1 / count] * count
-    if len(weights) != count:
-        msg = f"there are {len(weights)} weights for {count} checkpoints: give one for each, by ascending step"
+    weights = [1.0] * len(steps) if selection.weights is None else selection.weights
+    if len(weights) != len(steps):
+        msg = f"there are {len(weights)} weights for {len(steps)} checkpoints: give one for each, by ascending step"
         raise ConfigurationError(msg)
-    return [weight / math.fsum(weights) for weight in weights]
+    total = math.fsum(weights)
+    return [Member(found[step], weight, weight / total) for step, weight in zip(steps, weights, strict=True)]
 
 
 def _target(run: Path, folder: Path | None, members: Sequence[Member], *, is_encrypted: bool) -> Path:
@@ -216,7 +214,7 @@ def _write(
             provenance=_provenance(members, is_averaged=is_averaged.pop()),
         )
         with ExitStack() as stack:
-            draft.write(replace(snapshot, parts=_parts(folders, [each.share for each in members], choice, stack)))
+            draft.write(replace(snapshot, parts=_parts(folders, [each.weight for each in members], choice, stack)))
         written[:] = [snapshot]
 
     _open_all(store, run, [each.info.progress.step for each in members], use)
@@ -239,7 +237,7 @@ def _open_all(
 
 
 def _parts(
-    folders: Sequence[tuple[Path, OpenFile]], shares: Sequence[float], choice: Choice, stack: ExitStack
+    folders: Sequence[tuple[Path, OpenFile]], weights: Sequence[float], choice: Choice, stack: ExitStack
 ) -> Sequence[StatePart]:
     """Return the files of the average: means of the weights, and the descriptions of the newest checkpoint."""
     from holdfast.adapters.shared.tensor_state.mean_tensors import MeanTensors
@@ -256,7 +254,7 @@ def _parts(
         if path.suffix == _TENSORS and path.parent == newest and not name.startswith("optimizer"):
             if name != AVERAGE_FILE:
                 with saved_tensors(path, open_newest) as own:
-                    parts.append(MeanTensors(name, list(own.shapes), sources, shares))
+                    parts.append(MeanTensors(name, list(own.shapes), sources, weights))
         elif path.suffix != _TENSORS and name not in _NOT_COPIED:
             parts.append(InMemoryPart(name, read_whole(path, open_newest)))
     return parts

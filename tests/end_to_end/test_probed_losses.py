@@ -21,16 +21,16 @@ def test_a_machine_compares_the_loss_once(tmp_path):
     settings = tiny(corpus(tmp_path), "run.budget.steps=1", "evaluation.every=0")
     first = run_here("train", *settings, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert f"{AGREES}, its value by " in first.stdout
-    assert "(at most 1e-04)" in first.stdout
-    assert "(at most 1e-03)" in first.stdout
+    assert f"{AGREES}, its value by " in first.stderr
+    assert "(at most 1e-04)" in first.stderr
+    assert "(at most 1e-03)" in first.stderr
     [stamp] = (tmp_path / "cache/loss-probe").iterdir()
     assert json.loads(stamp.read_text())["torch"]
     again = run_here("train", *settings, "run.name=again", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert AGREES not in again.stdout
+    assert AGREES not in again.stderr
     other = run_here("train", *settings, "run.name=other", "model.config.hidden_size=48", cwd=tmp_path)
-    assert AGREES in other.stdout
+    assert AGREES in other.stderr
     assert len(list((tmp_path / "cache/loss-probe").iterdir())) == 2
 
 
@@ -45,5 +45,6 @@ def test_a_loss_that_differs_ends_the_run_before_its_first_step(tmp_path, monkey
     assert "set model.loss=plain" in process.stderr
     assert steps_in(tmp_path / "runs/default") == []
     assert not (tmp_path / "cache/loss-probe").exists()
-    plain = run_here("train", *tiny(corpus(tmp_path), "model.loss=plain", "run.budget.steps=1"), cwd=tmp_path)
+    settings = tiny(corpus(tmp_path), "run.name=other", "model.loss=plain", "run.budget.steps=1")
+    plain = run_here("train", *settings, cwd=tmp_path)
     assert plain.returncode == 0, plain.stderr

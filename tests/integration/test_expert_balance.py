@@ -243,3 +243,14 @@ def test_the_loss_balances_the_experts():
             loads[coefficient] = float(update.figures()["expert_load_max"])
     assert loads[1.0] < 1.3
     assert loads[0.0] > 1.7
+
+
+def test_the_arithmetic_counts_the_experts_of_a_token():
+    """A model whose tokens go through half of its experts has the FLOPs of one with half of the experts."""
+    whole, half = (
+        AccelerateOptimizer(device="cpu", precision="fp32").prepare(mixture(MIXTRAL | {"num_local_experts": number}))
+        for number in (4, 2)
+    )
+    router = 2 * 2 * 32  # the weights that two more experts take in the routers of two layers
+    assert whole.hardware.num_parameters > half.hardware.num_parameters
+    assert whole.hardware.flops_per_token == half.hardware.flops_per_token + 6 * router

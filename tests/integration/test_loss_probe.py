@@ -61,12 +61,21 @@ def test_the_chunked_loss_agrees_once(precision, is_tied):
     assert LossTolerance.of(precision).allows(found[0])
 
 
-def test_the_comparison_leaves_no_trace():
+def squared(logits, labels):
+    """Return the sum of the squared logits of the targets: a loss of tokens that do not depend on each other."""
+    kept = labels != -100
+    return (logits[kept].gather(1, labels[kept][:, None]) ** 2).sum()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("own_loss", [None, squared])
+def test_the_comparison_leaves_no_trace(precision, own_loss):
     """Weights and optimizer after training with the comparison are those without it, bit for bit."""
-    _, with_probe = probed(batches=(0, 1))
+    _, with_probe = probed(batches=(0, 1), precision=precision, own_loss=own_loss)
     factory = HuggingfaceModelFactory(config=TINY)
     model = factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=0)
-    trainable = AccelerateOptimizer(device="cpu", precision="fp32").prepare(model)
+    model.own_loss = own_loss
+    trainable = AccelerateOptimizer(device="cpu", precision=precision).prepare(model)
     for step, batch in enumerate((0, 1), 1):
         take_step(trainable, packed_batch(seed=batch), step=step, rate=0.01)
     assert files_of(trainable.capture()) == with_probe
@@ -82,11 +91,6 @@ def test_a_wrong_loss_or_gradient_is_beyond_the_tolerance(broken, monkeypatch):
 
 def test_a_loss_of_another_package_is_compared_with_itself_on_all_logits():
     """A loss in chunks agrees with the same loss on all logits, and one that depends on the chunk does not."""
-
-    def squared(logits, labels):
-        kept = labels != -100
-        return (logits[kept].gather(1, labels[kept][:, None]) ** 2).sum()
-
     calls = []
 
     def of_the_call(logits, labels):

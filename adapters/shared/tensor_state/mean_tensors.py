@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
@@ -25,7 +26,7 @@ _RANGE = 4 << 20  # elements
 @final
 @dataclass(frozen=True, slots=True)
 class MeanTensors(StatePart):
-    """The file ``name`` of the means of the tensors ``names`` in all ``sources``, with ``weights`` that sum to 1.
+    """The file ``name`` of the means of the tensors ``names`` in all ``sources``, with relative ``weights``.
 
     Sums are fp64, and a mean has the dtype of its tensor. Tensors that are not floating-point must be equal in all
     sources. The sources are open while chunks are read. Raises ``StateError`` if their tensors differ in name, shape or
@@ -59,7 +60,7 @@ class MeanTensors(StatePart):
         total = torch.zeros(count, dtype=torch.float64)
         for part, weight in zip(parts, self.weights, strict=True):
             total.add_(part.double(), alpha=weight)
-        return total.to(parts[0].dtype)
+        return (total / math.fsum(self.weights)).to(parts[0].dtype)
 
     def _check_same(self, source: SlicedTensors) -> None:
         first, other = self.sources[0].layout.tensors, source.layout.tensors
