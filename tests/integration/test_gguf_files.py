@@ -92,6 +92,13 @@ def test_a_tokenizer_of_sentencepiece_is_read_back(tmp_path):
     assert kinds[:4] == [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, TokenType.BYTE]
 
 
+def test_another_treatment_of_spaces_is_told(tmp_path):
+    """A tokenizer that puts no space before a text with a space is written with a remark, as llama.cpp does put one."""
+    write_tokenizer(sentencepiece_tokenizer(doubles_space=False), tmp_path, eos_token="</s>")
+    [remark] = read_vocabulary(tmp_path, size=SIZE).remarks
+    assert remark.startswith("llama.cpp puts a space before each text")
+
+
 def test_merges_that_sentencepiece_would_not_leave_out_are_refused(tmp_path):
     """A token that the merges do not make from all its halves is refused, and these are named."""
     core = sentencepiece_tokenizer()

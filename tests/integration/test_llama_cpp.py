@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 DRIVER = Path(__file__).parents[1] / "support/llama_cpp_driver.py"
 
 
-def likeliest(path, prompts):
+def likeliest(path, prompts, core):
     """Return the logarithms of the probabilities of the likeliest next tokens by llama.cpp, by id, for each prompt."""
     if "LLAMA_CPP_PYTHON" not in os.environ:
         pytest.skip("there is no llama.cpp here: name an interpreter with the package xllamacpp LLAMA_CPP_PYTHON")
-    command = [os.environ["LLAMA_CPP_PYTHON"], str(DRIVER), str(path), json.dumps(prompts)]
+    command = [os.environ["LLAMA_CPP_PYTHON"], str(DRIVER), str(path), json.dumps(prompts), str(core.token_to_id("a"))]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout.splitlines()[-1])
@@ -43,7 +43,8 @@ def test_llama_cpp_computes_the_same(tmp_path, name):
     write_gguf(model_of(network, tmp_path), tmp_path / "model.gguf", "f16")
     generator = torch.Generator().manual_seed(1)
     prompts = [torch.randint(0, SIZE - 3, (length,), generator=generator).tolist() for length in (1, 7, 40)]
-    for ids, theirs in zip(prompts, likeliest(tmp_path / "model.gguf", prompts), strict=True):
+    found = likeliest(tmp_path / "model.gguf", prompts, small_tokenizer("gpt-2"))
+    for ids, theirs in zip(prompts, found, strict=True):
         ours = logprobs_of(network, ids)
         assert len(theirs) == 20
         for number, logprob in theirs.items():
@@ -60,6 +61,6 @@ def test_llama_cpp_splits_text_alike(tmp_path, split):
     write_gguf(model_of(network, tmp_path, core, **fields), tmp_path / "model.gguf", "f16")
     texts = [text for text in TEXTS if len(core.encode(text).ids) < 60]
     assert len(texts) >= 4
-    found = likeliest(tmp_path / "model.gguf", [*texts, *(core.encode(text).ids for text in texts)])
+    found = likeliest(tmp_path / "model.gguf", [*texts, *(core.encode(text).ids for text in texts)], core)
     for text, of_text, of_ids in zip(texts, found[: len(texts)], found[len(texts) :], strict=True):
         assert of_text == pytest.approx(of_ids), text

@@ -98,7 +98,7 @@ def write_gguf(model: GgufModel, path: Path, weights: str) -> Sequence[str]:
             writer.write_tensor_data(_converted(gguf, tensor.float().contiguous().numpy(), entry))
     finally:
         writer.close()
-    return _remarks(entries, weights)
+    return (*model.vocabulary.remarks, *_remarks(entries, weights))
 
 
 def read_gguf(path: Path, original: Any) -> Any:

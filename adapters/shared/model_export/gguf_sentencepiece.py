@@ -22,10 +22,11 @@ _PREPEND = [
 ]
 
 
-def check_sentencepiece(record: Mapping[str, Any], pairs: Sequence[tuple[str, ...]]) -> None:
-    """Raise ``ConfigurationError`` unless llama.cpp would encode as the tokenizer with this ``tokenizer.json``.
+def check_sentencepiece(record: Mapping[str, Any], pairs: Sequence[tuple[str, ...]]) -> Sequence[str]:
+    """Return remarks on the tokenizer with this ``tokenizer.json``, which llama.cpp must be able to repeat.
 
-    ``pairs`` are its merges. They must join all neighbours whose joint text is a token, as SentencePiece does.
+    ``pairs`` are its merges. They must join all neighbours whose joint text is a token, as SentencePiece does. Raises
+    ``ConfigurationError`` if llama.cpp would encode in another way.
     """
     model, normalizer, before = record["model"], record["normalizer"], record["pre_tokenizer"] or {}
     if model["type"] != "BPE" or model.get("ignore_merges"):
@@ -41,6 +42,9 @@ def check_sentencepiece(record: Mapping[str, Any], pairs: Sequence[tuple[str, ..
         for pair in ((token[:cut], token[cut:]) for cut in range(1, len(token))):
             if pair[0] in known and pair[1] in known and pair not in joined:
                 refuse(f"its merges do not join {pair[0]} and {pair[1]}, as SentencePiece would")
+    return (
+        ("llama.cpp puts a space before each text, this tokenizer not before one with a space",) if is_metaspace else ()
+    )
 
 
 def token_scores(tokens: Sequence[str], pairs: Sequence[tuple[str, ...]]) -> list[float]:

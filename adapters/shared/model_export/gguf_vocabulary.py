@@ -68,7 +68,7 @@ class GgufVocabulary:
     ``model`` is llama.cpp's name for the kind: ``gpt2`` for bytes, with ``merges`` in order and the name ``pre`` of the
     split into words, or ``llama`` for SentencePiece, with ``scores`` of the tokens. ``special`` has the ids of the
     tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and ``adds_eos`` are whether a text gets these
-    tokens.
+    tokens. ``remarks`` are for a person.
     """
 
     model: str
@@ -80,6 +80,7 @@ class GgufVocabulary:
     special: Mapping[str, int]
     adds_bos: bool
     adds_eos: bool
+    remarks: Sequence[str] = ()
 
 
 def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
@@ -95,9 +96,9 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
     special = _special_tokens(folder, core)
     names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
-    model, pre, merges, scores = "gpt2", "default", [], []
+    model, pre, merges, scores, remarks = "gpt2", "default", [], [], ()
     if record["model"].get("byte_fallback"):
-        check_sentencepiece(record, pairs)
+        remarks = check_sentencepiece(record, pairs)
         model, scores = "llama", token_scores(tokens, pairs)
     else:
         pre, merges = _split_of(record).name, [" ".join(pair) for pair in pairs]
@@ -112,6 +113,7 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
         special,
         adds_bos=whole[0] != plain[0] and whole[0] == special.get("bos"),
         adds_eos=whole[-1] != plain[-1] and whole[-1] == special.get("eos"),
+        remarks=remarks,
     )
 
 
