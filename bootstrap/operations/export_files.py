@@ -93,13 +93,18 @@ def check_tokenizer(content: ExportContent, order: ExportOrder, folder: Path, te
     """
     if order.format.kind is not ExportKind.GGUF:
         return
+    from tokenizers.pre_tokenizers import Metaspace
+
     from holdfast.adapters.shared.model_export.gguf_file import read_gguf_tokenizer
 
     theirs = read_gguf_tokenizer(_gguf_path(folder, order))
     # which are ordinary text for us
     special = [token.content for token in theirs.added_tokens_decoder.values() if token.special]
+    # transformers reads each tokenizer of SentencePiece as one that has no space before a text with a space
+    is_stripped = isinstance(theirs.backend_tokenizer.pre_tokenizer, Metaspace)
     for text in (*_SAMPLE, *texts):
         plain = unicodedata.normalize("NFC", text)
+        plain = plain.lstrip(" ") if is_stripped else plain
         if any(token in plain for token in special):
             continue
         ids = theirs.encode(plain, add_special_tokens=False)

@@ -76,11 +76,14 @@ def _model(record: Mapping[str, Any], order: ExportOrder, exported: Exported) ->
     yield from _section("Model", ("", ""), [(key, str(value)) for key, value in rows if value is not None])
 
 
+def _place_of(source: Mapping[str, Any]) -> str:
+    place = source.get("path", source.get("kind"))
+    return ", ".join(map(str, place)) if isinstance(place, list) else str(place)
+
+
 def _data(record: Mapping[str, Any]) -> Iterator[str]:
     data = data_facts(record)
-    places = [
-        (each["name"] or data["label"] or "data", str(each.get("path", each.get("kind")))) for each in data["sources"]
-    ]
+    places = [(each["name"] or data["label"] or "data", _place_of(each)) for each in data["sources"]]
     yield from _section("Data", ("source", "place"), places)
     rows = [
         (
@@ -117,10 +120,7 @@ def _licences(record: Mapping[str, Any], order: ExportOrder) -> Iterator[str]:
     base = base_model_facts(record["settings"]).get("path")
     rows = [("this model", order.license or UNKNOWN)]
     rows += [] if base is None else [(f"base model {base}", _licence_of(Path(str(base)).expanduser()))]
-    rows += [
-        (f"data {each['name'] or each.get('path', each.get('kind'))}", UNKNOWN)
-        for each in data_facts(record)["sources"]
-    ]
+    rows += [(f"data {each['name'] or _place_of(each)}", UNKNOWN) for each in data_facts(record)["sources"]]
     yield from _section("Licences", ("part", "licence"), rows)
     yield from ("Holdfast does not know the licences of data: replace `unknown` before you publish the model.", "")
 

@@ -43,7 +43,7 @@ class OtherData:
         ``ConfigurationError`` for settings of other sections and for settings that have no effect.
         """
         if strange := [setting for setting in self.settings if not setting.startswith(_SECTIONS)]:
-            msg = f"evaluate cannot change {strange[0]}: it takes settings of data and evaluation only"
+            msg = f"this command cannot change {strange[0]}: it takes settings of data and evaluation only"
             raise ConfigurationError(msg)
         files = ["data.kind=files", f"data.path={json.dumps([*self.paths])}"] if self.paths else []
         chosen = load_settings([], [*files, *self.settings], {}).settings

@@ -11,8 +11,9 @@ from holdfast.bootstrap import build
 from holdfast.bootstrap.cli.main import main
 from holdfast.configs.settings_layers import load_settings
 from tests.support.command_line import corpus, tiny
+from tests.support.small_tokenizers import small_tokenizer, write_tokenizer
 
-pytest.importorskip("gguf")
+gguf = pytest.importorskip("gguf")
 pytest.importorskip("torchao")
 
 SHAPES = {
@@ -36,7 +37,8 @@ def home(tmp_path_factory):
 
 def train(home, name, *more, steps=40):
     overrides = tiny(home / "corpus.jsonl", f"run.dir={home / name}", "monitors=[]", "optimizer.learning_rate=1e-2")
-    kept = [each for each in overrides if not (more and each.startswith("model.config"))]
+    dropped = ("model.config", *(["tokenizer.vocabulary_size"] if "tokenizer.kind=huggingface" in more else []))
+    kept = [each for each in overrides if not (more and each.startswith(dropped))]
     build(load_settings([], [*kept, f"run.budget.steps={steps}", *more], {}).settings).run()
 
 
@@ -57,6 +59,7 @@ def test_the_loss_stays(home, capsys, shape, form):
     assert figures["tokens"] > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", COARSE)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_coarse_weights_are_measured(home, capsys, shape, form):
@@ -66,6 +69,7 @@ def test_coarse_weights_are_measured(home, capsys, shape, form):
     assert abs(figures["loss_increase"]) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["huggingface", "gguf:q8_0", "torchao:int8"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_zeros_stay_zeros(home, capsys, shape, form):
@@ -119,6 +123,27 @@ def test_the_card_says_what_the_model_is(home, capsys):
     assert "| version | dataset | documents | tokens | steps |" in card
     assert f"export {home / 'llama'} with-card --format gguf:q8_0 --license apache-2.0" in card
     assert "train run.dir=" in card
+
+
+def test_adapters_are_merged_first(home, capsys):
+    """A run with adapters is written as GGUF only with --merged, and then it has the loss of the adapted model."""
+    pytest.importorskip("peft")
+    train(home, "tuned", *SHAPES["own"], "model.lora.rank=4", steps=10)
+    assert main(["export", str(home / "tuned"), str(home / "alone"), "--format", "gguf:f16"]) == 2
+    assert "--format gguf:f16 changes the weights that they adapt: add --merged" in capsys.readouterr().err
+    options = ["--format", "gguf:f16", "--merged", "--max-loss-increase", "0.5%"]
+    assert abs(exported(home, capsys, "tuned", *options, folder="together")["loss_increase"]) <= 0.005
+
+
+def test_the_chat_template_is_in_the_file(home, capsys):
+    """A run whose tokenizer has a chat template gives it to the GGUF file."""
+    (home / "tokenizer").mkdir()
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    write_tokenizer(small_tokenizer("gpt-2"), home / "tokenizer", chat_template=template)
+    train(home, "talking", f"tokenizer.path={home / 'tokenizer'}", "tokenizer.kind=huggingface", steps=1)
+    exported(home, capsys, "talking", "--format", "gguf:f16", folder="talking-out")
+    fields = gguf.GGUFReader(home / "talking-out/model-F16.gguf").fields
+    assert fields["tokenizer.chat_template"].contents() == template
 
 
 def test_a_run_without_held_out_documents_is_exported(home, capsys):

@@ -63,7 +63,7 @@ def test_several_files_are_measured_together_and_a_limit_is_told(home):
 @pytest.mark.parametrize(
     ("arguments", "code", "named"),
     [
-        (["--data", "held.jsonl", "model.kind=decoder"], 2, "evaluate cannot change model.kind=decoder"),
+        (["--data", "held.jsonl", "model.kind=decoder"], 2, "cannot change model.kind=decoder"),
         (["--data", "held.jsonl", "data.holdout=0.5"], 2, "data.holdout has no effect here"),
         (["--data", "held.jsonl", "data.text_fild=a"], 2, "text_field"),
         (["--data", "nowhere.jsonl"], 3, "nowhere.jsonl"),

@@ -3,77 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
-from holdfast.adapters.shared.model_export.gguf_file import (
-    GgufDescription,
-    GgufModel,
-    read_gguf,
-    read_gguf_tokenizer,
-    write_gguf,
-)
+from holdfast.adapters.shared.model_export.gguf_file import read_gguf, read_gguf_tokenizer, write_gguf
 from holdfast.adapters.shared.model_export.gguf_vocabulary import TokenType, read_vocabulary
 from holdfast.domain.errors import ConfigurationError
-from tests.support.small_tokenizers import PATTERNS, TEXTS, small_tokenizer, write_tokenizer
+from tests.support.gguf_models import CONFIGS, LLAMA, SIZE, model_of, network_of
+from tests.support.small_tokenizers import PATTERNS, TEXTS, sentencepiece_tokenizer, small_tokenizer, write_tokenizer
 
 gguf = pytest.importorskip("gguf")
-
-SIZE = 400
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 16,
-}
-GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}
-CONFIGS = {
-    "llama": LLAMA,
-    "llama-tied-biased": LLAMA | {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True},
-    "llama3-scaling": LLAMA | {"rope_parameters": LLAMA3, "head_dim": 24},
-    "linear-scaling": LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
-    "mistral": LLAMA | {"model_type": "mistral", "sliding_window": None},
-    "qwen2": LLAMA | {"model_type": "qwen2"},
-    "qwen3": LLAMA | {"model_type": "qwen3", "head_dim": 32},
-    "starcoder2": LLAMA | {"model_type": "starcoder2", "sliding_window": None},
-    "gpt2": GPT2,
-    "gpt2-untied": GPT2 | {"tie_word_embeddings": False, "n_inner": 96},
-}
-
-
-def network_of(fields):
-    """Return a model whose weights are numbers that f16 and bf16 represent, and so large that each shows."""
-    config = AutoConfig.for_model(**fields, vocab_size=SIZE)
-    torch.manual_seed(0)
-    network = AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in network.parameters():
-            parameter.copy_((parameter + 0.1 * torch.randn_like(parameter)).bfloat16().half().float())
-    return network
-
-
-def model_of(network, folder, split="gpt-2", **fields):
-    """Return ``network`` and a tokenizer that is written into ``folder``."""
-    write_tokenizer(small_tokenizer(split), folder, **fields)
-    vocabulary = read_vocabulary(folder, size=SIZE)
-    tensors = {}
-    for name, each in network.state_dict(keep_vars=True).items():
-        tensors.setdefault(id(each), (name, each))  # a tied one has its first name
-    weights = {name: each.detach() for name, each in tensors.values()}
-    return GgufModel(network.config, weights, vocabulary, GgufDescription("small", "apache-2.0", "{{ messages }}"))
 
 
 def logits_of(network):
@@ -125,14 +66,48 @@ def test_numbers_beyond_f16_are_refused(tmp_path):
 @pytest.mark.parametrize("split", PATTERNS)
 def test_the_tokenizer_is_read_back(tmp_path, split):
     """The file gives transformers a tokenizer with the same ids, and the chat template."""
-    write_gguf(model_of(network_of(LLAMA), tmp_path, split), tmp_path / "model.gguf", "f16")
-    again, core = read_gguf_tokenizer(tmp_path / "model.gguf"), small_tokenizer(split)
+    core = small_tokenizer(split)
+    write_gguf(model_of(network_of(LLAMA), tmp_path, core), tmp_path / "model.gguf", "f16")
+    again = read_gguf_tokenizer(tmp_path / "model.gguf")
     for text in (*TEXTS, "a <tool> b <|begin|>"):
         assert again.encode(text, add_special_tokens=False) == core.encode(text, add_special_tokens=False).ids
     fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
     assert fields["tokenizer.chat_template"].contents() == "{{ messages }}"
     assert fields["tokenizer.ggml.pre"].contents() == split
     assert fields["tokenizer.ggml.eos_token_id"].contents() == core.token_to_id("<|endoftext|>")
+
+
+def test_a_tokenizer_of_sentencepiece_is_read_back(tmp_path):
+    """A tokenizer like that of Llama 2 has the same ids from the scores in the file, bytes and beginning included."""
+    core = sentencepiece_tokenizer()
+    fields = {"eos_token": "</s>", "bos_token": "<s>", "unk_token": "<unk>"}
+    write_gguf(model_of(network_of(LLAMA), tmp_path, core, **fields), tmp_path / "model.gguf", "f16")
+    again = read_gguf_tokenizer(tmp_path / "model.gguf")
+    for text in TEXTS[:-1]:
+        assert again.encode(text, add_special_tokens=False) == core.encode(text, add_special_tokens=False).ids
+    fields = gguf.GGUFReader(tmp_path / "model.gguf").fields
+    assert fields["tokenizer.ggml.model"].contents() == "llama"
+    assert fields["tokenizer.ggml.add_bos_token"].contents()
+    kinds = fields["tokenizer.ggml.token_type"].contents()
+    assert kinds[:4] == [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.CONTROL, TokenType.BYTE]
+
+
+def test_another_treatment_of_spaces_is_told(tmp_path):
+    """A tokenizer that puts no space before a text with a space is written with a remark, as llama.cpp does put one."""
+    write_tokenizer(sentencepiece_tokenizer(doubles_space=False), tmp_path, eos_token="</s>")
+    [remark] = read_vocabulary(tmp_path, size=SIZE).remarks
+    assert remark.startswith("llama.cpp puts a space before each text")
+
+
+def test_merges_that_sentencepiece_would_not_leave_out_are_refused(tmp_path):
+    """A token that the merges do not make from all its halves is refused, and these are named."""
+    core = sentencepiece_tokenizer()
+    record = json.loads(core.to_str())
+    lacking = record["model"]["merges"].pop()
+    write_tokenizer(core, tmp_path, eos_token="</s>")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigurationError, match=re.escape(f"do not join {lacking[0]} and {lacking[1]}")):
+        read_vocabulary(tmp_path, size=SIZE)
 
 
 def test_the_file_describes_the_tokenizer(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +48,32 @@ def small_tokenizer(split: str, *, vocabulary_size: int = 400, adds_bos: bool = 
     if adds_bos:
         begin = core.token_to_id("<|begin|>")
         core.post_processor = processors.TemplateProcessing("<|begin|> $A", special_tokens=[("<|begin|>", begin)])
+    return core
+
+
+def sentencepiece_tokenizer(*, vocabulary_size: int = 400, doubles_space: bool = True) -> Tokenizer:
+    """Return a tokenizer like that of Llama 2: BPE with marks for spaces, bytes for other characters, a beginning.
+
+    ``doubles_space`` is whether a space is put before a text that begins with one.
+    """
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=True)
+    size = vocabulary_size - 3 - 256
+    trained.train_from_iterator(TEXTS[:1] * 4, trainers.BpeTrainer(vocab_size=size, show_progress=False))
+    ours = sorted(trained.get_vocab(), key=trained.get_vocab().__getitem__)
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *ours]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    cuts = [(token[:cut], token[cut:]) for token in ours for cut in range(1, len(token))]
+    merges = [pair for pair in cuts if all(each in ours for each in pair)]
+    core = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    if doubles_space:
+        core.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    else:
+        core.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    core.decoder = decoders.Sequence(steps)
+    core.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names[:3]])
+    core.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
     return core
 
 

@@ -98,7 +98,7 @@ def write_gguf(model: GgufModel, path: Path, weights: str) -> Sequence[str]:
             writer.write_tensor_data(_converted(gguf, tensor.float().contiguous().numpy(), entry))
     finally:
         writer.close()
-    return _remarks(entries, weights)
+    return (*model.vocabulary.remarks, *_remarks(entries, weights))
 
 
 def read_gguf(path: Path, original: Any) -> Any:
@@ -161,11 +161,15 @@ def _describe(gguf: Any, writer: Any, model: GgufModel, weights: str) -> None:
         writer.add_license(description.license)
     writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[weights]])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_tokenizer_model("gpt2")  # llama.cpp's name of byte-level BPE
+    writer.add_tokenizer_model(vocabulary.model)
     writer.add_tokenizer_pre(vocabulary.pre)
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
-    writer.add_token_merges(vocabulary.merges)
+    if vocabulary.scores:
+        writer.add_token_scores(vocabulary.scores)
+        writer.add_add_space_prefix(True)
+    else:
+        writer.add_token_merges(vocabulary.merges)
     for name, number in vocabulary.special.items():
         getattr(writer, f"add_{name}_token_id")(number)
     writer.add_add_bos_token(vocabulary.adds_bos)

@@ -1,4 +1,4 @@
-"""The vocabulary of a byte-level BPE tokenizer in the form of a GGUF file."""
+"""The vocabulary of a BPE tokenizer, of bytes or of SentencePiece, in the form of a GGUF file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import json
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from tokenizers import Tokenizer
 
-from holdfast.domain.errors import ConfigurationError
+from holdfast.adapters.shared.model_export.gguf_sentencepiece import (
+    BYTE_TOKEN,
+    check_sentencepiece,
+    refuse,
+    token_scores,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,12 +29,14 @@ _SLASHED_REST = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 class TokenType(IntEnum):
-    """The kinds of tokens in a GGUF file that a byte-level vocabulary has."""
+    """The kinds of tokens in a GGUF file."""
 
     NORMAL = 1
+    UNKNOWN = 2
     CONTROL = 3
     USER_DEFINED = 4
     UNUSED = 5
+    BYTE = 6
 
 
 class _Split(NamedTuple):
@@ -56,19 +63,24 @@ _SPLITS: Mapping[str, _Split] = MappingProxyType(
 @final
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """The ``tokens`` by id with their ``types``, the ``merges`` in order, and the name ``pre`` of the split into words.
+    """The ``tokens`` by id with their ``types``, and the order in which they are merged.
 
-    ``special`` has the ids of the tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and
-    ``adds_eos`` are whether a text gets these tokens.
+    ``model`` is llama.cpp's name for the kind: ``gpt2`` for bytes, with ``merges`` in order and the name ``pre`` of the
+    split into words, or ``llama`` for SentencePiece, with ``scores`` of the tokens. ``special`` has the ids of the
+    tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and ``adds_eos`` are whether a text gets these
+    tokens. ``remarks`` are for a person.
     """
 
+    model: str
+    pre: str
     tokens: Sequence[str]
     types: Sequence[TokenType]
     merges: Sequence[str]
-    pre: str
+    scores: Sequence[float]
     special: Mapping[str, int]
     adds_bos: bool
     adds_eos: bool
+    remarks: Sequence[str] = ()
 
 
 def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
@@ -78,34 +90,47 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
     """
     core = Tokenizer.from_file(str(folder / "tokenizer.json"))
     record = json.loads(core.to_str())
-    model = record["model"]
-    split = _split_of(record)
-    if bool(model.get("ignore_merges")) != split.ignores_merges:
-        _refuse(f"ignore_merges is {bool(model.get('ignore_merges'))} with the split {split.name}")
-    added = core.get_added_tokens_decoder()
-    names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
-    tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
-    types = [
-        TokenType.UNUSED
-        if number not in names
-        else TokenType.NORMAL
-        if number not in added
-        else TokenType.CONTROL
-        if added[number].special
-        else TokenType.USER_DEFINED
-        for number in range(size)
+    pairs = [
+        tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in record["model"].get("merges", ())
     ]
     special = _special_tokens(folder, core)
+    names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
+    tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
+    model, pre, merges, scores, remarks = "gpt2", "default", [], [], ()
+    if record["model"].get("byte_fallback"):
+        remarks = check_sentencepiece(record, pairs)
+        model, scores = "llama", token_scores(tokens, pairs)
+    else:
+        pre, merges = _split_of(record).name, [" ".join(pair) for pair in pairs]
     plain, whole = (core.encode("a", add_special_tokens=adds).ids for adds in (False, True))
     return GgufVocabulary(
+        model,
+        pre,
         tokens,
-        types,
-        [each if isinstance(each, str) else " ".join(each) for each in model["merges"]],
-        split.name,
+        _types_of(core, names, record["model"], size),
+        merges,
+        scores,
         special,
         adds_bos=whole[0] != plain[0] and whole[0] == special.get("bos"),
         adds_eos=whole[-1] != plain[-1] and whole[-1] == special.get("eos"),
+        remarks=remarks,
     )
+
+
+def _types_of(core: Tokenizer, names: Mapping[int, str], model: Mapping[str, Any], size: int) -> list[TokenType]:
+    added = core.get_added_tokens_decoder()
+
+    def type_of(number: int) -> TokenType:
+        if number not in names:
+            return TokenType.UNUSED
+        if names[number] == model.get("unk_token"):
+            return TokenType.UNKNOWN
+        if number in added:
+            return TokenType.CONTROL if added[number].special else TokenType.USER_DEFINED
+        is_byte = model.get("byte_fallback") and BYTE_TOKEN.fullmatch(names[number])
+        return TokenType.BYTE if is_byte else TokenType.NORMAL
+
+    return [type_of(number) for number in range(size)]
 
 
 def _special_tokens(folder: Path, core: Tokenizer) -> dict[str, int]:
@@ -125,22 +150,26 @@ def _special_tokens(folder: Path, core: Tokenizer) -> dict[str, int]:
 def _split_of(record: Mapping[str, Any]) -> _Split:
     """Return the split into words that is the pre-tokenizer of ``record``; raises ``ConfigurationError`` if unknown."""
     model, normalizer = record["model"], record["normalizer"]
-    if model["type"] != "BPE" or model.get("byte_fallback"):
-        _refuse(f"its model is {model['type']}{' with byte_fallback' if model.get('byte_fallback') else ''}")
+    if model["type"] != "BPE":
+        refuse(f"its model is {model['type']}")
     if affix := model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
-        _refuse(f"its tokens have the affix {affix}")
+        refuse(f"its tokens have the affix {affix}")
     if normalizer is not None and normalizer["type"] != "NFC":
-        _refuse(f"it changes text by {normalizer['type']}")
+        refuse(f"it changes text by {normalizer['type']}")
     steps = _steps(record["pre_tokenizer"])
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1].get("add_prefix_space"):
-        _refuse("it does not split text into bytes as they are")
-    if len(steps) == 1 and steps[0].get("use_regex", True):
-        return _GPT2
+        refuse("it does not split text into bytes as they are")
     is_one_pattern = len(steps) == 2 and steps[0]["type"] == "Split" and not steps[1].get("use_regex", True)
     pattern = steps[0].get("pattern", {}).get("Regex") if is_one_pattern else None
-    if pattern not in _SPLITS or steps[0]["behavior"] != "Isolated" or steps[0]["invert"]:
-        _refuse("it splits text into words in a way that llama.cpp does not have")
-    return _SPLITS[pattern]
+    if len(steps) == 1 and steps[0].get("use_regex", True):
+        split = _GPT2
+    elif pattern in _SPLITS and steps[0]["behavior"] == "Isolated" and not steps[0]["invert"]:
+        split = _SPLITS[pattern]
+    else:
+        refuse("it splits text into words in a way that llama.cpp does not have")
+    if bool(model.get("ignore_merges")) != split.ignores_merges:
+        refuse(f"ignore_merges is {bool(model.get('ignore_merges'))} with the split {split.name}")
+    return split
 
 
 def _steps(pre_tokenizer: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
@@ -148,11 +177,3 @@ def _steps(pre_tokenizer: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any
         return ()
     steps: Sequence[Mapping[str, Any]] = pre_tokenizer.get("pretokenizers", (pre_tokenizer,))
     return steps
-
-
-def _refuse(reason: str) -> NoReturn:
-    msg = (
-        f"the tokenizer cannot be written as GGUF: {reason}; byte-level BPE tokenizers like those of GPT-2, Llama 3, "
-        "Qwen, Mistral Nemo and GPT-4o can"
-    )
-    raise ConfigurationError(msg)
