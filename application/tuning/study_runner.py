@@ -112,7 +112,7 @@ class StudyRunner:
             if not may_begin(number, trials, self._study.parallel):
                 return
             if not self._plan.permits(number, trials):
-                self._is_over = all(trial.has_ended for trial in trials)
+                self._is_over = all(trial.has_ended for trial in trials[: self._plan.trials])
                 return
             self._study.add(number)
 

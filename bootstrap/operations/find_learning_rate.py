@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
 from holdfast.adapters.shared.files.json_lines import JsonLines
+from holdfast.application.handlers.control_files import STOP
 from holdfast.bootstrap.operations.tune_study import study_name
+from holdfast.bootstrap.process.exit_codes import ExitCode
 from holdfast.bootstrap.process.heartbeat_monitor import HeartbeatMonitor
 from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.process.supervisor import Supervisor
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 _MOST_DROPPED = 100  # of recovery.health.nonfinite_limit
+_LOOK_SECONDS = 1.0
 
 
 @final
@@ -64,9 +69,13 @@ class LearningRateTest:
     def run(self, report: Callable[[str], object]) -> int:
         """Train in a child process, which is restarted if it dies; return its exit code.
 
-        Raises ``ConfigurationError`` if an earlier test in the folder had other settings.
+        The test ends early once the loss has diverged. Raises ``ConfigurationError`` if an earlier test in the folder
+        had other settings.
         """
         self._refuse_other_test()
+        if self._has_diverged():
+            return ExitCode.FINISHED
+        threading.Thread(target=self._stop_once_diverged, name="range test", daemon=True).start()
         recovery = self.settings.recovery
         limits = recovery.supervisor
         files = [word for path in self._request.files for word in ("--config", str(path))]
@@ -83,15 +92,28 @@ class LearningRateTest:
         return supervisor.run()
 
     def result(self) -> RangeTestResult:
-        """Return the result of the complete test; raises ``TrainingError`` if no learning rate lowered the loss."""
-        steps = [record for record in JsonLines(RunLayout(self.root).metrics).read() if "loss" in record]
-        rates, losses = [float(step["lr"]) for step in steps], [float(step["loss"]) for step in steps]
-        if (found := evaluate_range_test(rates, losses)) is None:
+        """Return the result of the test; raises ``TrainingError`` if no learning rate lowered the loss."""
+        if (found := self._evaluated()) is None:
             request = self._request
             msg = f"the loss did not fall between the learning rates {request.low:g} and {request.high:g} in "
-            msg += f"{len(steps)} steps: test more steps or other bounds with --steps, --low and --high"
+            msg += f"{request.steps} steps: test more steps or other bounds with --steps, --low and --high"
             raise TrainingError(msg)
         return found
+
+    def _evaluated(self) -> RangeTestResult | None:
+        steps = [record for record in JsonLines(RunLayout(self.root).metrics).read() if "loss" in record]
+        rates, losses = [float(step["lr"]) for step in steps], [float(step["loss"]) for step in steps]
+        return evaluate_range_test(rates, losses, self._request.steps)
+
+    def _has_diverged(self) -> bool:
+        result = self._evaluated()
+        return result is not None and result.diverged is not None
+
+    def _stop_once_diverged(self) -> None:
+        """Ask the run to stop, by a file in its folder, once the loss has diverged: nothing more is to be learned."""
+        while not self._has_diverged():
+            time.sleep(_LOOK_SECONDS)
+        (self.root / STOP).touch()
 
     def _refuse_other_test(self) -> None:
         if not RunLayout(self.root).record.exists():
@@ -120,7 +142,7 @@ def _words(request: RangeTestRequest) -> list[str]:
         "evaluation.at_start=false",
         "evaluation.suites=[]",
         "evaluation.prompts=[]",
-        "monitors=[jsonl]",
+        "monitors=[console, jsonl]",
         "recovery.health.spike=false",
         f"recovery.health.nonfinite_limit={_MOST_DROPPED}",
         "recovery.early_stopping.patience=0",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.domain.tuning.search_space import Value
     from holdfast.domain.tuning.trial import TrialEnd, TrialVerdict
 
-_MARGIN_SECONDS = 5.0
 _TAIL_BYTES = 1 << 16
 _MOST_ERRORS = 2  # in a row without a new checkpoint: the same error would come again
 _LONGEST_NOTE = 500
@@ -38,7 +37,8 @@ _LONGEST_NOTE = 500
 class TrialRules:
     """The rules for all trials of a study: what is measured, and how processes are restarted and ended.
 
-    ``silent_seconds`` are the seconds without a heartbeat after which a process counts as hung.
+    ``silent_seconds`` are the seconds without a heartbeat after which a process counts as hung. A process that has not
+    ended ``grace_seconds`` and ``margin_seconds`` after a stop is killed.
     """
 
     metric: str
@@ -46,6 +46,7 @@ class TrialRules:
     policy: RestartPolicy
     silent_seconds: float
     grace_seconds: float
+    margin_seconds: float = 5.0
 
 
 @final
@@ -122,7 +123,7 @@ class TrialProcess:
     def request_stop(self, number: int | None = None) -> None:
         """Send the signal ``number``, SIGTERM if it is None, to the process."""
         self._is_stopping = True
-        self._deadline = time.monotonic() + self._rules.grace_seconds + _MARGIN_SECONDS
+        self._deadline = time.monotonic() + self._rules.grace_seconds + self._rules.margin_seconds
         if self._process is not None:
             self._process.send_signal(number or signal.SIGTERM)
 

@@ -22,6 +22,7 @@ from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.rendering import dump_settings, render
 from holdfast.configs.settings_layers import load_settings
 from holdfast.configs.space_file import check_metric, read_space, words_of
+from holdfast.domain.counting import counted
 from holdfast.domain.errors import ConfigurationError, StateError, TrainingError
 from holdfast.domain.fault_tolerance.restart_policy import RestartPolicy
 from holdfast.domain.tuning.trial import StudyPlan, best_of_trials
@@ -112,7 +113,8 @@ class TuneStudy:
         trials = self.study.trials()
         if is_over and self._plan.has_failed(trials):
             last = trials[-1]
-            msg = f"the last {self._plan.most_failures} trials failed, and trial {last.number} says: {last.note}; see "
+            number = counted(self._plan.most_failures, "trial")
+            msg = f"{number} failed in a row, and trial {last.number} says: {last.note}; see "
             msg += f"{self._layout.log(last.number)}, and begin another study with --fresh"
             raise TrainingError(msg)
         return is_over

@@ -69,10 +69,10 @@ def history_chart(trials: Sequence[Trial], metric: str) -> str:
     best, line = math.inf, ""
     for trial in valued:
         value = trial.value or 0.0
+        line += f"H{x(trial.number)}" if line else ""
         if trial.state is TrialState.COMPLETE and value < best:
             line += f"V{y(value)}" if line else f"M{x(trial.number)} {y(value)}"
             best = value
-        line += f"H{x(trial.number)}" if line else ""
     parts.append(f'<path class="best-line" d="{line}"/>' if line else "")
     for trial in valued:
         title = _title(f"trial {trial.number} ({trial.state}): {metric} {trial.value:.6g}")

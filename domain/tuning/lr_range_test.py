@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SMOOTHING = 0.9
+_SHARE_OF_WINDOW = 12  # to each side
 _FEWEST = 8
 _DIVERGED = 1.25
 _LEAST_FALL = 1e-3
@@ -32,13 +32,15 @@ class RangeTestResult:
     diverged: float | None
 
 
-def evaluate_range_test(rates: Sequence[float], losses: Sequence[float]) -> RangeTestResult | None:
-    """Return the result of a test with the loss of each step in nats; ``rates`` rise.
+def evaluate_range_test(rates: Sequence[float], losses: Sequence[float], num_steps: int) -> RangeTestResult | None:
+    """Return the result of a test of ``num_steps`` steps from the losses of those so far, in nats; ``rates`` rise.
 
-    None if the loss does not fall in it, or if there are fewer than 8 steps with a finite loss.
+    None if the loss does not fall in it, or if there are fewer than 8 steps with a finite loss. Steps after the one at
+    which the loss has diverged change nothing.
     """
     finite = next((count for count, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
-    smooth = _smoothed(losses[:finite])
+    is_whole = finite < len(losses) or finite >= num_steps
+    smooth = _smoothed(losses[:finite], max(1, num_steps // _SHARE_OF_WINDOW), is_whole=is_whole)
     end, lowest = len(smooth), 0
     for place, loss in enumerate(smooth):
         lowest = place if loss < smooth[lowest] else lowest
@@ -55,12 +57,16 @@ def evaluate_range_test(rates: Sequence[float], losses: Sequence[float]) -> Rang
     return RangeTestResult(rates[:end], smooth[:end], rates[steepest], rates[lowest], diverged)
 
 
-def _smoothed(losses: Sequence[float]) -> list[float]:
-    """Return the exponential moving average of ``losses``, corrected for its begin."""
-    found, mean = [], 0.0
-    for count, loss in enumerate(losses, 1):
-        mean = _SMOOTHING * mean + (1 - _SMOOTHING) * loss
-        found.append(mean / (1 - _SMOOTHING**count))
+def _smoothed(losses: Sequence[float], width: int, *, is_whole: bool) -> list[float]:
+    """Return the mean around each of ``losses``, with weights that fall to both sides, so that no curve is shifted.
+
+    Near both ends the window is narrower, unless more losses may follow: then the last ``width`` losses have no mean.
+    """
+    found = []
+    for place in range(len(losses) if is_whole else max(0, len(losses) - width)):
+        reach = min(width, place, len(losses) - 1 - place)
+        weights = {at: reach + 1 - abs(at - place) for at in range(place - reach, place + reach + 1)}
+        found.append(sum(weight * losses[at] for at, weight in weights.items()) / sum(weights.values()))
     return found
 
 

@@ -44,6 +44,8 @@ ADDITIONS = {
     "model.path=": ["run.budget.steps=3"],
     "model.config.": ["run.budget.steps=3"],
     "soak --faults 100": ["--faults", "2"],
+    "tune --space": ["--trials", "2", "run.budget.steps=3", "evaluation.max_tokens=4096"],
+    "tune --find-lr": ["--steps", "20"],
 }
 """What is added to the end of a command that has these words, so that it takes seconds."""
 SHORT = {
@@ -127,6 +129,7 @@ def follow(line, folder):
 def folder(tmp_path):
     """Return a folder with what the pages speak of: texts, and models from elsewhere."""
     texts = corpus(tmp_path)
+    (tmp_path / "space.yaml").write_text("optimizer.learning_rate: {low: 1e-4, high: 1e-2, log: true}\n")
     (tmp_path / "texts/more").mkdir(parents=True)
     (tmp_path / "texts/more/corpus.jsonl.gz").write_bytes(gzip.compress(texts.read_bytes()))
     (tmp_path / "crawl").mkdir()
