@@ -49,4 +49,4 @@ def _idle_weights(model: CausalLanguageModel) -> float:
         return 0.0
     named = model.network.named_parameters()
     experts = sum(parameter.numel() for name, parameter in named if "experts" in name.split("."))
-    return experts * (1 - chosen / total)
+    return float(experts * (1 - chosen / total))

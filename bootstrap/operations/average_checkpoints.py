@@ -292,10 +292,10 @@ def _evaluated(path: Path, choice: Choice, trusted: Mapping[str, str], show: Sho
 
 def _judged(snapshot: Snapshot, before: Evaluation | None, after: Evaluation | None) -> Snapshot:
     """Return ``snapshot`` with the evaluations before and after averaging, as far as they are finite."""
-    losses = {"loss_before": before and _finite(before.loss), "loss_after": after and _finite(after.loss)}
-    loss = losses["loss_after"]
-    return replace(snapshot, evaluation_loss=loss, provenance={**snapshot.provenance, **losses})
+    losses = {"loss_before": _finite_loss(before), "loss_after": _finite_loss(after)}
+    provenance = {**snapshot.provenance, **losses}
+    return replace(snapshot, evaluation_loss=losses["loss_after"], provenance=provenance)
 
 
-def _finite(loss: float) -> float | None:
-    return loss if math.isfinite(loss) else None
+def _finite_loss(evaluation: Evaluation | None) -> float | None:
+    return evaluation.loss if evaluation is not None and math.isfinite(evaluation.loss) else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from holdfast.bootstrap.operations.report_sections import Table, moment
+from holdfast.bootstrap.operations.report_parts import Table
+from holdfast.bootstrap.operations.report_sections import moment
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout
 from holdfast.bootstrap.web.report_html import GENERATOR, policy_hash, static_file, table_html
 from holdfast.bootstrap.web.study_charts import history_chart, learning_chart, parallel_chart

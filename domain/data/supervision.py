@@ -54,8 +54,8 @@ class Supervision:
         after = _sums(targets, index.starts + 1, index.lengths - 1)
         by_row = [_by_row(values, index.rows) for values in (after, _sums(ends, index.starts, index.lengths))]
         num_rows = int(np.count_nonzero(np.diff(index.rows)))
-        without = [int(np.count_nonzero((values == 0) & (np.diff(index.rows) > 0))) for values in by_row]
-        return cls(index.num_tokens, int(after.sum()), len(index.starts), num_rows, *without, too_long)
+        no_target, no_end = (int(np.count_nonzero((values == 0) & (np.diff(index.rows) > 0))) for values in by_row)
+        return cls(index.num_tokens, int(after.sum()), len(index.starts), num_rows, no_target, no_end, too_long)
 
     @classmethod
     def of_batch(cls, batch: Batch, ends: Collection[int]) -> Self:

@@ -96,7 +96,8 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
     special = _special_tokens(folder, core)
     names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
-    model, pre, merges, scores, remarks = "gpt2", "default", [], [], ()
+    model, pre, merges, scores = "gpt2", "default", [], []
+    remarks: Sequence[str] = ()
     if record["model"].get("byte_fallback"):
         remarks = check_sentencepiece(record, pairs)
         model, scores = "llama", token_scores(tokens, pairs)
@@ -163,7 +164,7 @@ def _split_of(record: Mapping[str, Any]) -> _Split:
     pattern = steps[0].get("pattern", {}).get("Regex") if is_one_pattern else None
     if len(steps) == 1 and steps[0].get("use_regex", True):
         split = _GPT2
-    elif pattern in _SPLITS and steps[0]["behavior"] == "Isolated" and not steps[0]["invert"]:
+    elif pattern is not None and pattern in _SPLITS and steps[0]["behavior"] == "Isolated" and not steps[0]["invert"]:
         split = _SPLITS[pattern]
     else:
         refuse("it splits text into words in a way that llama.cpp does not have")

@@ -15,6 +15,8 @@ from holdfast.adapters.shared.modeling.linear_layers import linear_layers
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from holdfast.domain.training.export_format import Sparsity
@@ -34,7 +36,7 @@ def prune_linear_layers(network: Any, sparsity: Sparsity) -> None:
 
     Raises ``ConfigurationError`` if there is no such layer, or none of the wanted groups fits into a layer.
     """
-    layers = linear_layers(network)
+    layers: Mapping[str, Any] = linear_layers(network)
     if not layers:
         msg = f"{type(network).__name__} has no linear layers to prune: leave out --sparsity"
         raise ConfigurationError(msg)
@@ -53,8 +55,9 @@ def prune_linear_layers(network: Any, sparsity: Sparsity) -> None:
 def pruned_share(network: Any) -> PrunedShare:
     """Return the numbers of weights and zeros in the linear layers of ``network``, quantized or not."""
     num_weights = num_zeros = 0
-    for layer in linear_layers(network).values():
-        weight: Any = layer.weight.detach()
+    layers: Mapping[str, Any] = linear_layers(network)
+    for layer in layers.values():
+        weight = layer.weight.detach()
         plain = weight.dequantize() if hasattr(weight, "dequantize") and type(weight) is not torch.Tensor else weight
         num_weights += plain.numel()
         num_zeros += int((plain == 0).sum())
@@ -66,12 +69,12 @@ def _pruned(matrix: Tensor, sparsity: Sparsity) -> Tensor:
     holder = nn.Linear(matrix.shape[1], matrix.shape[0], bias=False, device="meta")
     holder.weight = nn.Parameter(matrix.clone(memory_format=torch.contiguous_format), requires_grad=False)
     if sparsity.group is None:
-        prune.l1_unstructured(holder, "weight", sparsity.share)
-        prune.remove(holder, "weight")
+        prune.l1_unstructured(holder, "weight", sparsity.share)  # type: ignore[no-untyped-call]
+        prune.remove(holder, "weight")  # type: ignore[no-untyped-call]
         return holder.weight.detach()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # torch moves parts of torch.ao to torchao
-        from torch.ao.pruning import WeightNormSparsifier
+        from torch.ao.pruning.sparsifier.weight_norm_sparsifier import WeightNormSparsifier
 
         num_zeros = round(sparsity.share * sparsity.group)
         sparsifier: Any = WeightNormSparsifier(
