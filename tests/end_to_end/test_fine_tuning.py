@@ -97,7 +97,7 @@ def test_a_run_that_is_killed_three_times_ends_with_the_same_bytes(home, model, 
         process = start("train", *settings, cwd=home)
         wait_for_step(home / "killed", step, process, 200)
         process.kill()
-        process.wait()
+        process.communicate()
     done = run("train", *settings, cwd=home, timeout=400)
     assert done.returncode == 0, done.stderr
     whole, killed = (files_under(folder / "checkpoints/checkpoint-400") for folder in (tuned, home / "killed"))

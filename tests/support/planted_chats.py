@@ -11,33 +11,11 @@ from tests.support.command_line import SAME_RHYTHM
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORDS = [
-    "amber",
-    "birch",
-    "cedar",
-    "delta",
-    "ember",
-    "flint",
-    "grove",
-    "hazel",
-    "ivory",
-    "jasper",
-    "kelp",
-    "lotus",
-    "maple",
-    "nectar",
-    "olive",
-    "pearl",
-    "quartz",
-    "raven",
-    "sable",
-    "topaz",
-    "umber",
-    "violet",
-    "willow",
-    "yarrow",
-    "zinc",
-]
+WORDS = (
+    *("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "hazel", "ivory", "jasper", "kelp", "lotus"),
+    *("maple", "nectar", "olive", "pearl", "quartz", "raven", "sable", "topaz", "umber", "violet", "willow"),
+    *("yarrow", "zinc"),
+)
 _ASKED = (
     *("Say {}", "Name {}.", "What is {}?", "Please write {} for me.", "I want {}", "The word is {}."),
     *("Give me {} now", "Is it {}?", "Now {}!", "Only {} please", "It was {}, was it?", "Read {} aloud."),
