@@ -1,8 +1,9 @@
 """Asks llama.cpp for the likeliest next tokens.
 
 The arguments are a GGUF file, JSON of prompts (texts or lists of ids), and the id of the token of an ordinary
-character, which it then chooses. It runs in an interpreter that has the package ``xllamacpp``, which contains llama.cpp. The last line of its output is
-JSON: for each prompt the logarithms of the probabilities of its 20 likeliest next tokens, by id.
+character, which it then chooses. It runs in an interpreter that has the package ``xllamacpp``, which contains
+llama.cpp. The last line of its output is JSON: for each prompt the logarithms of the probabilities of its 20 likeliest
+next tokens, by id.
 """
 
 from __future__ import annotations

@@ -62,21 +62,31 @@ _SPLITS: Mapping[str, _Split] = MappingProxyType(
 
 @final
 @dataclass(frozen=True, slots=True)
-class GgufVocabulary:
-    """The ``tokens`` by id with their ``types``, and the order in which they are merged.
+class TokenMerging:
+    """The way in which characters become tokens.
 
     ``model`` is llama.cpp's name for the kind: ``gpt2`` for bytes, with ``merges`` in order and the name ``pre`` of the
-    split into words, or ``llama`` for SentencePiece, with ``scores`` of the tokens. ``special`` has the ids of the
-    tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and ``adds_eos`` are whether a text gets these
-    tokens. ``remarks`` are for a person.
+    split into words, or ``llama`` for SentencePiece, with ``scores`` of the tokens.
     """
 
     model: str
     pre: str
+    merges: Sequence[str] = ()
+    scores: Sequence[float] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GgufVocabulary:
+    """The ``tokens`` by id with their ``types``, and the way in which they are merged.
+
+    ``special`` has the ids of the tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and
+    ``adds_eos`` are whether a text gets these tokens. ``remarks`` are for a person.
+    """
+
     tokens: Sequence[str]
     types: Sequence[TokenType]
-    merges: Sequence[str]
-    scores: Sequence[float]
+    merging: TokenMerging
     special: Mapping[str, int]
     adds_bos: bool
     adds_eos: bool
@@ -90,26 +100,21 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
     """
     core = Tokenizer.from_file(str(folder / "tokenizer.json"))
     record = json.loads(core.to_str())
-    pairs = [
-        tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in record["model"].get("merges", ())
-    ]
-    special = _special_tokens(folder, core)
+    model, remarks = record["model"], ()
+    pairs = [tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in model.get("merges", ())]
     names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
-    model, pre, merges, scores, remarks = "gpt2", "default", [], [], ()
-    if record["model"].get("byte_fallback"):
+    if model.get("byte_fallback"):
         remarks = check_sentencepiece(record, pairs)
-        model, scores = "llama", token_scores(tokens, pairs)
+        merging = TokenMerging("llama", "default", scores=token_scores(tokens, pairs))
     else:
-        pre, merges = _split_of(record).name, [" ".join(pair) for pair in pairs]
+        merging = TokenMerging("gpt2", _split_of(record).name, [" ".join(pair) for pair in pairs])
+    special = _special_tokens(folder, core)
     plain, whole = (core.encode("a", add_special_tokens=adds).ids for adds in (False, True))
     return GgufVocabulary(
-        model,
-        pre,
         tokens,
-        _types_of(core, names, record["model"], size),
-        merges,
-        scores,
+        _types_of(core, names, model, size),
+        merging,
         special,
         adds_bos=whole[0] != plain[0] and whole[0] == special.get("bos"),
         adds_eos=whole[-1] != plain[-1] and whole[-1] == special.get("eos"),
