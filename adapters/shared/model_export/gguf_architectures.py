@@ -150,7 +150,7 @@ def _rope_of(config: Any) -> Mapping[str, Any]:
 
 
 def _head_size(config: Any) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 _SILU = MappingProxyType({"hidden_act": ("silu", "swish")})

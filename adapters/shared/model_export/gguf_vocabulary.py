@@ -100,7 +100,8 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
     """
     core = Tokenizer.from_file(str(folder / "tokenizer.json"))
     record = json.loads(core.to_str())
-    model, remarks = record["model"], ()
+    model = record["model"]
+    remarks: Sequence[str] = ()
     pairs = [tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in model.get("merges", ())]
     names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
@@ -165,7 +166,7 @@ def _split_of(record: Mapping[str, Any]) -> _Split:
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1].get("add_prefix_space"):
         refuse("it does not split text into bytes as they are")
     is_one_pattern = len(steps) == 2 and steps[0]["type"] == "Split" and not steps[1].get("use_regex", True)
-    pattern = steps[0].get("pattern", {}).get("Regex") if is_one_pattern else None
+    pattern = steps[0].get("pattern", {}).get("Regex", "") if is_one_pattern else ""
     if len(steps) == 1 and steps[0].get("use_regex", True):
         split = _GPT2
     elif pattern in _SPLITS and steps[0]["behavior"] == "Isolated" and not steps[0]["invert"]:

@@ -77,7 +77,8 @@ def _check_groups(config: Any) -> None:
 
     with torch.device("meta"):
         network = AutoModelForCausalLM.from_config(config)
-    for name, layer in linear_layers(network).items():
+    layers: dict[str, Any] = linear_layers(network)
+    for name, layer in layers.items():
         if layer.in_features % _GROUP:
             msg = f"the layer {name} has {layer.in_features} inputs, no multiple of {_GROUP}: choose torchao:int8"
             raise ConfigurationError(msg)
@@ -87,5 +88,5 @@ def _kind(torchao: Any, weights: str) -> Any:
     if weights == "int8":
         return torchao.Int8WeightOnlyConfig()
     if weights == "int4":  # of torchao's kinds the only one that needs no GPU
-        return torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(_GROUP))
+        return torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(_GROUP))  # type: ignore[attr-defined]
     return torchao.Float8WeightOnlyConfig()
