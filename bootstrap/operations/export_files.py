@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from holdfast.adapters.shared.tensor_state.file_parts import write_parts
-from holdfast.adapters.tokenizer.chat_template import CONFIG, FILE, template_in
 from holdfast.domain.errors import ConfigurationError, StateError, TrainingError
 from holdfast.domain.training.export_format import ExportKind
 
@@ -117,6 +116,7 @@ def _write_gguf(content: ExportContent, order: ExportOrder, folder: Path) -> Seq
     from holdfast.adapters.shared.model_export.gguf_file import GgufDescription, GgufModel, write_gguf
     from holdfast.adapters.shared.model_export.gguf_vocabulary import read_vocabulary
     from holdfast.adapters.shared.model_export.whole_model import whole_model
+    from holdfast.adapters.tokenizer.chat_template import CONFIG, FILE, template_in
 
     assert order.format.weights is not None
     model = whole_model(content.parts)

@@ -71,29 +71,30 @@ def export(
     del trained, model  # the export is read back beside the weights alone
     try:
         with draft_beside(folder) as draft:
-            exported = _fill(draft, content, order, comparison, location, show)
-            card = model_card(record, order, exported, name=content.name, repeat=_command(run, folder, order, choice))
+            exported = replace(_fill(draft, content, order, comparison, show), location=location, is_new=not is_taken)
+            repeat = _command(run, folder, order, choice)
+            card = model_card(record, order, exported, name=content.name, repeat=repeat)
             (draft / CARD).write_text(card, encoding="utf-8")
-            if not is_taken:
-                move_draft(draft, folder)
-            elif not _are_alike(draft, folder):
-                msg = f"{folder} already exists and holds something else: name a new folder, or an empty one"
-                raise ConfigurationError(msg)
+            _put(draft, folder, is_taken=is_taken)
     except OSError as error:
         msg = f"{folder} cannot be written: {error.strerror or error}"
         raise StateError(msg) from error
-    return replace(exported, is_new=not is_taken)
+    return exported
+
+
+def _put(draft: Path, folder: Path, *, is_taken: bool) -> None:
+    """Give ``draft`` its name, or raise ``ConfigurationError`` if ``folder`` is taken by something else."""
+    if not is_taken:
+        move_draft(draft, folder)
+    elif not _are_alike(draft, folder):
+        msg = f"{folder} already exists and holds something else: name a new folder, or an empty one"
+        raise ConfigurationError(msg)
 
 
 def _fill(
-    draft: Path,
-    content: ExportContent,
-    order: ExportOrder,
-    comparison: LossComparison | None,
-    location: str,
-    show: ShowPhase,
+    draft: Path, content: ExportContent, order: ExportOrder, comparison: LossComparison | None, show: ShowPhase
 ) -> Exported:
-    """Write the files into ``draft``, read them back and return what came of it."""
+    """Write the files into ``draft``, read them back and return the outcome."""
     show("writing the files")
     notes = [*write_files(content, order, draft)]
     change, zeros = None, None
@@ -106,7 +107,7 @@ def _fill(
         notes += [] if comparison.note is None else [comparison.note]
     show("")
     num_bytes = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
-    return Exported(location, is_new=True, change=change, zeros=zeros, notes=notes, num_bytes=num_bytes)
+    return Exported(change=change, zeros=zeros, notes=notes, num_bytes=num_bytes)
 
 
 def _share_of_zeros(network: object) -> float:

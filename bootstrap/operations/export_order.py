@@ -1,4 +1,4 @@
-"""What a person asks of an export, and what came of it."""
+"""The options of an export, and its outcome."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class Exported:
     files.
     """
 
-    location: str
-    is_new: bool
+    location: str = ""
+    is_new: bool = True
     change: LossChange | None = None
     zeros: float | None = None
     notes: Sequence[str] = ()

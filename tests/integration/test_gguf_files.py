@@ -115,7 +115,7 @@ def test_the_file_describes_the_tokenizer(tmp_path):
     core = small_tokenizer("llama-bpe", vocabulary_size=390, adds_bos=True)
     write_tokenizer(core, tmp_path, bos_token="<|begin|>")
     vocabulary = read_vocabulary(tmp_path, size=SIZE)
-    assert vocabulary.pre == "llama-bpe"
+    assert vocabulary.merging.pre == "llama-bpe"
     assert (vocabulary.adds_bos, vocabulary.adds_eos) == (True, False)
     assert vocabulary.special == {"bos": core.token_to_id("<|begin|>"), "eos": core.token_to_id("<|endoftext|>")}
     kinds = dict(zip(vocabulary.tokens, vocabulary.types, strict=True))
@@ -124,7 +124,7 @@ def test_the_file_describes_the_tokenizer(tmp_path):
     assert kinds["[PAD395]"] is TokenType.UNUSED
     assert kinds["the"] is TokenType.NORMAL
     assert len(vocabulary.tokens) == SIZE
-    assert all(len(merge.split(" ")) == 2 for merge in vocabulary.merges)
+    assert all(len(merge.split(" ")) == 2 for merge in vocabulary.merging.merges)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,11 @@ def move_draft(draft: Path, folder: Path) -> None:
             files.sync_file(path)
     files.sync_folder(draft)
     files.rename(draft, folder)
-    files.sync_folder(folder.parent)
+    try:
+        files.sync_folder(folder.parent)
+    except OSError:
+        files.rename(folder, draft)  # a name that may not last is none
+        raise
 
 
 def _delete_abandoned(folder: Path) -> None:

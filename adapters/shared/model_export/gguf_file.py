@@ -52,7 +52,7 @@ class GgufModel:
     description: GgufDescription
 
 
-class _Entry(NamedTuple):
+class _FileTensor(NamedTuple):
     """A tensor of a file: its ``name`` there and its name in the model, its type in GGUF, and its shape in the file."""
 
     name: str
@@ -86,7 +86,7 @@ def write_gguf(model: GgufModel, path: Path, weights: str) -> Sequence[str]:
         for key, value in architecture.fields(model.config).items():
             _add(writer, f"{architecture.name}.{key}", value)
         _describe(gguf, writer, model, weights)
-        for entry in (*(_Entry(name, name, "F32", tuple(each.shape)) for name, each in extra.items()), *entries):
+        for entry in (*(_FileTensor(name, name, "F32", tuple(each.shape)) for name, each in extra.items()), *entries):
             _announce(gguf, writer, entry)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -129,7 +129,7 @@ def read_gguf_tokenizer(path: Path) -> Any:
     return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, trust_remote_code=False)
 
 
-def _entries(gguf: Any, architecture: GgufArchitecture, model: GgufModel, weights: str) -> Sequence[_Entry]:
+def _entries(gguf: Any, architecture: GgufArchitecture, model: GgufModel, weights: str) -> Sequence[_FileTensor]:
     [number] = [key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture.name]
     names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
     entries = []
@@ -139,7 +139,7 @@ def _entries(gguf: Any, architecture: GgufArchitecture, model: GgufModel, weight
             msg = f"llama.cpp has no place for the tensor {source} in a model of the type {architecture.name}"
             raise ConfigurationError(msg)
         shape = tuple(in_file_form(architecture, model.config, source, tensor).shape)
-        entries.append(_Entry(name, source, _kind_of(name, shape, weights), shape))
+        entries.append(_FileTensor(name, source, _kind_of(name, shape, weights), shape))
     return entries
 
 
@@ -161,15 +161,15 @@ def _describe(gguf: Any, writer: Any, model: GgufModel, weights: str) -> None:
         writer.add_license(description.license)
     writer.add_file_type(gguf.LlamaFileType[_FILE_TYPES[weights]])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_tokenizer_model(vocabulary.model)
-    writer.add_tokenizer_pre(vocabulary.pre)
+    writer.add_tokenizer_model(vocabulary.merging.model)
+    writer.add_tokenizer_pre(vocabulary.merging.pre)
     writer.add_token_list(vocabulary.tokens)
     writer.add_token_types(vocabulary.types)
-    if vocabulary.scores:
-        writer.add_token_scores(vocabulary.scores)
+    if vocabulary.merging.scores:
+        writer.add_token_scores(vocabulary.merging.scores)
         writer.add_add_space_prefix(True)
     else:
-        writer.add_token_merges(vocabulary.merges)
+        writer.add_token_merges(vocabulary.merging.merges)
     for name, number in vocabulary.special.items():
         getattr(writer, f"add_{name}_token_id")(number)
     writer.add_add_bos_token(vocabulary.adds_bos)
@@ -183,7 +183,7 @@ def _add(writer: Any, key: str, value: float | str) -> None:
     add(key, value)
 
 
-def _announce(gguf: Any, writer: Any, entry: _Entry) -> None:
+def _announce(gguf: Any, writer: Any, entry: _FileTensor) -> None:
     if entry.kind == "F32":
         writer.add_tensor_info(entry.name, entry.shape, np.dtype(np.float32), 4 * prod(entry.shape))
         return
@@ -192,7 +192,7 @@ def _announce(gguf: Any, writer: Any, entry: _Entry) -> None:
     writer.add_tensor_info(entry.name, size, np.dtype(np.uint8), prod(size), raw_dtype=kind)
 
 
-def _converted(gguf: Any, values: NDArray[np.float32], entry: _Entry) -> NDArray[Any]:
+def _converted(gguf: Any, values: NDArray[np.float32], entry: _FileTensor) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         found: NDArray[Any] = gguf.quantize(values, gguf.GGMLQuantizationType[entry.kind])
     if entry.kind == "F16" and not np.isfinite(found).all() and np.isfinite(values).all():
@@ -201,7 +201,7 @@ def _converted(gguf: Any, values: NDArray[np.float32], entry: _Entry) -> NDArray
     return found
 
 
-def _remarks(entries: Sequence[_Entry], weights: str) -> Sequence[str]:
+def _remarks(entries: Sequence[_FileTensor], weights: str) -> Sequence[str]:
     others = [entry for entry in entries if entry.kind == "F16" and weights != "f16"]
     if not others:
         return ()

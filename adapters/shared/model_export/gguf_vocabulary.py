@@ -62,21 +62,31 @@ _SPLITS: Mapping[str, _Split] = MappingProxyType(
 
 @final
 @dataclass(frozen=True, slots=True)
-class GgufVocabulary:
-    """The ``tokens`` by id with their ``types``, and the order in which they are merged.
+class TokenMerging:
+    """The way in which characters become tokens.
 
     ``model`` is llama.cpp's name for the kind: ``gpt2`` for bytes, with ``merges`` in order and the name ``pre`` of the
-    split into words, or ``llama`` for SentencePiece, with ``scores`` of the tokens. ``special`` has the ids of the
-    tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and ``adds_eos`` are whether a text gets these
-    tokens. ``remarks`` are for a person.
+    split into words, or ``llama`` for SentencePiece, with ``scores`` of the tokens.
     """
 
     model: str
     pre: str
+    merges: Sequence[str] = ()
+    scores: Sequence[float] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GgufVocabulary:
+    """The ``tokens`` by id with their ``types``, and the way in which they are merged.
+
+    ``special`` has the ids of the tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and
+    ``adds_eos`` are whether a text gets these tokens. ``remarks`` are for a person.
+    """
+
     tokens: Sequence[str]
     types: Sequence[TokenType]
-    merges: Sequence[str]
-    scores: Sequence[float]
+    merging: TokenMerging
     special: Mapping[str, int]
     adds_bos: bool
     adds_eos: bool
@@ -90,27 +100,22 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
     """
     core = Tokenizer.from_file(str(folder / "tokenizer.json"))
     record = json.loads(core.to_str())
-    pairs = [
-        tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in record["model"].get("merges", ())
-    ]
-    special = _special_tokens(folder, core)
+    model = record["model"]
+    remarks: Sequence[str] = ()
+    pairs = [tuple(each.split(" ")) if isinstance(each, str) else tuple(each) for each in model.get("merges", ())]
     names = {number: token for token, number in core.get_vocab(with_added_tokens=True).items()}
     tokens = [names.get(number, f"[PAD{number}]") for number in range(size)]
-    model, pre, merges, scores = "gpt2", "default", [], []
-    remarks: Sequence[str] = ()
-    if record["model"].get("byte_fallback"):
+    if model.get("byte_fallback"):
         remarks = check_sentencepiece(record, pairs)
-        model, scores = "llama", token_scores(tokens, pairs)
+        merging = TokenMerging("llama", "default", scores=token_scores(tokens, pairs))
     else:
-        pre, merges = _split_of(record).name, [" ".join(pair) for pair in pairs]
+        merging = TokenMerging("gpt2", _split_of(record).name, [" ".join(pair) for pair in pairs])
+    special = _special_tokens(folder, core)
     plain, whole = (core.encode("a", add_special_tokens=adds).ids for adds in (False, True))
     return GgufVocabulary(
-        model,
-        pre,
         tokens,
-        _types_of(core, names, record["model"], size),
-        merges,
-        scores,
+        _types_of(core, names, model, size),
+        merging,
         special,
         adds_bos=whole[0] != plain[0] and whole[0] == special.get("bos"),
         adds_eos=whole[-1] != plain[-1] and whole[-1] == special.get("eos"),
@@ -161,10 +166,10 @@ def _split_of(record: Mapping[str, Any]) -> _Split:
     if not steps or steps[-1]["type"] != "ByteLevel" or steps[-1].get("add_prefix_space"):
         refuse("it does not split text into bytes as they are")
     is_one_pattern = len(steps) == 2 and steps[0]["type"] == "Split" and not steps[1].get("use_regex", True)
-    pattern = steps[0].get("pattern", {}).get("Regex") if is_one_pattern else None
+    pattern = steps[0].get("pattern", {}).get("Regex", "") if is_one_pattern else ""
     if len(steps) == 1 and steps[0].get("use_regex", True):
         split = _GPT2
-    elif pattern is not None and pattern in _SPLITS and steps[0]["behavior"] == "Isolated" and not steps[0]["invert"]:
+    elif pattern in _SPLITS and steps[0]["behavior"] == "Isolated" and not steps[0]["invert"]:
         split = _SPLITS[pattern]
     else:
         refuse("it splits text into words in a way that llama.cpp does not have")

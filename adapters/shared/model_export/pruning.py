@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -15,8 +16,6 @@ from holdfast.adapters.shared.modeling.linear_layers import linear_layers
 from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import Tensor
 
     from holdfast.domain.training.export_format import Sparsity
@@ -36,7 +35,7 @@ def prune_linear_layers(network: Any, sparsity: Sparsity) -> None:
 
     Raises ``ConfigurationError`` if there is no such layer, or none of the wanted groups fits into a layer.
     """
-    layers: Mapping[str, Any] = linear_layers(network)
+    layers: dict[str, Any] = linear_layers(network)
     if not layers:
         msg = f"{type(network).__name__} has no linear layers to prune: leave out --sparsity"
         raise ConfigurationError(msg)
@@ -55,7 +54,7 @@ def prune_linear_layers(network: Any, sparsity: Sparsity) -> None:
 def pruned_share(network: Any) -> PrunedShare:
     """Return the numbers of weights and zeros in the linear layers of ``network``, quantized or not."""
     num_weights = num_zeros = 0
-    layers: Mapping[str, Any] = linear_layers(network)
+    layers: dict[str, Any] = linear_layers(network)
     for layer in layers.values():
         weight = layer.weight.detach()
         plain = weight.dequantize() if hasattr(weight, "dequantize") and type(weight) is not torch.Tensor else weight
@@ -74,11 +73,10 @@ def _pruned(matrix: Tensor, sparsity: Sparsity) -> Tensor:
         return holder.weight.detach()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # torch moves parts of torch.ao to torchao
-        from torch.ao.pruning.sparsifier.weight_norm_sparsifier import WeightNormSparsifier
-
-        num_zeros = round(sparsity.share * sparsity.group)
-        sparsifier: Any = WeightNormSparsifier(
-            sparsity_level=1.0, sparse_block_shape=(1, sparsity.group), zeros_per_block=num_zeros
+        sparsifier = import_module("torch.ao.pruning").WeightNormSparsifier(
+            sparsity_level=1.0,
+            sparse_block_shape=(1, sparsity.group),
+            zeros_per_block=round(sparsity.share * sparsity.group),
         )
         parent = nn.Sequential(holder)
         sparsifier.prepare(parent, [{"tensor_fqn": "0.weight"}])

@@ -15,7 +15,7 @@ from holdfast.adapters.shared.tensor_state.safetensors_file import TensorsPart
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from holdfast.adapters.shared.model_export.whole_model import WholeModel
@@ -77,7 +77,7 @@ def _check_groups(config: Any) -> None:
 
     with torch.device("meta"):
         network = AutoModelForCausalLM.from_config(config)
-    layers: Mapping[str, Any] = linear_layers(network)
+    layers: dict[str, Any] = linear_layers(network)
     for name, layer in layers.items():
         if layer.in_features % _GROUP:
             msg = f"the layer {name} has {layer.in_features} inputs, no multiple of {_GROUP}: choose torchao:int8"
@@ -88,8 +88,5 @@ def _kind(torchao: Any, weights: str) -> Any:
     if weights == "int8":
         return torchao.Int8WeightOnlyConfig()
     if weights == "int4":  # of torchao's kinds the only one that needs no GPU
-        return torchao.IntxWeightOnlyConfig(
-            weight_dtype=torch.int4,  # type: ignore[attr-defined]
-            granularity=torchao.PerGroup(_GROUP),
-        )
+        return torchao.IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=torchao.PerGroup(_GROUP))  # type: ignore[attr-defined]
     return torchao.Float8WeightOnlyConfig()
