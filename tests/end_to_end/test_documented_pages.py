@@ -32,6 +32,22 @@ EXCEPTIONS = {
     "python -m application chat runs/first runs/second": "serves until Ctrl-C: test_chat_command.py",
     "python -m application chat runs/default --step 100,300": "serves until Ctrl-C: test_chat_command.py",
     "python -m application chat runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
+    "python -m application chat runs/chat-lora": "serves until Ctrl-C: test_chat_command.py",
+    "python -m application watch runs/default": "serves until Ctrl-C: test_watch_page.py",
+    "python -m application watch runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
+    "python -m application evaluate --suite": "part of a command: test_suites.py has it whole",
+    "python -m application evaluate --json": "part of a command",
+    "python -m application generate --plain": "part of a command",
+    "python -m application config --show": "part of a command",
+    "python -m application data show --rows 5": "part of a command",
+    "python -m application average runs/default --steps 300,400,500 --weights 1,2,3 "
+    "--output ./averaged": "needs a longer run: test_averages.py",
+    "python -m application export runs/tuned ./model-int8 --merged --format torchao:int8": "needs a run with adapters: "
+    "test_export_formats.py",
+    "python -m application data show --rows 5 --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and "
+    "a model: test_fine_tuning.py",
+    "python -m application train --config chat_lora.yaml data.path=chats.jsonl": "needs conversations and a model: "
+    "test_fine_tuning.py",
 }
 """What is not run as printed, and why."""
 OF_THEIR_OWN = {
