@@ -47,9 +47,9 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Move the average towards the weights after ``step``."""
-        move = get_ema_multi_avg_fn(decay_at(step, self._decay))
+        move = get_ema_multi_avg_fn(decay_at(step, self._decay))  # type: ignore[no-untyped-call]
         averaged, trained = ([_local(tensor) for tensor in each.values()] for each in (self._averaged, self._trained))
-        move(averaged, trained, None)  # type: ignore[arg-type]  the number of updates, which this function ignores
+        move(averaged, trained, None)  # it ignores the number of updates
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

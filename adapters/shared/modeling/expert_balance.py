@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
     from holdfast.adapters.shared.modeling.routers import Router
 
 
@@ -150,8 +149,8 @@ def coefficient_for(network: Any, wanted: float | None) -> float | None:
     return None if found is None else float(found)
 
 
-def balance_experts(model: CausalLanguageModel, coefficient: float) -> ExpertBalance | None:
-    """Give ``model``, which has experts, their balancing loss with ``coefficient``; return it.
+def balance_experts(model: Any, coefficient: float) -> ExpertBalance | None:
+    """Give ``model``, a ``CausalLanguageModel`` with experts, their balancing loss with ``coefficient``; return it.
 
     Returns None if its routers are not known. With a ``coefficient`` that raises ``ConfigurationError``.
     """
