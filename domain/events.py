@@ -27,8 +27,8 @@ after a later step, or before ``RunFinished``. The bus publishes ``HandlerFailed
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, SupportsFloat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,10 +54,14 @@ class RunStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepCompleted(Event):
-    """One optimizer step was applied; ``outcome`` has its figures, and those of the data up to it."""
+    """One optimizer step was applied; ``outcome`` has its figures, and those of the data up to it.
+
+    ``figures`` are further ones of the model, by the names of their metrics, not yet read from the device.
+    """
 
     progress: Progress
     outcome: StepOutcome
+    figures: Mapping[str, SupportsFloat] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.domain.checkpoints.reproducibility import Reproducibility
 
@@ -76,9 +76,8 @@ class Snapshot:
     With a ``share`` the parts are those of one rank; the first rank's include ``JoinedPart`` objects.
     ``evaluation_loss`` is the loss on the held-out documents at this step, in nats per token, None if not measured.
     ``contract`` says how exactly the run so far equals an uninterrupted run. ``conditions`` are facts besides the
-    settings (ranks, device, threads), by name, that the bits of a resumed run depend on. ``provenance`` is the origin
-    of weights that no training step made, as JSON; empty for a state of training. Parts may alias live training state
-    if the caller blocks until ``save`` returns: a store must not keep a part after that. ``saved_at`` is in
+    settings (ranks, device, threads), by name, that the bits of a resumed run depend on. Parts may alias live training
+    state if the caller blocks until ``save`` returns: a store must not keep a part after that. ``saved_at`` is in
     seconds since 1970 by this host's clock.
     """
 
@@ -90,7 +89,6 @@ class Snapshot:
     conditions: Mapping[str, str] = field(default_factory=dict)
     saved_at: float = field(default_factory=time.time)
     share: StateShare | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

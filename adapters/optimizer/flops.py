@@ -48,5 +48,5 @@ def _idle_weights(model: CausalLanguageModel) -> float:
     if not (isinstance(chosen, int) and isinstance(total, int) and 0 < chosen < total):
         return 0.0
     named = model.network.named_parameters()
-    experts = sum(parameter.numel() for name, parameter in named if "experts" in name.split("."))
-    return float(experts * (1 - chosen / total))
+    experts = sum(int(parameter.numel()) for name, parameter in named if "experts" in name.split("."))
+    return experts * (1.0 - chosen / total)

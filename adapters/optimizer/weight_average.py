@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -47,9 +47,9 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Move the average towards the weights after ``step``."""
-        move: Any = get_ema_multi_avg_fn(decay_at(step, self._decay))  # type: ignore[no-untyped-call]
+        move = get_ema_multi_avg_fn(decay_at(step, self._decay))  # type: ignore[no-untyped-call]
         averaged, trained = ([_local(tensor) for tensor in each.values()] for each in (self._averaged, self._trained))
-        move(averaged, trained, None)  # without the number of updates, which this function ignores
+        move(averaged, trained, None)  # it ignores the number of updates
 
     @contextmanager
     def in_place(self) -> Iterator[None]:

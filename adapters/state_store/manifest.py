@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode, b64encode
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -47,9 +47,10 @@ class CheckpointFile:
 class Manifest:
     """The description of a checkpoint and the complete list of its files; ``generation`` counts a store's saves.
 
-    ``snapshot`` has no parts. Fields that earlier versions did not write (evaluation loss, contract, conditions, time,
-    provenance) get their defaults. With a ``wrapped_key`` the files are encrypted, and their sizes and hashes are those
-    of the encrypted files.
+    ``snapshot`` has no parts. Fields that earlier versions did not write (evaluation loss, contract, conditions, time)
+    get their defaults. With a ``wrapped_key`` the files are encrypted, and their sizes and hashes are those of the
+    encrypted files. ``provenance`` is the origin of weights that no training step made, as JSON; empty for a state of
+    training, and then not written.
     """
 
     save_id: str
@@ -57,6 +58,7 @@ class Manifest:
     snapshot: Snapshot
     files: Sequence[CheckpointFile]
     wrapped_key: WrappedKey | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def progress(self) -> Progress:
@@ -96,7 +98,7 @@ class Manifest:
             "conditions": dict(self.snapshot.conditions),
             "saved_at": self.snapshot.saved_at,
             "encryption": key_record(self.wrapped_key),
-            **({"provenance": dict(self.snapshot.provenance)} if self.snapshot.provenance else {}),
+            **({"provenance": dict(self.provenance)} if self.provenance else {}),
             "files": [{"path": file.path, "size": file.size, "hash": file.hash} for file in self.files],
         }
         return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
@@ -115,6 +117,7 @@ class Manifest:
             snapshot=_snapshot(record),
             files=stored_files(record.get("files")),
             wrapped_key=key_from_record(record.get("encryption")),
+            provenance=_mapping(record.get("provenance", {}), "'provenance'"),
         )
         if manifest.progress.step != _count(record, "step"):
             raise CorruptCheckpoint(CorruptionKind.BAD_MANIFEST, "'step' differs from the step in 'progress'")
@@ -130,7 +133,6 @@ def _snapshot(record: Mapping[str, Any]) -> Snapshot:
         contract=_contract(record.get("contract", Reproducibility.BITWISE)),
         conditions=_conditions(_mapping(record.get("conditions", {}), "'conditions'")),
         saved_at=_number(record, "saved_at") or 0.0,
-        provenance=_mapping(record.get("provenance", {}), "'provenance'"),
     )
 
 

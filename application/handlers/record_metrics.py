@@ -213,7 +213,7 @@ class RecordMetrics:
             "rollbacks": len(event.progress.health.returns),
             "memory_retries": self._trainable.memory_retries,
             **compiling,
-            **{name: float(value) for name, value in outcome.figures.items()},
+            **{name: float(value) for name, value in event.figures.items()},
         }
         for figures in self._extra_metrics:
             metrics |= figures()

@@ -117,7 +117,8 @@ class TrainRun:
             out_of_memory = error.with_traceback(None)  # its frames would hold the step's tensors
         else:
             self._has_stepped = True
-            return self._bus.publish(StepCompleted(self._progress, replace(outcome, supply=supply)))
+            figures = self._engine.figures
+            return self._bus.publish(StepCompleted(self._progress, replace(outcome, supply=supply), figures))
         self._put_back(batch)
         return self._recover(out_of_memory, min(self._engine.micro_batch, batch.num_rows))
 

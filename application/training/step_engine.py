@@ -25,6 +25,8 @@ class StepAbandoned(Exception):
 class StepEngine:
     """Takes optimizer steps; ``micro_batch``, the number of rows in one pass of the model, changes no result.
 
+    ``figures`` are further ones of the last step, by the names of their metrics, not yet read from the device.
+
     All tokens of the batch have the same weight, in any micro-batch and on any rank: losses are summed and weighted by
     one over the number of targets of the whole batch.
     """
@@ -32,6 +34,7 @@ class StepEngine:
     def __init__(self, trainable: Trainable, *, micro_batch: int) -> None:
         self._trainable = trainable
         self.micro_batch = micro_batch
+        self.figures: Mapping[str, SupportsFloat] = {}
 
     def retry_obstacle(self, error: OutOfMemory | StepTorn, *, num_ranks: int) -> str | None:
         """Return why this process cannot repeat a step that ran out of memory, None if it can."""
@@ -63,7 +66,7 @@ class StepEngine:
         started = time.perf_counter()
         losses: Sequence[float] = ()
         grad_norm: SupportsFloat = 0.0
-        figures: Mapping[str, SupportsFloat] = {}
+        self.figures = {}
         if num_targets == 0:
             on_applied(None, None)
         else:
@@ -72,7 +75,6 @@ class StepEngine:
                 loss = math.fsum(losses) / num_targets
                 grad_norm, dropped = self._applied(update, loss)
                 on_applied(loss, dropped)
-                figures = update.figures()
         return StepOutcome(
             losses=losses,
             num_targets=num_targets,
@@ -81,7 +83,6 @@ class StepEngine:
             learning_rate=learning_rate,
             micro_batch=min(self.micro_batch, batch.num_rows),
             step_seconds=time.perf_counter() - started,
-            figures=figures,
         )
 
     def _accumulate(
@@ -98,6 +99,7 @@ class StepEngine:
 
     def _applied(self, update: Update, loss: float) -> tuple[SupportsFloat, str | None]:
         """Apply the update; return the gradient's norm, and None or the reason why the update was dropped."""
+        self.figures = update.figures()
         if not math.isfinite(loss) and self._trainable.is_retry_safe:
             return math.nan, f"the loss is {loss}"
         try:

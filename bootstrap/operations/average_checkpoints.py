@@ -16,7 +16,7 @@ from holdfast.adapters.shared.tensor_state.file_names import AVERAGE_FILE, MODEL
 from holdfast.adapters.shared.tensor_state.file_parts import InMemoryPart, read_whole
 from holdfast.adapters.state_store.checkpoint_writer import CheckpointWriter
 from holdfast.adapters.state_store.manifest import COMMIT, MANIFEST
-from holdfast.bootstrap.operations.checkpoint_weights import opening_average, uses_average
+from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import Choice, Place, place_of, refuse_missing, restore
 from holdfast.bootstrap.operations.trained_model import open_store, open_trained
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -100,9 +100,9 @@ def average(
     newest = Choice(members[-1].info.progress.step, trained=selection.trained)
     before = _evaluated(run, newest, trusted, show) if evaluates else None
     with _Draft(target) as draft:
-        snapshot = _write(draft, store, run, members, selection, show)
+        kind = _write(draft, store, run, members, selection, show)
         after = _evaluated(draft.folder, Choice(), trusted, show) if evaluates else None
-        draft.publish(_judged(snapshot, before, after))
+        draft.publish(_finite(after), _provenance(members, kind, before, after))
     return AverageReport(str(target), members, before, after)
 
 
@@ -133,12 +133,14 @@ class _Draft:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def publish(self, snapshot: Snapshot) -> None:
-        """Record ``snapshot``, which has no parts, in the manifest, and give the folder its name."""
+    def publish(self, evaluation_loss: float | None, provenance: Mapping[str, Any]) -> None:
+        """Record the loss and the origin in the manifest, and give the folder its name."""
+        snapshot = replace(self._manifest.snapshot, evaluation_loss=evaluation_loss)
+        manifest = replace(self._manifest, snapshot=snapshot, provenance=provenance)
         try:
             for name in (COMMIT, MANIFEST):
                 self._files.remove_file(self.folder / name)
-            self._writer.seal(self.folder, replace(self._manifest, snapshot=snapshot))
+            self._writer.seal(self.folder, manifest)
             self._files.sync_folder(self.folder)
             self.folder.rename(self._target)
             self._files.sync_folder(self._target.parent)
@@ -193,32 +195,25 @@ def _write(
     members: Sequence[Member],
     selection: Selection,
     show: ShowPhase,
-) -> Snapshot:
-    """Write the mean of ``members`` into ``draft``; return its snapshot without the parts."""
-    newest = members[-1].info
-    choice = Choice(trained=selection.trained)
-    written: list[Snapshot] = []
+) -> str:
+    """Write the mean of ``members`` into ``draft``; return the kind of their weights, ``trained`` or ``average``."""
+    newest, choice = members[-1].info, Choice(trained=selection.trained)
+    snapshot = Snapshot(newest.progress, REASON, (), contract=newest.contract, conditions=newest.conditions)
+    kinds: set[bool] = set()
 
     def use(folders: Sequence[tuple[Path, OpenFile]]) -> None:
         show("averaging the weights")
-        is_averaged = {uses_average(folder, choice) for folder, _ in folders}
-        if len(is_averaged) > 1:
+        kinds.clear()
+        kinds.update(uses_average(folder, choice) for folder, _ in folders)
+        if len(kinds) > 1:
             msg = f"only some of these checkpoints of {run} have averages (optimizer.ema): add --trained, or leave them"
             raise StateError(msg + " out")
-        snapshot = Snapshot(
-            newest.progress,
-            REASON,
-            parts=(),
-            contract=newest.contract,
-            conditions=newest.conditions,
-            provenance=_provenance(members, is_averaged=is_averaged.pop()),
-        )
         with ExitStack() as stack:
-            draft.write(replace(snapshot, parts=_parts(folders, [each.weight for each in members], choice, stack)))
-        written[:] = [snapshot]
+            parts = _parts(folders, [each.weight for each in members], choice, stack)
+            draft.write(replace(snapshot, parts=parts))
 
     _open_all(store, run, [each.info.progress.step for each in members], use)
-    return written[0]
+    return "average" if kinds.pop() else "trained"
 
 
 def _open_all(
@@ -245,7 +240,7 @@ def _parts(
 
     sources = []
     for folder, open_file in folders:
-        opens = opening_average(open_file) if uses_average(folder, choice) else open_file
+        opens = opening_weights(folder, open_file, choice)
         sources.append(stack.enter_context(saved_tensors(folder / MODEL_FILE, opens)))
     newest, open_newest = folders[-1]
     parts: list[StatePart] = []
@@ -260,10 +255,12 @@ def _parts(
     return parts
 
 
-def _provenance(members: Sequence[Member], *, is_averaged: bool) -> Mapping[str, Any]:
+def _provenance(
+    members: Sequence[Member], kind: str, before: Evaluation | None, after: Evaluation | None
+) -> Mapping[str, Any]:
     return {
         "kind": "weighted mean",
-        "weights": "average" if is_averaged else "trained",
+        "weights": kind,
         "of": [
             {
                 "step": member.info.progress.step,
@@ -274,6 +271,8 @@ def _provenance(members: Sequence[Member], *, is_averaged: bool) -> Mapping[str,
             }
             for member in members
         ],
+        "loss_before": _finite(before),
+        "loss_after": _finite(after),
     }
 
 
@@ -290,12 +289,6 @@ def _evaluated(path: Path, choice: Choice, trusted: Mapping[str, str], show: Sho
     return trained.evaluate() if trained.has_documents else None
 
 
-def _judged(snapshot: Snapshot, before: Evaluation | None, after: Evaluation | None) -> Snapshot:
-    """Return ``snapshot`` with the evaluations before and after averaging, as far as they are finite."""
-    losses = {"loss_before": _finite_loss(before), "loss_after": _finite_loss(after)}
-    provenance = {**snapshot.provenance, **losses}
-    return replace(snapshot, evaluation_loss=losses["loss_after"], provenance=provenance)
-
-
-def _finite_loss(evaluation: Evaluation | None) -> float | None:
+def _finite(evaluation: Evaluation | None) -> float | None:
+    """Return the loss of ``evaluation``, None if there is none or it is not finite."""
     return evaluation.loss if evaluation is not None and math.isfinite(evaluation.loss) else None

@@ -20,8 +20,13 @@ def uses_average(folder: Path, choice: Choice) -> bool:
     return not choice.trained and (folder / AVERAGE_FILE).exists()
 
 
-def opening_average(open_file: OpenFile) -> OpenFile:
-    """Return a function that opens the average where the weights are asked for, and other files by ``open_file``."""
+def opening_weights(folder: Path, open_file: OpenFile, choice: Choice) -> OpenFile:
+    """Return a function that opens the files of a checkpoint, the average in place of the weights if ``choice`` is it.
+
+    Files are opened by ``open_file``.
+    """
+    if not uses_average(folder, choice):
+        return open_file
 
     @contextmanager
     def opened(path: Path) -> Iterator[StateFile]:

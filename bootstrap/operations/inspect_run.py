@@ -110,7 +110,7 @@ def _checkpoint(path: Path, folder: Path, shown: _Hashing, *, hashing: bool) -> 
         "schema": SCHEMA if manifest else None,
         "evaluation_loss": manifest.snapshot.evaluation_loss if manifest else None,
         "conditions": dict(manifest.snapshot.conditions) if manifest else None,
-        "provenance": dict(manifest.snapshot.provenance) if manifest else None,
+        "provenance": dict(manifest.provenance) if manifest else None,
         "files": files,
     }
 

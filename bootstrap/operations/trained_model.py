@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
 from holdfast.application.training.generate import generate, stream
 from holdfast.application.training.reply import chat_prompt, stream_reply
-from holdfast.bootstrap.operations.checkpoint_weights import opening_average, uses_average
+from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
 from holdfast.bootstrap.operations.trust import refuse_untrusted
@@ -163,10 +163,10 @@ def open_trained(
 ) -> Trained:
     """Return the checkpoint that ``choice`` selects in the run folder ``path``, or the checkpoint in ``path`` itself.
 
-    The model gets the average of the weights where the checkpoint has one, unless ``choice`` is the trained weights.
-    It is evaluated on all documents of ``data`` if they name any, else on the documents that its run held out. Code
-    that the folder names runs only if ``trusted`` repeats its setting and value. Raises ``StateError`` if no checkpoint
-    verifies. Raises ``ConfigurationError`` if both ``path`` and ``choice`` select a checkpoint, or if other code would
+    The model gets the average of the weights if the checkpoint has one and ``choice`` does not leave it out. It is
+    evaluated on all documents of ``data`` if they name any, else on the documents that its run held out. Code that the
+    folder names runs only if ``trusted`` repeats its setting and value. Raises ``StateError`` if no checkpoint
+    verifies, and ``ConfigurationError`` if both ``path`` and ``choice`` select a checkpoint, or if other code would
     run. ``show`` gets the phases that take time, now and later.
     """
     show("opening the checkpoint")
@@ -182,16 +182,13 @@ def open_trained(
         copy = VerifiedCopy(folder, open_file, scratch_of(settings))
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
-        is_averaged = uses_average(folder, choice)
-        opened.append((container, copy, is_averaged))
-        opens = opening_average(open_file) if is_averaged else open_file
-        container.trainable().restore(folder, weights_only=True, open_file=opens)
+        opened.append((container, copy, uses_average(folder, choice)))
+        container.trainable().restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
 
     if place.is_alone:
         info = restore_alone(path, take_over)
     else:
-        store = assemble(settings, place.path, {}, report=_report_nothing, keep_choice=keep_choice).state_store()
-        info = restore(ShownStateStore(store, show), place, take_over)
+        info = restore(_store_of(place.path, settings, keep_choice, show), place, take_over)
     [(container, copy, is_averaged)] = opened
     evaluation = partial(open_evaluation, container, partial(_data_as_begun, record, settings, info.location))
     parts, tokenizer = container.model_parts(), container.run_tokenizer()
@@ -206,8 +203,14 @@ def open_store(
     ``trusted`` and ``show`` are as in ``open_trained``.
     """
     settings, keep_choice = as_begun(run, read_record(run), "cpu", trusted, OtherData())
+    return _store_of(run, settings, keep_choice, show), settings.state_store.encryption is not None
+
+
+def _store_of(
+    run: Path, settings: TrainSettings, keep_choice: Callable[[str, str, str], str], show: ShowPhase
+) -> StateStore:
     store = assemble(settings, run, {}, report=_report_nothing, keep_choice=keep_choice).state_store()
-    return ShownStateStore(store, show), settings.state_store.encryption is not None
+    return ShownStateStore(store, show)
 
 
 def _data_as_begun(record: Mapping[str, Any], settings: TrainSettings, location: str, found: RunData) -> RunData:

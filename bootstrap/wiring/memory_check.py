@@ -14,6 +14,7 @@ from holdfast.configs.sections.decoder import DecoderModelSettings
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, TorchOptimizerSettings
 from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.training.memory_estimate import FP32
 from holdfast.domain.training.memory_fit import MemoryPlan, SizedModel, refusal, warning
 from holdfast.domain.training.parameter_count import fewest_parameters
 
@@ -81,12 +82,11 @@ def refuse(model: SizedModel, settings: TrainSettings, num_ranks: int, device: s
     lora = settings.model.lora
     plan = MemoryPlan(
         optimizer_bytes=_OPTIMIZER_BYTES[settings.optimizer.algorithm],
-        averages=settings.optimizer.ema is not None,
         is_on_host=device == "cpu" or _is_offloaded(settings),
         num_parts=num_ranks if _may_shard(settings, device) else 1,
         trains_all=lora is None,
         loads_weights=settings.model.loads_weights,
-        weight_bytes=0.5 if lora is not None and lora.quantize == "4bit" else 4,
+        weight_bytes=_weight_bytes(settings),
         may_keep_8_bits=isinstance(settings.optimizer, AccelerateOptimizerSettings) and num_ranks == 1,
         only_built=is_shared_out,
     )
@@ -116,6 +116,14 @@ def _refuse_batch(settings: TrainSettings, num_ranks: int) -> None:
             "lower it"
         )
         raise ConfigurationError(msg)
+
+
+def _weight_bytes(settings: TrainSettings) -> float:
+    """Return the bytes of a stored weight, with its average; that of adapters is too small to count."""
+    lora = settings.model.lora
+    if lora is not None:
+        return 0.5 if lora.quantize == "4bit" else FP32
+    return 2 * FP32 if settings.optimizer.ema is not None else FP32
 
 
 def _gpu(device: str | None, plan: MemoryPlan) -> MemoryCapacity | None:

@@ -32,10 +32,10 @@ class MemoryCapacity:
 class MemoryPlan:
     """The choices that determine the minimum memory of weights, gradients and optimizer state.
 
-    ``optimizer_bytes`` is the optimizer state in bytes a parameter; ``averages`` adds an average of the weights.
-    ``is_on_host`` puts all of them into host memory, else they are on a GPU. ``num_parts`` processes share them.
-    ``trains_all`` is false with adapters. ``only_built`` counts the memory for building the model alone, where another
-    engine manages that for training.
+    ``optimizer_bytes`` is the optimizer state in bytes a parameter; ``weight_bytes`` are those of a weight, with its
+    average if one is kept. ``is_on_host`` puts all three into host memory, else they are on a GPU. ``num_parts``
+    processes share them. ``trains_all`` is false with adapters. ``only_built`` counts the memory for building the model
+    alone, where another engine manages that for training.
     """
 
     optimizer_bytes: float = 8
@@ -46,13 +46,11 @@ class MemoryPlan:
     weight_bytes: float = FP32
     may_keep_8_bits: bool = False
     only_built: bool = False
-    averages: bool = False
 
     @property
     def state_bytes(self) -> float:
         """Return the bytes a parameter that one process stores for training."""
-        state = self.optimizer_bytes + (FP32 if self.averages else 0)
-        trained = FP32 + state if self.trains_all else 0
+        trained = FP32 + self.optimizer_bytes if self.trains_all else 0
         return (self.weight_bytes + trained) / self.num_parts
 
 
@@ -112,7 +110,7 @@ def _problem(size: int, plan: MemoryPlan, host: MemoryCapacity, gpu: MemoryCapac
 
 def _parts(plan: MemoryPlan) -> str:
     parts = "weights, gradients and optimizer state" if plan.trains_all else "weights"
-    if plan.averages and plan.trains_all:
+    if plan.weight_bytes > FP32:
         parts = "weights, their average, gradients and optimizer state"
     return f"{parts}, {plan.state_bytes:.3g} bytes a parameter"
 
@@ -133,13 +131,13 @@ def _remedies(model: SizedModel, plan: MemoryPlan, host: MemoryCapacity, gpu: Me
 def _other_plans(plan: MemoryPlan, *, has_gpu: bool) -> Iterator[tuple[str, MemoryPlan]]:
     if plan.only_built:
         return
-    if plan.averages and plan.trains_all:
-        yield "optimizer.ema=null", replace(plan, averages=False)
+    if plan.weight_bytes > FP32:
+        yield "optimizer.ema=null", replace(plan, weight_bytes=FP32)
     if plan.may_keep_8_bits and plan.trains_all and plan.optimizer_bytes > _OF_8_BITS:
         yield "optimizer.algorithm=adamw_8bit", replace(plan, optimizer_bytes=_OF_8_BITS)
     if plan.loads_weights and plan.trains_all:
-        yield "adapters (model.lora={rank: 16})", replace(plan, trains_all=False)
-    if plan.loads_weights and has_gpu and plan.weight_bytes == FP32 and plan.num_parts == 1:
+        yield "adapters (model.lora={rank: 16})", replace(plan, trains_all=False, weight_bytes=FP32)
+    if plan.loads_weights and has_gpu and plan.weight_bytes >= FP32 and plan.num_parts == 1:
         quantized = replace(plan, trains_all=False, weight_bytes=_OF_4_BITS)
         yield "adapters on 4-bit weights (model.lora={rank: 16, quantize: 4bit})", quantized
 

@@ -29,8 +29,7 @@ class StepOutcome:
     """The figures of one optimizer step; no value is read from the device until ``loss`` is.
 
     ``losses`` are the micro-batches' summed token losses in nats, each a number or a 0-dim tensor; ``step_seconds`` is
-    the time inside the engine, ``supply`` the figures of the batch's way to it. ``figures`` are further ones of the
-    model, by the names of their metrics.
+    the time inside the engine, ``supply`` the figures of the batch's way to it.
     """
 
     losses: Sequence[SupportsFloat]
@@ -41,7 +40,6 @@ class StepOutcome:
     micro_batch: int
     step_seconds: float
     supply: DataSupply = DataSupply()
-    figures: Mapping[str, SupportsFloat] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:

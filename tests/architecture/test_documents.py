@@ -17,6 +17,7 @@ _LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)(?P<target>[^)#\s]+)")
 _PATH = re.compile(r"`(?P<path>(?:[\w.]+/)+[\w.]*)`")
 _TELL_FIGURES = ("application/handlers/track_goodput.py", "application/handlers/watchdog.py")
 _OF_A_RUN = (
+    "averages/",
     "checkpoints/",
     "optimizer/",
     "quarantine/",

@@ -86,7 +86,7 @@ def train(engine, accumulation, *, per_rank=False, config=LLAMA):
             on_applied=lambda *_: None,
         )
         losses.append(sum(map(float, outcome.losses)) / batch.num_targets)
-    return losses, {name: float(value) for name, value in outcome.figures.items()}
+    return losses, {name: float(value) for name, value in loop.figures.items()}
 
 
 def main(engine, kind="llama"):

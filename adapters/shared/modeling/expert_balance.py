@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import distributed, nn
@@ -149,15 +149,8 @@ def coefficient_for(network: Any, wanted: float | None) -> float | None:
     return None if found is None else float(found)
 
 
-class Balanced(Protocol):
-    """A model around a ``network`` of transformers; ``balance`` takes part in its forward."""
-
-    network: Any
-    balance: ExpertBalance | None
-
-
-def balance_experts(model: Balanced, coefficient: float) -> ExpertBalance | None:
-    """Give ``model``, which has experts, their balancing loss with ``coefficient``; return it.
+def balance_experts(model: Any, coefficient: float) -> ExpertBalance | None:
+    """Give ``model``, a ``CausalLanguageModel`` with experts, their balancing loss with ``coefficient``; return it.
 
     Returns None if its routers are not known. With a ``coefficient`` that raises ``ConfigurationError``.
     """
