@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import unicodedata
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -12,7 +13,7 @@ from holdfast.domain.errors import ConfigurationError, StateError, TrainingError
 from holdfast.domain.training.export_format import ExportKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from holdfast.bootstrap.operations.export_order import ExportOrder
@@ -66,7 +67,7 @@ def write_files(content: ExportContent, order: ExportOrder, folder: Path) -> Seq
 
 def read_network(content: ExportContent, order: ExportOrder, folder: Path) -> Any:
     """Return the network in ``folder`` as transformers reads it; raises ``StateError`` if it cannot."""
-    try:
+    with _read_back():
         if order.format.kind is ExportKind.GGUF:
             from holdfast.adapters.shared.model_export.gguf_file import read_gguf
             from holdfast.adapters.shared.model_export.whole_model import whole_model
@@ -77,6 +78,13 @@ def read_network(content: ExportContent, order: ExportOrder, folder: Path) -> An
 
             return read_torchao(folder)
         return _read_huggingface(folder)
+
+
+@contextmanager
+def _read_back() -> Iterator[None]:
+    """Turn the errors of transformers within the block into ``StateError``."""
+    try:
+        yield
     except TrainingError:
         raise
     except Exception as error:  # of transformers over a file have no common type
@@ -96,7 +104,8 @@ def check_tokenizer(content: ExportContent, order: ExportOrder, folder: Path, te
 
     from holdfast.adapters.shared.model_export.gguf_file import read_gguf_tokenizer
 
-    theirs = read_gguf_tokenizer(_gguf_path(folder, order))
+    with _read_back():
+        theirs = read_gguf_tokenizer(_gguf_path(folder, order))
     # which are ordinary text for us
     special = [token.content for token in theirs.added_tokens_decoder.values() if token.special]
     # transformers reads each tokenizer of SentencePiece as one that has no space before a text with a space

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, final
 
@@ -45,7 +46,7 @@ class LossChange:
     @property
     def increase(self) -> float:
         """Return the increase as a share of the loss before."""
-        return (self.after - self.before) / self.before
+        return (self.after - self.before) / self.before if self.before else math.copysign(math.inf, self.after)
 
 
 @final

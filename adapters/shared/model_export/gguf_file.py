@@ -126,7 +126,8 @@ def read_gguf_tokenizer(path: Path) -> Any:
     """Return the tokenizer in ``path`` as transformers reads it."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, trust_remote_code=False)
+    with silenced():
+        return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name, trust_remote_code=False)
 
 
 def _entries(gguf: Any, architecture: GgufArchitecture, model: GgufModel, weights: str) -> Sequence[_FileTensor]:

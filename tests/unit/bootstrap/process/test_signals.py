@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from holdfast.bootstrap.process.signals import StoppedAtOnce, stopping_on_signals
+from holdfast.bootstrap.process.signals import StoppedAtOnce, exiting_on_termination, stopping_on_signals
 from holdfast.domain.fault_tolerance.grace_period import GracePeriod
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP]
@@ -134,3 +134,21 @@ def test_the_grace_period_is_for_the_save():
     """A step may take half of the grace period, and the save has the rest."""
     grace = GracePeriod(20.0)
     assert [grace.is_short(waited) for waited in (0.0, 9.9, 10.0, 30.0)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_termination_lets_blocks_clean_up(number):
+    """A command without a run leaves by the code of the signal, and blocks around the work are ended in order."""
+    before, cleaned = signal.getsignal(number), []
+
+    def work():
+        with exiting_on_termination():
+            try:
+                signal.raise_signal(number)
+            finally:
+                cleaned.append(number)
+
+    with pytest.raises(SystemExit) as end:
+        work()
+    assert (end.value.code, cleaned) == (128 + number, [number])
+    assert signal.getsignal(number) is before
