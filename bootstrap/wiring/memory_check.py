@@ -123,7 +123,9 @@ def _weight_bytes(settings: TrainSettings) -> float:
     lora = settings.model.lora
     if lora is not None:
         return 0.5 if lora.quantize == "4bit" else FP32
-    return 2 * FP32 if settings.optimizer.ema is not None else FP32
+    optimizer = settings.optimizer
+    has_average = isinstance(optimizer, TorchOptimizerSettings) and optimizer.ema is not None
+    return 2 * FP32 if has_average else FP32
 
 
 def _gpu(device: str | None, plan: MemoryPlan) -> MemoryCapacity | None:

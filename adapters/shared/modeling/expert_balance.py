@@ -159,13 +159,13 @@ def balance_experts(model: Any, coefficient: float) -> ExpertBalance | None:
     routers = routers_of(network)
     top_k = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", None)
     if routers and top_k:
-        assert isinstance(model, nn.Module)
         model.balance = ExpertBalance(routers, top_k, coefficient)
         model.balance.attach(model)
     elif coefficient:
         msg = f"the routers of {type(network).__name__} are not known, so their load cannot be balanced: set "
         raise ConfigurationError(msg + "model.balancing_loss=0")
-    return model.balance
+    balance: ExpertBalance | None = model.balance
+    return balance
 
 
 def has_experts(network: nn.Module) -> bool:
