@@ -8,7 +8,6 @@ import warnings
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
-from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
 from holdfast.application.inbox import Inbox
 from holdfast.application.training.reply import sample_text
 from holdfast.bootstrap.process.exit_codes import leave_for_restart
@@ -47,7 +46,7 @@ from holdfast.bootstrap.wiring.machine import describe_machine
 from holdfast.bootstrap.wiring.memory_check import refuse_counted, refuse_from_settings
 from holdfast.bootstrap.wiring.memory_limit import memory_limit
 from holdfast.bootstrap.wiring.open_ledger import ledger_subscriptions
-from holdfast.bootstrap.wiring.open_monitors import begin_monitors, note_of, open_monitors
+from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitors, record_metrics
 from holdfast.bootstrap.wiring.probe_loss import probe_loss
 from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.application.handlers.watch_compilation import Compilations
     from holdfast.application.monitoring.monitor_thread import MonitorThread
     from holdfast.application.training.loop import TrainRun
     from holdfast.bootstrap.wiring.container import Container
@@ -83,7 +81,6 @@ if TYPE_CHECKING:
     from holdfast.domain.fault_tolerance.goodput import Goodput
     from holdfast.domain.training.progress import Progress
     from holdfast.domain.training.text_generation import Sampling
-    from holdfast.ports.optimizer import Trainable
     from holdfast.ports.state_store import CheckpointInfo
     from holdfast.ports.tokenizer import Tokenizer
 
@@ -346,7 +343,8 @@ class Run:
         stack.callback(watchdog.close)
         model: ModelParts = container.model_parts()
         also = [account.figures, watchdog.figures, memory_limit(hardware.get("optimizer.device"))]
-        metrics = self._record_metrics(monitors, folder, group.size, model.trainable, compilations, also)
+        begin_monitors(monitors, settings, folder.run_id, folder.record or {}, group.size)
+        metrics = record_metrics(monitors, settings, model.trainable, compilations, also, report)
         stack.enter_context(closing(metrics))
         rows, adapt = begin_micro_batch(
             model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
@@ -371,27 +369,6 @@ class Run:
         own += trial_subscriptions(parts) if self.awaits_verdicts else []
         subscribe_all(parts, handlers, own, stack)
         return parts
-
-    def _record_metrics(
-        self,
-        monitors: Sequence[MonitorThread],
-        folder: SharedRunFolder,
-        num_ranks: int,
-        trainable: Trainable,
-        compilations: Compilations | None,
-        extra_metrics: Sequence[Callable[[], Mapping[str, float]]],
-    ) -> RecordMetrics:
-        """Tell the monitors which run begins; return the handler that passes the metrics to them."""
-        begin_monitors(monitors, self.settings, folder.run_id, folder.record or {}, num_ranks)
-        return RecordMetrics(
-            monitors,
-            trainable,
-            compilations,
-            extra_metrics=extra_metrics,
-            sentence_of=note_of,
-            report=self._report,
-            limits=MonitorLimits(self.settings.recovery.grace_seconds),
-        )
 
     def _of_data(
         self, container: Container, parts: RunParts, folder: SharedRunFolder, stack: ExitStack

@@ -164,10 +164,9 @@ def open_trained(
     """Return the checkpoint that ``choice`` selects in the run folder ``path``, or the checkpoint in ``path`` itself.
 
     The model gets the average of the weights if the checkpoint has one and ``choice`` does not leave it out. It is
-    evaluated on all documents of ``data`` if they name any, else on the documents that its run held out. Code that the
-    folder names runs only if ``trusted`` repeats its setting and value. Raises ``StateError`` if no checkpoint
-    verifies, and ``ConfigurationError`` if both ``path`` and ``choice`` select a checkpoint, or if other code would
-    run. ``show`` gets the phases that take time, now and later.
+    evaluated on the documents of ``data``, or those that its run held out. Code that the folder names runs only if
+    ``trusted`` repeats its setting and value. Raises ``StateError`` if no checkpoint verifies, and
+    ``ConfigurationError`` if both ``path`` and ``choice`` select a checkpoint, or if other code would run.
     """
     show("opening the checkpoint")
     place = place_of(path, choice)

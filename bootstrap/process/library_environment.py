@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 
 from holdfast.adapters.shared.device.cpu_count import usable_cpus
@@ -34,6 +35,8 @@ def set_library_defaults() -> None:
     """Set the variables that are not set; only the command line calls this, as a host keeps its own environment."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    # transformers imports it where it is installed, and it prints which of its kernels this machine has not
+    logging.getLogger("torchao").setLevel(logging.ERROR)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return

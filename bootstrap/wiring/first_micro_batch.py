@@ -108,7 +108,9 @@ def _key(parts: ModelParts) -> str:
     """Return the key of a size: all facts that the memory of a micro-batch depends on."""
     settings, ranks = parts.settings, parts.process_group.size
     plain, hardware = dump_settings(settings), parts.trainable.hardware
-    model = hashlib.sha256(json.dumps(plain["model"], sort_keys=True).encode()).hexdigest()[:8]
+    # earlier versions had no balancing loss, whose memory is small
+    shape = {name: value for name, value in plain["model"].items() if name != "balancing_loss"}
+    model = hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:8]
     found = conditions(settings, parts.hardware, ranks, 0)
     memory = f"{total_bytes() >> 30} GiB" if hardware.device == "cpu" else ""
     return ", ".join(

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.application.handlers.log_events import sentence_of
+from holdfast.application.handlers.record_metrics import MonitorLimits, RecordMetrics
 from holdfast.application.monitoring.monitor_thread import MonitorThread, close_all
 from holdfast.bootstrap.run_folder.folder import versions_read
 from holdfast.bootstrap.run_folder.layout import RunLayout
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+    from holdfast.application.handlers.watch_compilation import Compilations
     from holdfast.bootstrap.wiring.screen import Screen
     from holdfast.configs.sections.monitors import PageMonitorSettings
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.events import Event
     from holdfast.ports.monitor import Monitor
+    from holdfast.ports.optimizer import Trainable
 
 _SECONDS_TO_CLOSE = 5.0
 _WITHOUT_PAST = ("prometheus",)  # its counters would count the steps of earlier starts as new ones
@@ -140,6 +143,26 @@ def begin_monitors(
     )
     for thread in threads:
         thread.begin(run)
+
+
+def record_metrics(
+    monitors: Sequence[MonitorThread],
+    settings: TrainSettings,
+    trainable: Trainable,
+    compilations: Compilations | None,
+    extra_metrics: Sequence[Callable[[], Mapping[str, float]]],
+    report: Callable[[str], object],
+) -> RecordMetrics:
+    """Return the handler that passes the metrics of a run to its monitors."""
+    return RecordMetrics(
+        monitors,
+        trainable,
+        compilations,
+        extra_metrics=extra_metrics,
+        sentence_of=note_of,
+        report=report,
+        limits=MonitorLimits(settings.recovery.grace_seconds),
+    )
 
 
 def note_of(event: Event) -> str | None:

@@ -35,10 +35,6 @@ EXCEPTIONS = {
     "python -m application chat runs/chat-lora": "serves until Ctrl-C: test_chat_command.py",
     "python -m application watch runs/default": "serves until Ctrl-C: test_watch_page.py",
     "python -m application watch runs/default --host 0.0.0.0 --token-from new": "serves until Ctrl-C",
-    "python -m application evaluate --suite": "part of a command: test_suites.py has it whole",
-    "python -m application evaluate --json": "part of a command",
-    "python -m application generate --plain": "part of a command",
-    "python -m application config --show": "part of a command",
     "python -m application data show --rows 5": "part of a command",
     "python -m application average runs/default --steps 300,400,500 --weights 1,2,3 "
     "--output ./averaged": "needs a longer run: test_averages.py",

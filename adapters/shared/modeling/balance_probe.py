@@ -33,7 +33,7 @@ def probe_balance(model: CausalLanguageModel, balance: ExpertBalance, coefficien
     also where all experts are equally likely, and its share of the routers' gradient must be ``coefficient`` times the
     gradient of the formula. Parameters, their gradients and random states do not change.
     """
-    probe = _Probe(model, balance)
+    probe = _RouterProbe(model, balance)
     device = next(model.parameters()).device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), _all_trained(probe.parameters):
         seen = probe.run()
@@ -58,7 +58,7 @@ class _Seen:
 
 
 @final
-class _Probe:
+class _RouterProbe:
     def __init__(self, model: CausalLanguageModel, balance: ExpertBalance) -> None:
         self._model = model
         self._balance = balance
