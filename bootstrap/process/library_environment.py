@@ -35,8 +35,9 @@ def set_library_defaults() -> None:
     """Set the variables that are not set; only the command line calls this, as a host keeps its own environment."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    # transformers imports it where it is installed, and it prints which of its kernels this machine has not
-    logging.getLogger("torchao").setLevel(logging.ERROR)
+    # transformers imports torchao where it is installed, which prints the kernels that this machine has not
+    for name in ("torchao", "torch.utils._pytree"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return
