@@ -16,6 +16,7 @@ from holdfast.adapters.shared.modeling.expert_balance import (
     has_experts,
 )
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
+from holdfast.adapters.shared.modeling.torch_compile import CompiledLayers
 from holdfast.domain.data.batch import Batch
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.testing.optimizer_cases import packed_batch, take_step
@@ -142,6 +143,21 @@ def test_recomputed_layers_have_the_same_balancing_loss():
     found, _ = gradients(again, packed_batch())
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", ["none", "full"])
+def test_compiled_layers_report_their_routers(again):
+    """Compiled layers, recomputed or not, have the gradient with the balancing loss that the others have."""
+    expected, _ = gradients(balanced(coefficient=1.0), packed_batch())
+    model = balanced(coefficient=1.0, gradient_checkpointing=again)
+    compiled = CompiledLayers(model.network, "default", "cpu")
+    try:
+        found, _ = gradients(model, packed_batch())
+    finally:
+        compiled.close()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_frozen_routers_pass_the_probe():

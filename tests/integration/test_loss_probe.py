@@ -6,6 +6,7 @@ import importlib
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy, linear
 
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
@@ -23,11 +24,11 @@ from tests.contracts.test_optimizer import TINY
 LANGUAGE_MODEL = importlib.import_module("holdfast.adapters.shared.modeling.causal_language_model")
 
 
-def probed(*, precision="fp32", own_loss=None, batches=(0,), **changes):
+def probed(*, precision="fp32", loss="chunked", own_loss=None, batches=(0,), **changes):
     """Train a tiny model on ``batches`` with a probe; return the differences that it found, and the trained files."""
     factory = HuggingfaceModelFactory(config=TINY | changes)
     model = factory.build(vocabulary_size=VOCABULARY_SIZE, end_of_text=END_OF_TEXT, seed=0)
-    model.loss, model.own_loss = "chunked", own_loss
+    model.loss, model.own_loss = loss, own_loss
     found = []
     model.loss_probe = LossProbe(found.append)
     trainable = AccelerateOptimizer(device="cpu", precision=precision).prepare(model)
@@ -118,3 +119,19 @@ def test_a_batch_without_targets_is_not_judged():
     with trainable.update(step=1, learning_rate=0.0) as update:
         update.accumulate(without_targets(packed_batch()), weight=1.0, last=True)
     assert found == []
+
+
+def test_liger_is_judged_too(monkeypatch):
+    """The loss of Liger's kernels is compared, and one that rounds the head too much is beyond the tolerance."""
+
+    def exact(hidden, weight, bias, labels):
+        return cross_entropy(linear(hidden, weight, bias).float(), labels, reduction="sum")
+
+    def rounded(hidden, weight, bias, labels):
+        coarse = weight + (weight.to(torch.float8_e5m2).float() - weight).detach()
+        return exact(hidden, coarse, bias, labels)
+
+    for function, is_allowed in ((exact, True), (rounded, False)):
+        monkeypatch.setattr(LANGUAGE_MODEL, "liger_cross_entropy", function)
+        found, _ = probed(loss="liger")
+        assert LossTolerance.of("fp32").allows(found[0]) is is_allowed
