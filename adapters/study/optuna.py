@@ -67,14 +67,26 @@ class SearchRules:
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     pruner_options: Mapping[str, Any] = field(default_factory=dict)
 
+    def make_sampler(self, seed: int) -> BaseSampler | None:
+        """Return the sampler, None for a grid; raises ``ConfigurationError`` if it does not take its options."""
+        if self.sampler == GRID:
+            return None
+        options = {"seed": seed, **self.sampler_options}
+        made: BaseSampler = _made("sampler", self.sampler, vars(optuna.samplers)[SAMPLERS[self.sampler]], options)
+        return made
+
+    def make_pruner(self) -> BasePruner:
+        """Return the pruner; raises ``ConfigurationError`` if it does not take its options."""
+        made: BasePruner = _made("pruner", self.pruner, vars(optuna.pruners)[PRUNERS[self.pruner]], self.pruner_options)
+        return made
+
 
 @final
 class OptunaStudy(Study):
     """A study of ``space`` in the file ``journal``, which Optuna's own tools read.
 
     The sampler and the pruner are made anew for each decision, from ``seed`` and the number of the trial, and see a
-    copy of the study that holds only the trials on which the decision may depend. Raises ``ConfigurationError`` if the
-    sampler or the pruner does not take its options.
+    copy of the study that holds only the trials on which the decision may depend.
     """
 
     def __init__(self, journal: Path, space: SearchSpace, rules: SearchRules, seed: int = 0, parallel: int = 1) -> None:
@@ -85,8 +97,6 @@ class OptunaStudy(Study):
         self._rules = rules
         self._seed = seed
         self._parallel = parallel
-        self._sampler(0)
-        self._pruner()
         with self._reading():
             self._storage = JournalStorage(JournalFileBackend(str(journal), JournalLock(journal)))
             study = optuna.create_study(storage=self._storage, study_name=_NAME, load_if_exists=True)
@@ -188,7 +198,7 @@ class OptunaStudy(Study):
         All its measurements until then are judged anew, in their order.
         """
         frozen = self._frozen()
-        trial, pruner, is_pruned = frozen[number], self._pruner(), False
+        trial, pruner, is_pruned = frozen[number], self._rules.make_pruner(), False
         storage = InMemoryStorage()
         view = self._view(frozen, number, storage)
         view.add_trial(_without_results(trial))
@@ -205,7 +215,7 @@ class OptunaStudy(Study):
             storage=storage or InMemoryStorage(),
             study_name=_NAME,
             sampler=self._sampler(number),
-            pruner=self._pruner(),
+            pruner=self._rules.make_pruner(),
         )
         for trial in frozen[:number]:
             if trial.number <= number - self._parallel:
@@ -215,18 +225,8 @@ class OptunaStudy(Study):
         return view
 
     def _sampler(self, number: int) -> BaseSampler | None:
-        kind = self._rules.sampler
-        if kind == GRID:
-            return None
         seed = int.from_bytes(sha256(f"{self._seed}:{number}".encode()).digest()[:4], "little")
-        options = {"seed": seed, **self._rules.sampler_options}
-        made: BaseSampler = _made("sampler", kind, vars(optuna.samplers)[SAMPLERS[kind]], options)
-        return made
-
-    def _pruner(self) -> BasePruner:
-        kind = self._rules.pruner
-        made: BasePruner = _made("pruner", kind, vars(optuna.pruners)[PRUNERS[kind]], self._rules.pruner_options)
-        return made
+        return self._rules.make_sampler(seed)
 
     def _plain(self, trial: FrozenTrial) -> Trial:
         return Trial(
@@ -261,6 +261,9 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
 def _made(what: str, kind: str, of: Any, options: Mapping[str, Any]) -> Any:
     try:
         return of(**options)
+    except ImportError as error:
+        msg = f"tune.{what}={kind} needs another package: {error}"
+        raise ConfigurationError(msg) from error
     except (TypeError, ValueError) as error:
         msg = f"tune.{what}_options do not fit tune.{what}={kind}: {error}"
         raise ConfigurationError(msg) from error

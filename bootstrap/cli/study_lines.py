@@ -11,6 +11,7 @@ from holdfast.bootstrap.process.program import called_as
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout
 from holdfast.configs.space_file import words_of
 from holdfast.domain.counting import counted
+from holdfast.domain.errors import StateError
 from holdfast.domain.tuning.trial import TrialState, best_of_trials
 
 if TYPE_CHECKING:
@@ -67,7 +68,10 @@ class StudyLines:
                 )
             case _:
                 self._say(f"trial {number} failed: {end.note}")
-        self._on_end()
+        try:
+            self._on_end()
+        except StateError as error:  # the search goes on without its report
+            self._say(str(error))
 
     def _say(self, line: str) -> None:
         self._report(fitting(line))

@@ -17,7 +17,7 @@ from holdfast.application.tuning.study_runner import StudyRunner
 from holdfast.bootstrap.operations.trial_process import TrialProcess, TrialRules
 from holdfast.bootstrap.process.program import module_called
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout, begin_study, claim_trial, hold_study
-from holdfast.bootstrap.wiring.open_study import open_study
+from holdfast.bootstrap.wiring.open_study import open_study, search_rules
 from holdfast.bootstrap.wiring.process_group import is_launched
 from holdfast.configs.rendering import dump_settings, render
 from holdfast.configs.settings_layers import load_settings
@@ -158,6 +158,7 @@ class TuneStudy:
     def _check(self, space: SearchSpace) -> None:
         tune, data, evaluation = self.settings.tune, self.settings.data, self.settings.evaluation
         check_metric(space, tune.metric)
+        search_rules(tune)
         if self._request.trials is None and self._request.tokens is None:
             msg = "the study has no end: give --trials or --tokens"
             raise ConfigurationError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.bootstrap.run_folder.study_folder import StudyLayout
 from holdfast.bootstrap.wiring.lazy import lazy
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 MISSING = 'tune needs another package: pip install "holdfast-lm[tune]"'
 
 
-def open_study(root: Path, record: StudyRecord, chosen: TuneSettings) -> Study:
-    """Return the study in the folder ``root``, with the sampler and the pruner of ``chosen``.
+def search_rules(chosen: TuneSettings) -> Any:
+    """Return the rules of a search, whose sampler and pruner take their options.
 
     Raises ``ConfigurationError`` without the extra ``tune``, and for options that do not fit.
     """
@@ -30,7 +30,17 @@ def open_study(root: Path, record: StudyRecord, chosen: TuneSettings) -> Study:
         )
     except ImportError as error:
         raise ConfigurationError(MISSING) from error
-    space = SearchSpace.from_json(record.space)
+    rules.make_sampler(0)
+    rules.make_pruner()
+    return rules
+
+
+def open_study(root: Path, record: StudyRecord, chosen: TuneSettings) -> Study:
+    """Return the study in the folder ``root``, with the sampler and the pruner of ``chosen``.
+
+    Raises the errors of ``search_rules``, and ``StateError`` if the study cannot be read.
+    """
+    rules, space = search_rules(chosen), SearchSpace.from_json(record.space)
     study: Study = lazy("holdfast.adapters.study.optuna:OptunaStudy")(
         StudyLayout(root).journal, space, rules, record.seed, record.parallel
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,7 +142,17 @@ def test_a_mistake_is_one_sentence_before_anything_is_trained(tmp_path, more, sp
     assert process.returncode == 2, process.stdout
     assert sentence in process.stderr
     assert len(process.stderr.splitlines()) == 1
-    assert not [*tmp_path.glob("runs/search/trial-0000")]
+    assert not (tmp_path / STUDY).exists()
+
+
+def test_without_optuna_there_is_one_sentence(tmp_path, monkeypatch):
+    """A machine without Optuna is told which package to install."""
+    corpus(tmp_path)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "holdfast.adapters.study.optuna", raising=False)
+    process = tune(tmp_path, "--trials", "1")
+    assert process.returncode == 2
+    assert process.stderr == 'error: tune needs another package: pip install "holdfast-lm[tune]"\n'
 
 
 def test_the_folder_of_a_run_is_no_study(tmp_path):

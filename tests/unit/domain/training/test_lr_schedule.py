@@ -13,6 +13,7 @@ from holdfast.domain.training.cadence import Cadence
 from holdfast.domain.training.lr_schedule import (
     WSD_DECAY,
     Constant,
+    RangeTest,
     Span,
     WarmupDecay,
     WarmupStableDecay,
@@ -238,3 +239,23 @@ def test_a_budget_without_an_end_is_refused():
 def test_a_cadence_is_due_at_each_multiple(steps, step):
     """Something is due after each so many steps, never at step 0, and never at all if the number is 0."""
     assert Cadence(steps).is_due(step) == (step in range(steps, 501, steps) if steps else False)
+
+
+@given(RATES, st.floats(1e-6, 0.5), STEPS)
+def test_a_range_test_rises_by_equal_factors(peak, share, num_steps):
+    """The rate begins at the floor and rises by the same factor in each step, to the peak at the end of the budget."""
+    rates = rates_of(RangeTest(peak, Span(0), peak * share, Budget(num_steps)), num_steps)
+    assert rates[0] == pytest.approx(peak * share)
+    factor = share ** (-1 / num_steps)
+    assert all(later / earlier == pytest.approx(factor) for earlier, later in pairwise(rates))
+    assert rates[-1] * factor == pytest.approx(peak)
+
+
+def test_a_range_test_is_built_from_the_settings():
+    """The kind range_test begins at the floor, and refuses a floor of 0 and a decay."""
+    words = ["optimizer.schedule.kind=range_test", "optimizer.learning_rate=0.5", "optimizer.schedule.floor=0.01"]
+    chosen = load_settings([], words, {}).settings.optimizer
+    assert build_schedule(0.5, chosen.schedule, Budget(10)) == RangeTest(0.5, Span(20), 0.005, Budget(10))
+    for wrong in ("floor=0", "decay_steps=5"):
+        with pytest.raises(ConfigurationError, match="range_test"):
+            load_settings([], [*words, f"optimizer.schedule.{wrong}"], {})
