@@ -93,7 +93,8 @@ class DocumentEncoderContract:
             assert encoded.ids.dtype in {np.dtype(np.uint16), np.dtype(np.uint32)}
             assert encoded.offsets.dtype == np.int64
             counts = np.ones(len(records), np.int64) if encoded.counts is None else encoded.counts
-            assert (counts.dtype, counts.shape) == (np.int64, (len(records),))
+            assert counts.dtype == np.int64
+            assert counts.shape == (len(records),)
             assert (counts > 0).all()
             assert encoded.offsets.shape == (counts.sum() + 1,)
             assert (encoded.offsets[0], encoded.offsets[-1]) == (0, len(encoded.ids))
