@@ -35,7 +35,7 @@ from holdfast.bootstrap.wiring.data_identity import (
 from holdfast.bootstrap.wiring.data_tracing import source_names
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
-from holdfast.bootstrap.wiring.document_encoder import template_in_use
+from holdfast.bootstrap.wiring.document_encoder import is_masked, template_in_use
 from holdfast.bootstrap.wiring.evaluation_sets import refuse_training_files
 from holdfast.bootstrap.wiring.excluded_documents import record_exclusion
 from holdfast.bootstrap.wiring.first_micro_batch import begin_micro_batch
@@ -251,7 +251,9 @@ class Run:
         record_data(folder, data, container.data_parts(), stream)
         check_cached_data(drift, mode, container.cache_folder(), container.tokens)
         record_versions(folder, container.lineage().versions)
-        prove_run(folder, self.settings, stream, container.run_tokenizer(), container.mixture().names, self._screen)
+        if is_masked(container.document_encoder()):
+            names = container.mixture().names
+            prove_run(folder, self.settings, stream, container.run_tokenizer(), names, self._screen)
         folder.enter("building the model")
         self._screen.show("building the model")
         self._parts = self._build_parts(container, folder, monitors, stack)
@@ -317,7 +319,7 @@ class Run:
         tokenizer: Tokenizer = in_turns(container.process_group(), container.run_tokenizer)
         hold_to_transforms(folder, container.pipeline())
         hold_to_tokenizer(folder, tokenizer, parts, replaces_tokenizer=brings_tokenizer)
-        hold_to_encoder(folder, self.settings.data, container.document_encoder())
+        hold_to_encoder(folder, container.document_encoder())
         shortage = refuse_counted(
             self.settings,
             factory,

@@ -108,8 +108,8 @@ class RunLayout:
     @property
     def data_records(self) -> Sequence[Path]:
         """Return the files that describe single documents, sorted: rejected records, the ledger and shown rows."""
-        ledger = (f"{self.ledger.name}*", f"{self.ledger_calls.name}/*")
-        names = ("rejected.jsonl", "rejected.rank*.jsonl", *ledger, self.supervision.name)
+        data = ("rejected.jsonl", "rejected.rank*.jsonl", self.supervision.name)
+        names = (*data, f"{self.ledger.name}*", f"{self.ledger_calls.name}/*")
         return sorted(path for name in names for path in self.root.glob(name) if not path.is_dir())
 
     @property

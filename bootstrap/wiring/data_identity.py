@@ -9,6 +9,7 @@ from holdfast.bootstrap.run_folder.folder import DATA_VERSIONS, versions_read
 from holdfast.bootstrap.wiring.compatibility import check_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import changed_growth, divide_data, keep_growth, may_grow
 from holdfast.bootstrap.wiring.dataset_registry import hashing_phase
+from holdfast.bootstrap.wiring.document_encoder import is_masked
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.sections.data import FilesDataSettings
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.run_folder.shared import SharedRunFolder
     from holdfast.bootstrap.wiring.record_versions import DatasetVersions
     from holdfast.bootstrap.wiring.run_parts import DataParts, Identified, RunData
-    from holdfast.configs.sections.data import FeedSettings
     from holdfast.configs.settings import TrainSettings
     from holdfast.ports.document_encoder import DocumentEncoder
     from holdfast.ports.state_store import OpenFile, StateStore
@@ -154,9 +154,9 @@ def hold_to_tokenizer(
     folder.hold_to("tokenizer", tokenizer.fingerprint(), _REMEDY)
 
 
-def hold_to_encoder(folder: SharedRunFolder, data: FeedSettings, encoder: DocumentEncoder) -> None:
+def hold_to_encoder(folder: SharedRunFolder, encoder: DocumentEncoder) -> None:
     """Raise ``StateError`` if the run began with another chat template, or other rules for what is trained on."""
-    if data.task != "text":
+    if is_masked(encoder):
         remedy = f"the chat template or another setting of data.chat has changed; {_REMEDY}"
         folder.hold_to("encoding of conversations", encoder.fingerprint(), remedy)
 

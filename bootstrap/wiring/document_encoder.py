@@ -61,6 +61,11 @@ def template_in_use(data: FeedSettings, tokenizer: Tokenizer) -> ChatTemplate | 
     return tokenizer.chat_template if data.task == "chat" and isinstance(tokenizer, HasChatTemplate) else None
 
 
+def is_masked(encoder: DocumentEncoder) -> bool:
+    """Return whether ``encoder`` may train on some tokens only."""
+    return not isinstance(encoder, TextDocumentEncoder)
+
+
 def _template_named(name: str | None) -> StockTemplate | None:
     if name is None or name in STOCK_TEMPLATES:
         return None if name is None else STOCK_TEMPLATES[name]

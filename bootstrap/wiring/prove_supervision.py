@@ -47,10 +47,10 @@ def prove_supervision(
     for name, each in found.items():
         each.check(f" of the source {name!r}" if name and len(found) > 1 else "")
     total = sum(found.values(), Supervision())
-    overflow = settings.data.packing.overflow
+    overflow, has_replies = settings.data.packing.overflow, settings.data.task != "text"
     return {
         "sources": {name: asdict(each) for name, each in found.items()},
-        "sentences": list(total.sentences(overflow, scope)),
+        "sentences": list(total.sentences(overflow, scope, has_replies=has_replies)),
         "rows": [] if settings.data.is_encrypted else first_rows(stream, tokenizer, _ROWS),
     }
 
@@ -102,10 +102,9 @@ def prove_run(
 ) -> None:
     """Prove before the first step of a run what it trains on, show it on ``screen``, and keep it in the run folder.
 
-    Runs on plain text need no proof, and a run is proved once, unless its data change. Raises ``DataError`` as
-    ``prove_supervision`` does.
+    A run is proved once, unless its data change. Raises ``DataError`` as ``prove_supervision`` does.
     """
-    if settings.data.task == "text" or (folder.knows(_FACT) and not folder.num_data_changes):
+    if folder.knows(_FACT) and not folder.num_data_changes:
         return
     folder.enter("looking at what is trained on")
     screen.show("looking at what is trained on")

@@ -68,7 +68,8 @@ def _length(settings: TrainSettings, overrides: Mapping[str, Any]) -> tuple[str,
     )
     is_text = form_of(settings.data) == "text"
     documents = _sizes_of_documents(apart.data_source()) if is_text else []
-    return _as_text(choose_length(documents, apart.model_factory().longest_row()))
+    are_divided = settings.data.task == "text"
+    return _as_text(choose_length(documents, apart.model_factory().longest_row(), are_divided=are_divided))
 
 
 def _sizes_of_documents(source: DataSource) -> list[int]:

@@ -120,7 +120,7 @@ class FeedSettings(Section):
     sequence_length: Annotated[Positive, Field(ge=8)] | Literal["auto"] = Field(
         default=512,
         description="Tokens in a row of a batch, at least 8. When the run begins, auto chooses the length into "
-        "which nine in ten documents fit, at most 4096 and at most the model's positions.",
+        "which nine in ten documents fit, or 99 in 100 conversations, at most 4096 and at most the model's positions.",
     )
     packing: PackingSettings = Field(default_factory=PackingSettings, description="Packing of documents into rows.")
     mode: Literal["auto", "cache", "stream"] = Field(

@@ -52,10 +52,19 @@ class Supervision:
         trained on, and which of these end a reply. The first token of a piece is no target.
         """
         after = _sums(targets, index.starts + 1, index.lengths - 1)
-        by_row = [_by_row(values, index.rows) for values in (after, _sums(ends, index.starts, index.lengths))]
-        num_rows = int(np.count_nonzero(np.diff(index.rows)))
-        no_target, no_end = (int(np.count_nonzero((values == 0) & (np.diff(index.rows) > 0))) for values in by_row)
-        return cls(index.num_tokens, int(after.sum()), len(index.starts), num_rows, no_target, no_end, too_long)
+        is_used = np.diff(index.rows) > 0
+        num_targets, num_ends = (
+            _by_row(values, index.rows)[is_used] for values in (after, _sums(ends, index.starts, index.lengths))
+        )
+        return cls(
+            index.num_tokens,
+            int(after.sum()),
+            len(index.starts),
+            int(is_used.sum()),
+            rows_without_target=int(np.count_nonzero(num_targets == 0)),
+            rows_without_end=int(np.count_nonzero(num_ends == 0)),
+            too_long=too_long,
+        )
 
     @classmethod
     def of_batch(cls, batch: Batch, ends: Collection[int]) -> Self:
@@ -63,8 +72,14 @@ class Supervision:
         targets = batch.loss_mask
         is_used = batch.row_lengths > 0
         is_end = targets & np.isin(batch.input_ids, list(ends))
-        without = [int(np.count_nonzero(is_used & ~flags.any(axis=1))) for flags in (targets, is_end)]
-        return cls(batch.num_tokens, batch.num_targets, len(batch.starts), int(is_used.sum()), *without)
+        return cls(
+            batch.num_tokens,
+            batch.num_targets,
+            len(batch.starts),
+            int(is_used.sum()),
+            rows_without_target=int(np.count_nonzero(is_used & ~targets.any(axis=1))),
+            rows_without_end=int(np.count_nonzero(is_used & ~is_end.any(axis=1))),
+        )
 
     def check(self, source: str) -> None:
         """Raise ``DataError`` if the mask trains on no token of ``source`` or on all of them."""
@@ -83,11 +98,14 @@ class Supervision:
             )
             raise DataError(msg)
 
-    def sentences(self, overflow: str, scope: str = "") -> Sequence[str]:
-        """Return lines for a person; ``overflow`` is the treatment of documents that are ``too_long``."""
+    def sentences(self, overflow: str, scope: str = "", *, has_replies: bool = True) -> Sequence[str]:
+        """Return lines for a person; ``overflow`` is the treatment of documents that are ``too_long``.
+
+        Without ``has_replies`` the tokens that are trained on are any, so that none of them need end anything.
+        """
         part = f"{self.supervised:,} of {counted(self.tokens, 'token')} ({_share(self.supervised, self.tokens)})"
-        lines = [f"trained on {part} in {counted(self.rows, 'row')}{scope}, those of replies and what ends them"]
-        if self.rows_without_end:
+        lines = [f"trained on {part} in {counted(self.rows, 'row')}{scope}"]
+        if has_replies and self.rows_without_end:
             share = _share(self.rows_without_end, self.rows)
             lines.append(
                 f"warning: {counted(self.rows_without_end, 'row')} of {self.rows:,} ({share}){scope} train no end of a "
@@ -95,7 +113,7 @@ class Supervision:
             )
         if self.rows_without_target:
             lines.append(f"warning: {counted(self.rows_without_target, 'row')} of {self.rows:,}{scope} train nothing")
-        if self.too_long:
+        if self.too_long and overflow != "split":
             done = "left out" if overflow == "drop" else "cut after the tokens of a row"
             lines.append(
                 f"warning: {counted(self.too_long, 'document')} {'is' if self.too_long == 1 else 'are'} longer than "

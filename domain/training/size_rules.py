@@ -15,7 +15,7 @@ _FACTOR, _POWER = 0.58, 0.571
 _FEWEST_TOKENS = 4096  # the law was fitted to runs of billions of tokens and gives too few for the smallest ones
 _BYTES_A_TOKEN = 4
 _SHORTEST, _LONGEST = 64, 4096
-_SHARE = 0.9
+_SHARE, _SHARE_OF_WHOLE = 0.9, 0.99
 
 
 def choose_rows(budget: Budget, length: int, ranks: int) -> tuple[int, str]:
@@ -33,9 +33,10 @@ def choose_rows(budget: Budget, length: int, ranks: int) -> tuple[int, str]:
     return rows, f"{law}{least}, in rows of {length}"
 
 
-def choose_length(documents: Sequence[int], positions: int | None) -> tuple[int, str]:
+def choose_length(documents: Sequence[int], positions: int | None, *, are_divided: bool = True) -> tuple[int, str]:
     """Return the tokens of a row, and why: nine in ten of the ``documents`` (sizes in bytes) fit, the model permitting.
 
+    If documents are not divided among rows (``are_divided``), 99 in 100 fit, as the others are left out or cut.
     ``positions`` is the maximum length of the model, None if it has no limit; without documents a row is as long as
     allowed.
     """
@@ -45,7 +46,8 @@ def choose_length(documents: Sequence[int], positions: int | None) -> tuple[int,
     )
     if not documents:
         return most, f"the length of the documents is not known, and {limit}"
-    needed = sorted(documents)[math.ceil(_SHARE * len(documents)) - 1] / _BYTES_A_TOKEN
+    share, words = (_SHARE, "nine in ten") if are_divided else (_SHARE_OF_WHOLE, "99 in 100")
+    needed = sorted(documents)[math.ceil(share * len(documents)) - 1] / _BYTES_A_TOKEN
     length = 2 ** math.ceil(math.log2(max(needed, _SHORTEST)))
-    sample = f"nine in ten of {len(documents)} documents have at most about {needed:,.0f} tokens"
+    sample = f"{words} of {len(documents)} documents have at most about {needed:,.0f} tokens"
     return (most, f"{sample}, and {limit}") if length > most else (length, sample)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.domain.errors import DataError
-from holdfast.domain.training.conversation import ChatMessage, MessageRole
+from holdfast.domain.training.conversation import ChatMessage, Conversation, MessageRole
+from holdfast.ports.tokenizer import HasChatTemplate, TemplateChoice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,6 +245,67 @@ class ChatTemplateContract:
         hostile = template.encode([ChatMessage(MessageRole.USER, f"a {special} b")])
         counts = [sum(number in template.ends for number in ids) for ids in (harmless, hostile)]
         assert counts[0] == counts[1]
+
+    def test_replies_are_trained_on_and_nothing_else(self, template: ChatTemplate) -> None:
+        """Each reply is one run of ids that are trained on, and all documents begin with ids that are not."""
+        talk = Conversation((*_asked("one"), *_said("two"), *_asked("three"), *_said("four")))
+        (documents,) = template.encode_training([talk])
+        runs = [int((np.diff(np.append(False, each.loss_mask).astype(int)) == 1).sum()) for each in documents]
+        assert sum(runs) == 2
+        for each in documents:
+            assert each.ids.shape == each.loss_mask.shape
+            assert not each.loss_mask[0]
+        ((last,),) = template.encode_training([talk], "last_assistant")
+        assert int((np.diff(np.append(False, last.loss_mask).astype(int)) == 1).sum()) == 1
+
+    def test_a_reply_is_trained_on_with_the_id_that_ends_it(self, template: ChatTemplate) -> None:
+        """The last id of the replies that is trained on ends a reply."""
+        ((document,),) = template.encode_training([Conversation((*_asked("one"), *_said("two")))])
+        assert int(document.ids[np.flatnonzero(document.loss_mask)[-1]]) in template.ends
+
+    def test_training_continues_what_the_model_will_be_asked(self, template: ChatTemplate) -> None:
+        """The ids before a first reply are those that are encoded for the messages before it."""
+        ((document,),) = template.encode_training([Conversation((*_asked("one"), *_said("two")))])
+        begin = document.loss_mask.tolist().index(True)
+        assert document.ids[:begin].tolist() == list(template.encode(_asked("one")))
+
+    def test_a_reply_cannot_hide_its_end(self, template: ChatTemplate, special: str) -> None:
+        """The text of a special token in a reply adds no special id."""
+        texts = ("a word b", f"a {special} b")
+        talks = [Conversation((*_asked("one"), *_said(text))) for text in texts]
+        counts = [
+            sum(int(number) in template.ends for number in documents[0].ids)
+            for documents in template.encode_training(talks)
+        ]
+        assert counts[0] == counts[1]
+
+    def test_a_conversation_without_a_reply_is_refused(self, template: ChatTemplate) -> None:
+        """Nothing could be trained on: ``DataError``, with a message that continues a sentence."""
+        with pytest.raises(DataError) as caught:
+            template.encode_training([Conversation(_asked("one"))])
+        assert str(caught.value)[:1].islower()
+
+    def test_the_template_has_a_fingerprint(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+        """Equal templates have equal fingerprints, and one with other variables has another."""
+        day = date(2024, 7, 26)
+        assert isinstance(tokenizer, HasChatTemplate)
+        first, same, other = (
+            tokenizer.with_template(TemplateChoice(None, options, day)).chat_template
+            for options in ({}, {}, {"unusual": 1})
+        )
+        assert first is not None
+        assert same is not None
+        assert other is not None
+        assert first.fingerprint() == same.fingerprint() == template.fingerprint()
+        assert other.fingerprint() != first.fingerprint()
+
+
+def _asked(text: str) -> tuple[ChatMessage, ...]:
+    return (ChatMessage(MessageRole.USER, text),)
+
+
+def _said(text: str) -> tuple[ChatMessage, ...]:
+    return (ChatMessage(MessageRole.ASSISTANT, text),)
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -9,7 +9,14 @@ from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
 from holdfast.application.training.generate import generate
-from holdfast.application.training.reply import ReplyEnd, chat_prompt, plain_prompt, stream_reply
+from holdfast.application.training.reply import (
+    ReplyEnd,
+    chat_prompt,
+    plain_prompt,
+    sample_text,
+    stream_reply,
+    whole_reply,
+)
 from holdfast.domain.training.conversation import ChatMessage, MessageRole
 from holdfast.domain.training.text_generation import Sampling
 
@@ -114,3 +121,29 @@ def test_a_message_that_is_too_long_alone_is_cut():
     prompt = chat_prompt(Narrow(16), Tagged(), talk("x" * 40), Sampling(8))
     assert bytes(prompt.ids) == b"x" * 7 + b"\n"
     assert "last 8 of the 43 tokens" in prompt.note
+
+
+def chain(*pairs):
+    """Return the logits of a model that writes one byte after another as in ``pairs``."""
+    logits = np.full((257, 257), -9.0)
+    for here, there in pairs:
+        logits[here, there] = 9.0
+    return logits
+
+
+@pytest.mark.parametrize(("most", "text", "end"), [(9, "bc", ReplyEnd.MODEL), (2, "bc", ReplyEnd.LENGTH)])
+def test_a_whole_reply_ends_at_any_id_that_ends_it(most, text, end):
+    """The text ends before the id that ends a reply, and a reply that is cut is told from one that ends."""
+    trainable = Narrow(logits=chain((10, 98), (98, 99), (99, 10)))
+    prompt = chat_prompt(trainable, Tagged(), talk("a"), Sampling(most, 0.0))
+    assert whole_reply(trainable, TOKENIZER, prompt) == (text, end)
+    also = chat_prompt(Narrow(logits=chain((10, 98), (98, 99), (99, 256))), Tagged(), talk("a"), Sampling(9, 0.0))
+    assert whole_reply(Narrow(logits=chain((10, 98), (98, 99), (99, 256))), TOKENIZER, also)[0] == "bc"
+
+
+def test_a_sample_is_a_reply_only_by_a_template():
+    """With a template the sample is the reply to a message, below it, and without one the text goes on."""
+    trainable, notes = Narrow(logits=chain((10, 98), (98, 10), (97, 99), (99, 256))), []
+    with_template = sample_text(trainable, TOKENIZER, Tagged(), "a", Sampling(9, 0.0), note=notes.append)
+    plain = sample_text(trainable, TOKENIZER, None, "a", Sampling(9, 0.0), note=notes.append)
+    assert (with_template, plain, notes) == ("a\nb", "ac", [])

@@ -28,6 +28,30 @@ def test_each_prompt_has_a_seed_of_its_own():
     assert texts == sampler_of(trainable).run()
 
 
+class Tagged:
+    """A chat template whose ids are the bytes of its messages; byte 10 ends a reply."""
+
+    ends = frozenset({TOKENIZER.end_of_text, 10})
+
+    def encode(self, messages):
+        return list("".join(f"{message.role}:{message.text}\n" for message in messages).encode())
+
+
+class SaysB:
+    """A model that replies with one letter and an end, if there is room for it."""
+
+    num_positions = None
+
+    def generate(self, prompt, sampling, *, end_of_text):
+        return [ord("b")][: sampling.max_new_tokens]
+
+
+def test_prompts_of_chats_are_shown_as_the_model_reads_them():
+    """A prompt is the text of the template, and its text the reply with what ended it."""
+    (text,) = sampler_of(SaysB(), prompts=["Row"], template=Tagged()).run()
+    assert text == GeneratedText("user:Row\n", "b\n", 5)
+
+
 def test_a_stop_ends_the_texts():
     """Prompts after a request to stop are left out."""
     answers = iter([False, True])
