@@ -33,6 +33,8 @@ STANDS_FOR = {
     **dict.fromkeys(("run.yaml", "configs/NAME.yaml"), "configs/quickstart.yaml"),
     **dict.fromkeys(("small.yaml", "march.yaml", "april.yaml", "rules.yaml"), "configs/quickstart.yaml"),
 }
+NAMED = {"VERSION", "SETTINGS"}
+"""What stands for a version or for any settings where a command takes both."""
 VARIABLES = re.compile(r"((?:\w+=(?:\$\(.*?\)|\S+) ?)+)(?:$|(?=python ))")
 
 COMMANDS = list(printed())
@@ -63,7 +65,7 @@ def test_a_printed_command_is_understood(command, monkeypatch):
         return
     options, others = _parser()[0].parse_known_args(words)
     assert not [other for other in others if other.startswith("-") or "=" not in other]
-    settings = [word for word in [*getattr(options, "settings", []), *others] if word != "VERSION"]
+    settings = [word for word in [*getattr(options, "settings", []), *others] if word not in NAMED]
     assert hasattr(options, "settings") or not others
     if getattr(options, "describe", False):
         settings = []  # they are names of settings then, and tried further below
