@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, final
 import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch.optim import AdamW
 from typing_extensions import override
 
 from holdfast.adapters.optimizer.loss_scale import LossScale
@@ -141,6 +142,8 @@ class TorchEngine(TrainingEngine):
         self._scale = LossScale() if precision == "fp16" else None
         self._names = {parameter: name for name, parameter in model.network.named_parameters()}
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        # the device leaves a step out by itself, so the host need not wait for the norm before it enqueues the step
+        self._is_skippable = device.type == "cuda" and isinstance(optimizer, AdamW) and optimizer.defaults["fused"]
 
     @override
     def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
@@ -159,10 +162,15 @@ class TorchEngine(TrainingEngine):
 
     @override
     def step(self, learning_rate: float, *, number: int) -> Tensor:
-        norm = within_memory(self.device.type, self._clip_gradients)
+        norm, check = within_memory(self.device.type, self._clip_gradients)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        self.change(partial(self._step, number))
+        if self._is_skippable:
+            self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
+        self.change(self._optimizer.step)
+        check()
+        if self._average is not None:
+            self.change(partial(self._average.update, number))
         if self._scale is not None:
             self._scale.settle()
         return norm
@@ -203,20 +211,34 @@ class TorchEngine(TrainingEngine):
     def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
         return super().summed_loss(inputs, last=last)
 
-    def _step(self, number: int) -> None:
-        self._optimizer.step()
-        if self._average is not None:
-            self._average.update(number)
-
-    def _clip_gradients(self) -> Tensor:
+    def _clip_gradients(self) -> tuple[Tensor, Callable[[], None]]:
+        """Clip the gradients; return their norm before, and the check of it that must follow the optimizer's step."""
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if self._scale is not None and gradients:
             torch._foreach_mul_(gradients, 1 / self._scale.value)
         norm = get_total_norm(gradients)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        check_finite(norm)
+        check = check_later(norm) if self._is_skippable else lambda: None
+        if not self._is_skippable:
+            check_finite(norm)
         clip_grads_with_norm_(self._parameters, self._clip, norm)
-        return norm
+        return norm, check
+
+
+def check_later(norm: Tensor) -> Callable[[], None]:
+    """Return ``check_finite`` of ``norm``, which waits only for what its device was given before this call."""
+    if norm.device.type != "cuda":
+        return partial(check_finite, norm)
+    found = torch.empty((), dtype=norm.dtype, pin_memory=True)
+    found.copy_(norm, non_blocking=True)
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def check() -> None:
+        copied.synchronize()
+        check_finite(found)
+
+    return check
 
 
 def check_finite(norm: Tensor) -> None:

@@ -151,6 +151,9 @@ class TorchTrainable(Trainable):
             "position_ids": self._on_device(batch.position_ids),
             "loss_mask": self._on_device(batch.loss_mask),
         }
+        if self._engine.device.type != "cpu":  # a device would have to be waited for to find them there
+            inputs["document_ends"] = self._on_device(batch.document_ends)
+            inputs["target_places"] = self._on_device(batch.target_places)
         self._engine.ready()
         return self._engine.summed_loss(inputs, last=last)
 

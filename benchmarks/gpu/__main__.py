@@ -29,41 +29,55 @@ if TYPE_CHECKING:
     from benchmarks.train.material import Material
     from benchmarks.train.turns import Turn
 
-NAMES = ("holdfast", "bare", "trainer")
+NAMES = ("holdfast", "bare", "trainer", "fp8")
 NOT_MEASURED = "not measured"
 
 _LONG = 100_000  # steps of the run whose first ones are timed: long enough for what Holdfast does in long runs
-_SAME, _MFU, _TIMES = 2e-2, 0.5, 1.2
-_GOALS_OF = "1B"  # on one H200
+_SAME = 2e-2
+_TURNS = 3  # the first warms up
+_A_TURN = 5.0  # seconds at a rate of 0.4 of the peak
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Goals:
+    mfu: float
+    bare: float
+    trainer: float | None = None
+    fp8: float | None = None
+
+
+_GOALS = {"1B": _Goals(0.5, 0.99, 1.3, 1.15), "124M": _Goals(0.45, 0.99), "3B": _Goals(0.45, 0.99, None, 1.15)}
 
 DESCRIPTION = (
-    "Three programs train Llamas from scratch, with the same initial weights, in bf16, on one GPU. Rows have 2048 "
-    "tokens, and one document fills a row. The batch size depends on the memory of the GPU. The programs run one "
-    "after another, each in its own process. The first program is Holdfast as `python -m application train` runs a "
-    "long run with `run.deterministic=false` and no evaluation, so it compiles the layers. The second program is a "
-    "hand-written PyTorch loop with the same options (attention, autocast, fused AdamW, the chunked loss, compiled "
-    "layers). The third program is Hugging Face Trainer with its defaults, except for bf16, Holdfast's values for "
-    "AdamW, no saving, and rows in order. Rates are medians of 3 turns of 10 steps, after one turn of warm-up. MFU "
-    "counts six FLOPs per weight and the FLOPs of attention (PaLM, appendix B), relative to the dense peak in the "
-    "data sheet. Memory is the highest allocation of torch. The losses of each step of the first turn must agree "
-    "before times are compared; in later turns rounding makes the losses drift apart."
+    "Programs train Llamas from scratch, with the same initial weights, in bf16, on one GPU. Rows have 2048 tokens, "
+    "and one document fills a row. A step has 64 rows, 32 with 3B, in micro-batches that fit the memory of the GPU, "
+    "the same for all programs. The programs run one after another, each in its own process. `holdfast` is Holdfast "
+    "as `python -m application train` runs a long run with `run.deterministic=false` and no evaluation, so it "
+    "compiles the layers. `bare` is a hand-written PyTorch loop with the same options (attention, autocast, fused "
+    "AdamW, the chunked loss, compiled layers). `trainer` is Hugging Face Trainer with bf16, torch.compile, the "
+    "kernels of liger-kernel, a loading process, Holdfast's values for AdamW, no saving, and rows in order. `fp8` is "
+    "Holdfast with `optimizer.precision=fp8`. Rates are medians of 2 turns of about 5 seconds, after one turn of "
+    "warm-up. MFU counts six FLOPs per weight and the FLOPs of attention (PaLM, appendix B), relative to the dense "
+    "bf16 peak in the data sheet. Memory is the highest allocation of torch. The losses of each step of the first "
+    "turn must agree before times are compared; in later turns rounding makes the losses drift apart."
 )
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Where and how long each way trains."""
+    """Where and how long each way trains; ``peak`` is in FLOP/s."""
 
     device: str
-    turns: int
-    a_turn: int
+    peak: float | None
     memory: int
     seconds: float
 
-    @property
-    def steps(self) -> int:
-        return self.turns * self.a_turn
+    def a_turn(self, size: Size) -> int:
+        """Return the steps of a turn."""
+        a_step = size.flops_per_token() * size.rows * size.length / (0.4 * (self.peak or math.inf))
+        return max(2, round(_A_TURN / a_step)) if a_step else 1
 
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
@@ -72,37 +86,42 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         if options.write:
             message = "--write puts down figures of a GPU, so it does not take --tiny"
             raise SystemExit(message)
-        return _measure_all((TINY,), _Course("cpu", turns=2, a_turn=1, memory=140 << 30, seconds=options.seconds))
+        ways = [name for name in options.ways if name != "fp8"]  # no layer of the tiny model is large enough
+        return _measure_all((TINY,), ways, _Course("cpu", peak=None, memory=140 << 30, seconds=options.seconds))
+    sizes = [size for size in SIZES if size.name in options.sizes]
     if not torch.cuda.is_available():
         print("This machine has no CUDA GPU, so nothing is measured: run this where there is one.", file=sys.stderr)
-        return [figure for size in SIZES for figure in _rows(size, {}, None)]
+        return [figure for size in sizes for figure in _rows(size, {}, None)]
     name = torch.cuda.get_device_name()
     memory = torch.cuda.get_device_properties(0).total_memory
-    figures = _measure_all(SIZES, _Course("cuda", turns=4, a_turn=10, memory=memory, seconds=options.seconds))
+    figures = _measure_all(sizes, options.ways, _Course("cuda", peak_flops("cuda"), memory, options.seconds))
     return [Figure("GPU", f"{name}, {memory / 2**30:.0f} GiB"), *figures]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Let all be tried without a GPU, and bound how long it takes."""
     parser.add_argument("--tiny", action="store_true", help="a tiny model on the CPU, few steps: does it work")
-    parser.add_argument("--seconds", type=float, default=450, help="begin no further way after so many (default: 450)")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin no way after so many (default: 3600)")
+    sizes = [size.name for size in SIZES]
+    parser.add_argument("--sizes", nargs="+", default=sizes, choices=sizes, help="models to train (default: all)")
+    parser.add_argument("--ways", nargs="+", default=NAMES, choices=NAMES, help="programs to run (default: all)")
 
 
-def _measure_all(sizes: Sequence[Size], course: _Course) -> Sequence[Figure]:
+def _measure_all(sizes: Sequence[Size], names: Sequence[str], course: _Course) -> Sequence[Figure]:
     figures: list[Figure] = []
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="holdfast-benchmark-") as folder:
-        rows = max(size.rows_within(course.memory) for size in sizes) * course.steps
+        rows = max(size.rows * _TURNS * course.a_turn(size) for size in sizes)
         length = sizes[0].length
         material = prepare(Path(folder), vocabulary=min(sizes[0].vocabulary, 8192), length=length, rows=rows)
         for size in sizes:
             found: dict[str, list[Turn] | str] = {}
-            for name in NAMES:
+            for name in names:
                 if time.monotonic() - began < course.seconds:
                     print(f"measuring {size.name} by {name}", file=sys.stderr)
                     found[name] = _train(name, size, material, course)
                     print(_seen(found[name]), file=sys.stderr)
-            figures += _rows(size, found, peak_flops(course.device))
+            figures += _rows(size, found, course.peak)
     return figures
 
 
@@ -111,20 +130,24 @@ def _train(name: str, size: Size, material: Material, course: _Course) -> list[T
         *material.full_rows,
         *RUN,
         *(f"model.config.{field}={str(value).lower()}" for field, value in size.fields.items()),
-        f"optimizer.batch_size={size.rows_within(course.memory)}",
+        f"optimizer.batch_size={size.rows}",
+        f"optimizer.micro_batch={size.micro_batch_within(course.memory)}",
         f"optimizer.device={course.device}",
-        "optimizer.precision=bf16",
+        f"optimizer.precision={'fp8' if name == 'fp8' else 'bf16'}",
         "run.deterministic=false",
         f"run.dir={material.folder / size.name / name}",
         f"run.budget.steps={_LONG}",
     ]
+    a_turn, has_gpu = course.a_turn(size), course.device == "cuda"
+    program = "holdfast" if name == "fp8" else name
     try:
-        with Way(name, overrides, steps=course.steps, a_turn=course.a_turn, has_gpu=course.device == "cuda") as way:
-            return [way.turn() for _ in range(course.turns)]
+        with Way(program, overrides, steps=_TURNS * a_turn, a_turn=a_turn, has_gpu=has_gpu, tuned=has_gpu) as way:
+            return [way.turn() for _ in range(_TURNS)]
     except WayEndedError as error:
-        if "memory" in str(error).lower():
+        if "out of memory" in str(error).lower():
             return "does not fit"
-        raise SystemExit(str(error)) from error
+        print(error, file=sys.stderr)
+        return "failed"
 
 
 def _seen(found: list[Turn] | str) -> str:
@@ -136,45 +159,42 @@ def _seen(found: list[Turn] | str) -> str:
 
 def _rows(size: Size, found: Mapping[str, list[Turn] | str], peak: float | None) -> Sequence[Figure]:
     turns = {name: each for name, each in found.items() if isinstance(each, list)}
-    far = {
-        name: furthest(turns["holdfast"][:1], turns[name][:1])
-        for name in NAMES[1:]
-        if {"holdfast", name} <= turns.keys()
-    }
-    has_goal = size.name == _GOALS_OF and (not torch.cuda.is_available() or "H200" in torch.cuda.get_device_name())
+    others = [name for name in NAMES[1:] if {"holdfast", name} <= turns.keys()]
+    far = {name: furthest(turns["holdfast"][:1], turns[name][:1]) for name in others}
     rates = {name: statistics.median(turn.tokens / turn.seconds for turn in each[1:]) for name, each in turns.items()}
     used = {} if peak is None else {name: size.flops_per_token() * rate / peak for name, rate in rates.items()}
+    peaks = {name: max(turn.memory_bytes for turn in each) / 2**30 for name, each in turns.items()}
+    last = {name: each[-1].losses[-1] for name, each in turns.items()}
+    tokens = size.rows * size.length * sum(len(turn.losses) for turn in next(iter(turns.values()), ()))
 
     def shown(values: Mapping[str, float], form: str) -> str:
-        missing = {name: found[name] for name in NAMES if isinstance(found.get(name), str)}
-        if not values and not missing:
-            return NOT_MEASURED
-        return " / ".join(
-            form.format(values[name]) if name in values else str(missing.get(name, NOT_MEASURED)) for name in NAMES
-        )
+        why = {name: text for name, text in found.items() if isinstance(text, str)}
+        told = [form.format(values[name]) if name in values else why.get(name, NOT_MEASURED) for name in NAMES]
+        return " / ".join(told) if values or why else NOT_MEASURED
 
-    def times(other: str) -> float | None:
-        return rates["holdfast"] / rates[other] if far.get(other, math.inf) <= _SAME else None
+    def times(name: str, other: str) -> float | None:
+        is_same = max(far.get(name, 0.0), far.get(other, 0.0)) <= _SAME
+        return rates[name] / rates[other] if {name, other} <= rates.keys() and is_same else None
 
-    peaks = {name: max(turn.memory_bytes for turn in each) / 2**30 for name, each in turns.items()}
-    ways = " / ".join(NAMES)
-    trainer, bare, mfu = times("trainer"), times("bare"), used.get("holdfast")
+    def ratio(text: str, value: float | None, goal: float | None) -> Figure:
+        met = None if value is None or goal is None else round(value, 3) >= goal
+        shown_value = NOT_MEASURED if value is None else f"{value:.3f}x"
+        return Figure(f"{size.name}: {text}", shown_value, "" if goal is None else f">= {goal}x", met)
+
+    goals, mfu, ways = _GOALS.get(size.name), used.get("holdfast"), " / ".join(NAMES)
     return [
         Figure(f"{size.name}: tokens/s, {ways}", shown(rates, "{:,.0f}")),
-        Figure(f"{size.name}: holdfast / bare loop", _text(bare, "{:.3f}x")),
-        Figure(
-            f"{size.name}: holdfast / Trainer",
-            _text(trainer, "{:.2f}x"),
-            f">= {_TIMES}x on an H200" if has_goal else "",
-            None if trainer is None or not has_goal else trainer >= _TIMES,
-        ),
+        ratio("holdfast / bare loop", times("holdfast", "bare"), goals and goals.bare),
+        ratio("holdfast / Trainer", times("holdfast", "trainer"), goals and goals.trainer),
+        ratio("fp8 / bf16, Holdfast", times("fp8", "holdfast"), goals and goals.fp8),
         Figure(
             f"{size.name}: MFU, {ways}",
             shown(used, "{:.1%}"),
-            f">= {_MFU:.0%} on an H200" if has_goal else "",
-            None if mfu is None or not has_goal else mfu >= _MFU,
+            "" if goals is None else f">= {goals.mfu:.0%}",
+            None if mfu is None or goals is None else mfu >= goals.mfu,
         ),
         Figure(f"{size.name}: peak memory, {ways}", shown(peaks, "{:.1f} GiB")),
+        Figure(f"{size.name}: loss after {tokens:,} tokens, {ways}", shown(last, "{:.3f}")),
         Figure(
             f"{size.name}: largest relative difference of a loss in the first turn (else times are not compared)",
             ", ".join(f"{name} {distance:.0e}" for name, distance in far.items()) or NOT_MEASURED,
@@ -182,10 +202,6 @@ def _rows(size: Size, found: Mapping[str, list[Turn] | str], peak: float | None)
             all(distance <= _SAME for distance in far.values()) if far else None,
         ),
     ]
-
-
-def _text(value: float | None, form: str) -> str:
-    return NOT_MEASURED if value is None else form.format(value)
 
 
 if __name__ == "__main__":

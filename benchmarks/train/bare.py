@@ -37,24 +37,33 @@ class BareLoop:
         )
         self.parameters = parameters
         self.clip = chosen.clip
+        self.micro_batch = chosen.fixed_micro_batch
         self.autocast = torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
 
     def step(self, batch: Batch) -> Tensor:
         """Train on ``batch``; return its mean loss, still on the device."""
-        ids = torch.from_numpy(batch.input_ids).to(self.device, non_blocking=True)
-        positions = torch.from_numpy(batch.position_ids).to(self.device, non_blocking=True)
-        mask = torch.from_numpy(batch.loss_mask).to(self.device, non_blocking=True)
+        total = torch.zeros((), device=self.device)
+        for part in batch.split(self.micro_batch or batch.num_rows):
+            loss = self._summed_loss(part)
+            torch.autograd.backward(loss * (1.0 / batch.num_targets))
+            total += loss.detach()
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return total / batch.num_targets
+
+    def _summed_loss(self, part: Batch) -> Tensor:
+        ids, positions, mask, ends, places = (
+            torch.from_numpy(array).to(self.device, non_blocking=True)
+            for array in (part.input_ids, part.position_ids, part.loss_mask, part.document_ends, part.target_places)
+        )
         labels = torch.full_like(ids, -100)
         labels[:, :-1] = ids[:, 1:].masked_fill(~mask[:, 1:], -100)
         head = self.network.get_output_embeddings()
         with self.autocast:
-            arguments = packed_arguments(self.network, positions)
+            arguments = packed_arguments(self.network, positions, ends)
             hidden = self.network.base_model(input_ids=ids, **arguments).last_hidden_state.flatten(0, 1)
-            loss = chunked_cross_entropy(
-                hidden, head.weight, head.bias, labels.flatten(), rows_at_once=rows_at_once(head.out_features)
+            rows = rows_at_once(head.out_features, self.device)
+            return chunked_cross_entropy(
+                hidden, head.weight, head.bias, labels.flatten(), rows_at_once=rows, places=places
             )
-        torch.autograd.backward(loss * (1.0 / batch.num_targets))
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach() / batch.num_targets

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer at its defaults, in bf16."""
+"""Hugging Face Trainer in bf16: at its defaults, or tuned for a GPU."""
 
 from __future__ import annotations
 
@@ -19,19 +19,31 @@ if TYPE_CHECKING:
     from benchmarks.train.turns import Turns
     from holdfast.configs.sections.optimizer import OptimizerSettings
 
+_TUNED = {"torch_compile": True, "use_liger_kernel": True, "dataloader_num_workers": 1}
+
 
 @final
 class _Watched(Trainer):  # type: ignore[misc]  # transformers is followed by no type checker
-    """A trainer that keeps the last step's loss and its number of tokens that are no padding."""
+    """A trainer that keeps the losses of a step's micro-batches and their number of tokens that are no padding."""
 
-    last: tuple[Tensor, int]
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._losses: list[Tensor] = []
+        self._tokens = 0
+
+    def take(self) -> tuple[Tensor, int]:
+        """Return the loss and the tokens since the last call."""
+        found = torch.stack(self._losses).sum(), self._tokens
+        self._losses, self._tokens = [], 0
+        return found
 
     @override
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         mask = inputs.get("attention_mask")
         tokens = inputs["input_ids"].numel() if mask is None else int(mask.sum())
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
-        self.last = loss, tokens
+        self._losses.append(loss)  # divided by the number of micro-batches already
+        self._tokens += tokens
         return loss
 
 
@@ -47,7 +59,7 @@ class _Ends(TrainerCallback):  # type: ignore[misc]
 
     @override
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.turns.step_ends(*self.trainer.last)
+        self.turns.step_ends(*self.trainer.take())
 
 
 def train_watched(
@@ -58,14 +70,21 @@ def train_watched(
     chosen: OptimizerSettings,
     precision: str,
     collate: Callable[[list[Any]], Any] | None = None,
+    tuned: bool = False,
 ) -> None:
-    """Train ``network`` on ``examples`` in their order, with the chosen batch and numbers of AdamW."""
+    """Train ``network`` on ``examples`` in their order, with the chosen batch and numbers of AdamW.
+
+    ``tuned`` adds what its users add for speed: torch.compile, the kernels of liger-kernel, and loading in another
+    process.
+    """
     assert isinstance(chosen, TorchOptimizerSettings)
     ends = _Ends(turns)
+    micro_batch = chosen.fixed_micro_batch or chosen.num_rows
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            per_device_train_batch_size=chosen.batch_size,
+            per_device_train_batch_size=micro_batch,
+            gradient_accumulation_steps=chosen.num_rows // micro_batch,
             learning_rate=chosen.learning_rate,
             lr_scheduler_type="constant",
             weight_decay=chosen.weight_decay,
@@ -78,6 +97,7 @@ def train_watched(
             report_to="none",
             disable_tqdm=True,
             train_sampling_strategy="sequential",
+            **(_TUNED if tuned else {}),
         )
         dataset: Any = examples
         ends.trainer = _Watched(

@@ -40,9 +40,10 @@ class Way:
         a_turn: int = 1,
         has_gpu: bool = False,
         documents: bool = False,
+        tuned: bool = False,
     ) -> None:
         self.name = name
-        plan = {"overrides": list(overrides), "steps": steps, "a_turn": a_turn, "documents": documents}
+        plan = {"overrides": list(overrides), "steps": steps, "a_turn": a_turn, "documents": documents, "tuned": tuned}
         self._contender = Contender("benchmarks.train.child", name, plan, has_gpu=has_gpu)
 
     def turn(self) -> Turn:

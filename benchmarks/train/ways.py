@@ -90,7 +90,8 @@ def train_trainer(plan: Mapping[str, Any], settings: TrainSettings) -> None:
     else:
         ids = [torch.from_numpy(row) for batch in _batches(container, plan["steps"]) for row in batch.input_ids]
         examples = [{"input_ids": row, "labels": row} for row in ids]
-    train_watched(network, examples, _turns(plan), chosen=settings.optimizer, precision=precision, collate=collate)
+    options: dict[str, Any] = {"chosen": settings.optimizer, "precision": precision, "collate": collate}
+    train_watched(network, examples, _turns(plan), tuned=plan["tuned"], **options)
 
 
 def _documents(container: Container, settings: TrainSettings, count: int) -> tuple[list[dict[str, Any]], Any]:

@@ -75,6 +75,17 @@ class Batch:
         mask.reshape(-1)[self.starts] = False
         return mask
 
+    @cached_property
+    def document_ends(self) -> NDArray[np.int32]:
+        """Return the ends of the pieces in the flattened rows after a first 0, int32; each padding token is a piece."""
+        begins = np.flatnonzero(self.position_ids.reshape(-1) == 0)
+        return np.append(begins, self.input_ids.size).astype(np.int32)
+
+    @cached_property
+    def target_places(self) -> NDArray[np.int64]:
+        """Return the place before each target in the flattened rows, from which it is predicted, int64 (targets,)."""
+        return np.flatnonzero(self.loss_mask.reshape(-1)) - 1
+
     def split(self, rows: int) -> Iterator[Batch]:
         """Yield the batch in order as micro-batches of at most ``rows`` rows."""
         length = self.input_ids.shape[1]

@@ -81,8 +81,10 @@ def offer_varlen() -> None:
     register_attention(VARLEN, varlen_attention)
 
 
-def packed_arguments(network: nn.Module, position_ids: Tensor) -> dict[str, Any]:
+def packed_arguments(network: nn.Module, position_ids: Tensor, ends: Tensor | None = None) -> dict[str, Any]:
     """Return arguments of ``network`` that keep documents apart; ``position_ids`` are int64 (rows, length).
+
+    ``ends``, if known, are those of ``Batch.document_ends``; a GPU would have to be waited for to find them.
 
     By positions alone transformers' flash attention finds documents only in batches of one row, and silently mixes
     documents in larger batches; given the lengths it finds them in all batches (transformers 5.23).
@@ -93,8 +95,9 @@ def packed_arguments(network: nn.Module, position_ids: Tensor) -> dict[str, Any]
         arguments["position_ids"] = position_ids
     if getattr(network.config, "_attn_implementation", None) not in _by_lengths:
         return arguments
-    begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
-    ends = torch.cat([begins, begins.new_tensor([position_ids.numel()])]).int()
+    if ends is None:
+        begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
+        ends = torch.cat([begins, begins.new_tensor([position_ids.numel()])]).int()
     # the kernels need only a bound: the exact length would cost a synchronization and a compilation in each step
     longest = position_ids.shape[-1]
     maybe_mark_dynamic(ends, 0)

@@ -95,11 +95,22 @@ class CausalLanguageModel(nn.Module):
         self.balance: ExpertBalance | None = None
         self.loss_probe: LossProbe | None = None
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, loss_mask: Tensor) -> Tensor:
-        """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length)."""
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        loss_mask: Tensor,
+        document_ends: Tensor | None = None,
+        target_places: Tensor | None = None,
+    ) -> Tensor:
+        """Return the summed loss in nats, fp32, of the targets; ids int64 and mask bool, all (rows, length).
+
+        ``document_ends`` and ``target_places`` are those of ``Batch``. Without them they are found on the device, and a
+        GPU is waited for.
+        """
         labels = torch.full_like(input_ids, IGNORED)
         labels[:, :-1] = input_ids[:, 1:].masked_fill(~loss_mask[:, 1:], IGNORED)
-        arguments = packed_arguments(self.network, position_ids)
+        arguments = packed_arguments(self.network, position_ids, document_ends)
         own_loss = self.own_loss if self.training else None
         if self.loss == "plain":
             logits = self.network(input_ids=input_ids, **arguments).logits.flatten(0, 1).float()
@@ -107,7 +118,7 @@ class CausalLanguageModel(nn.Module):
                 each += cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="none")[:-1]
             return _summed(logits, labels.flatten()) if own_loss is None else own_loss(logits, labels.flatten())
         hidden = self.network.base_model(input_ids=input_ids, **arguments).last_hidden_state
-        return self._chunked(hidden.flatten(0, 1), labels.flatten(), own_loss)
+        return self._chunked(hidden.flatten(0, 1), labels.flatten(), own_loss, target_places)
 
     @property
     def num_positions(self) -> int | None:
@@ -179,19 +190,30 @@ class CausalLanguageModel(nn.Module):
         """
         self._read(self._ranges_of(tensors))
 
-    def _chunked(self, hidden: Tensor, labels: Tensor, own_loss: OwnLoss | None) -> Tensor:
+    def _chunked(
+        self,
+        hidden: Tensor,
+        labels: Tensor,
+        own_loss: OwnLoss | None,
+        places: Tensor | None = None,
+    ) -> Tensor:
         head = self.network.get_output_embeddings()
         if self.training and (probe := self.loss_probe) is not None:
             self.loss_probe = None
             probe.compare(partial(self._chunked, own_loss=self.own_loss), hidden, head, labels, self.own_loss)
+        rows = rows_at_once(head.out_features, hidden.device.type)
         if own_loss is not None:
             return chunked_rows(own_loss, hidden, head, labels, rows_at_once=rows_at_once(head.out_features))
-        rows, each = rows_at_once(head.out_features), self._losses_by_label()
+        each = self._losses_by_label()
         if self.loss == "liger":
             if each is not None:
-                chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows, each=each)
+                chunked_cross_entropy(
+                    hidden, head.weight, head.bias, labels, rows_at_once=rows, places=places, each=each
+                )
             return liger_cross_entropy(hidden, head.weight, head.bias, labels)
-        return chunked_cross_entropy(hidden, head.weight, head.bias, labels, rows_at_once=rows, each=each)
+        return chunked_cross_entropy(
+            hidden, head.weight, head.bias, labels, rows_at_once=rows, places=places, each=each
+        )
 
     def _losses_by_label(self) -> Tensor | None:
         """Return the flat view of ``token_losses`` in which the loss of a target is at the place of its label.

@@ -8,21 +8,34 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
+from torch.utils._triton import has_triton
 from torch.utils.checkpoint import checkpoint
 
 from holdfast.domain.errors import ConfigurationError
 from holdfast.domain.training.memory_estimate import FEWEST_ROWS, LOGITS_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from typing import TypeAlias
 
     from torch import Tensor
 
+    # of a chunk's hidden states, the bias, the targets and whether there is a gradient: losses and gradient of logits
+    _LossesOf: TypeAlias = Callable[[Tensor, Tensor | None, Tensor, bool], tuple[Tensor, Tensor]]
+
+_CHUNKS_OF_MEMORY = 160
 IGNORED = -100  # the label of ignored tokens, as in ``torch.nn.functional.cross_entropy``
 
 
-def rows_at_once(vocabulary: int) -> int:
-    """Return the number of tokens in a chunk of logits: 64 MiB / (4 bytes x ``vocabulary``), but at least 64."""
+def rows_at_once(vocabulary: int, device: str = "cpu") -> int:
+    """Return the number of tokens in a chunk of logits, at least 64.
+
+    On a CPU their fp32 logits take 64 MiB. On a GPU their bf16 logits take a 160th of its memory (512 MiB of 80 GiB):
+    each chunk reads and writes the whole gradient of the head, which costs the more, the fewer tokens share it.
+    """
+    if device == "cuda":
+        memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+        return max(FEWEST_ROWS, memory // (_CHUNKS_OF_MEMORY * 2 * vocabulary))
     return max(FEWEST_ROWS, LOGITS_BYTES // (4 * vocabulary))
 
 
@@ -33,6 +46,7 @@ def chunked_cross_entropy(
     labels: Tensor,
     *,
     rows_at_once: int,
+    places: Tensor | None = None,
     each: Tensor | None = None,
 ) -> Tensor:
     """Return the summed cross-entropy in nats, fp32, of ``hidden @ head_weight.T + head_bias``, a chunk at a time.
@@ -41,10 +55,13 @@ def chunked_cross_entropy(
     tokens, which add nothing to the loss. The gradients are computed in the forward, while a chunk's logits exist, and
     scaled in the backward (fused linear cross-entropy of Liger: Hsu et al., arXiv 2410.10989), so only one backward
     through a graph is possible. Products are computed in autocast's dtype where autocast is on, the softmax and the sum
-    of the weight's gradient in fp32. Without gradients the loss of each label that is not ignored is also written to
-    ``each``, fp32 (tokens,) or shorter, if it is given.
+    of the weight's gradient in fp32. ``places``, if given, are the places of the labels that are not ignored, int64, in
+    increasing order; a GPU would have to be waited for to find them. Without gradients the loss of each label that is
+    not ignored is also written to ``each``, fp32 (tokens,) or shorter, if it is given.
     """
-    arguments = (hidden, head_weight, head_bias, labels)
+    if places is None:
+        places = torch.nonzero(labels != IGNORED)[:, 0]
+    arguments = (hidden, head_weight, head_bias, labels, places)
     if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in arguments[:3]):
         loss: Tensor = _ChunkedCrossEntropy.apply(*arguments, rows_at_once)  # type: ignore[no-untyped-call]
         return loss
@@ -102,9 +119,9 @@ class _Gradients:
         self.any = any(wanted)
 
     def add(self, rows: Tensor, logits: Tensor, hidden: Tensor, weight: Tensor) -> None:
-        """Add the gradients of the chunk ``rows``, from the gradient of its ``logits``, fp32."""
+        """Add the gradients of the chunk ``rows``, from the gradient of its ``logits``."""
         if self.bias is not None:
-            self.bias += logits.sum(0)
+            self.bias += logits.sum(0, dtype=torch.float32)
         of_products = logits.to(weight.dtype)
         if self.hidden is not None:
             self.hidden[rows] = (of_products @ weight).to(self.hidden.dtype)
@@ -112,6 +129,8 @@ class _Gradients:
             return
         if weight.dtype == torch.float32:
             self.weight.addmm_(of_products.T, hidden)
+        elif weight.is_cuda:  # the product is added within the kernel, before it is rounded
+            torch.addmm(self.weight, of_products.T, hidden, out_dtype=torch.float32, out=self.weight)
         else:
             self.weight += of_products.T @ hidden
 
@@ -119,10 +138,16 @@ class _Gradients:
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, rows_at_once: int
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        places: Tensor,
+        rows_at_once: int,
     ) -> Tensor:
         gradients = _Gradients(hidden, weight, bias, ctx.needs_input_grad[:3])
-        loss = _sum_losses(hidden, weight, bias, labels, rows_at_once, gradients)
+        loss = _sum_losses(hidden, weight, bias, labels, places, rows_at_once, gradients)
         of_bias = None if gradients.bias is None or bias is None else gradients.bias.to(bias.dtype)
         of_weight = None if gradients.weight is None else gradients.weight.to(weight.dtype)
         ctx.gradients = [gradients.hidden, of_weight, of_bias]
@@ -136,7 +161,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             raise RuntimeError(msg)
         # drop these references, so that autograd takes the tensors over without a copy
         gradients, ctx.gradients = ctx.gradients, None
-        return (*(None if each is None else each.mul_(scale) for each in gradients), None, None)
+        return (*(None if each is None else each.mul_(scale) for each in gradients), None, None, None)
 
 
 def _sum_losses(
@@ -144,33 +169,59 @@ def _sum_losses(
     weight: Tensor,
     bias: Tensor | None,
     labels: Tensor,
+    places: Tensor,
     rows_at_once: int,
     gradients: _Gradients,
     each: Tensor | None = None,
 ) -> Tensor:
     kind = hidden.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
-    # reused for all chunks: host memory of this size would be mapped and cleared for each one
-    scratch = hidden.new_empty(2, min(rows_at_once, len(labels)), len(weight), dtype=torch.float32)
     with torch.autocast(kind, enabled=False):
         weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
         # the loss is scaled only later, and until then fp16 would round small gradients to zero
         exact = weight.float() if gradients.any and dtype == torch.float16 else weight
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        for rows in _counted(labels, rows_at_once):
-            part, targets = hidden[rows].to(dtype), labels[rows][:, None]
-            logits, log_probabilities = scratch[:, : len(rows)]
-            _multiply(part, weight, bias, out=logits)
-            torch.log_softmax(logits, dim=-1, out=log_probabilities)
-            chosen = log_probabilities.gather(1, targets)
-            total -= chosen.sum()
+        losses_of = _fused(weight) or _plain(weight, min(rows_at_once, len(places)))
+        for rows in torch.split(places, rows_at_once):
+            part = hidden[rows].to(dtype)
+            losses, of_logits = losses_of(part, bias, labels[rows], gradients.any)
+            total += losses.sum()
             if each is not None:
-                each[rows] = -chosen[:, 0]
+                each[rows] = losses
             if gradients.any:
-                of_logits = torch.exp(log_probabilities, out=logits)
-                of_logits.scatter_add_(1, targets, of_logits.new_full(targets.shape, -1.0))
                 gradients.add(rows, of_logits, part.to(exact.dtype), exact)
     return total
+
+
+def _fused(weight: Tensor) -> _LossesOf | None:
+    """Return the way of a GPU in bf16: one kernel, which writes the gradient over the logits; elsewhere None."""
+    if not weight.is_cuda or weight.dtype != torch.bfloat16 or not has_triton():
+        return None
+    from holdfast.adapters.shared.modeling.cross_entropy_kernel import cross_entropy_in_place
+
+    def losses_of(part: Tensor, bias: Tensor | None, targets: Tensor, differentiates: bool) -> tuple[Tensor, Tensor]:  # noqa: FBT001
+        logits = linear(part, weight, bias)
+        return cross_entropy_in_place(logits, targets, with_gradient=differentiates), logits
+
+    return losses_of
+
+
+def _plain(weight: Tensor, rows: int) -> _LossesOf:
+    """Return the way that works everywhere, for chunks of at most ``rows`` tokens."""
+    # reused for all chunks: host memory of this size would be mapped and cleared for each one
+    scratch = weight.new_empty(2, rows, len(weight), dtype=torch.float32)
+
+    def losses_of(part: Tensor, bias: Tensor | None, targets: Tensor, differentiates: bool) -> tuple[Tensor, Tensor]:  # noqa: FBT001
+        logits, log_probabilities = scratch[:, : len(part)]
+        _multiply(part, weight, bias, out=logits)
+        torch.log_softmax(logits, dim=-1, out=log_probabilities)
+        chosen = log_probabilities.gather(1, targets[:, None])
+        if differentiates:
+            of_logits = torch.exp(log_probabilities, out=logits)
+            of_logits.scatter_add_(1, targets[:, None], of_logits.new_full(chosen.shape, -1.0))
+        return -chosen[:, 0], logits
+
+    return losses_of
 
 
 def _multiply(part: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor) -> None:
@@ -180,8 +231,3 @@ def _multiply(part: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor)
     torch.mm(part, weight.T, out=out)
     if bias is not None:
         out += bias
-
-
-def _counted(labels: Tensor, rows_at_once: int) -> Iterator[Tensor]:
-    # on a GPU this waits for the device once; logits of ignored tokens would cost more
-    yield from torch.split(torch.nonzero(labels != IGNORED)[:, 0], rows_at_once)
