@@ -11,7 +11,7 @@ from triton import language as tl
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MOST_COLUMNS = 8192  # at once; a row with more is read in several parts
+_MOST_columns = 8192  # at once; a row with more is read in several parts
 
 
 def cross_entropy_in_place(logits: Tensor, targets: Tensor, *, with_gradient: bool) -> Tensor:
@@ -22,7 +22,7 @@ def cross_entropy_in_place(logits: Tensor, targets: Tensor, *, with_gradient: bo
     """
     tokens, vocabulary = logits.shape
     losses = torch.empty(tokens, dtype=torch.float32, device=logits.device)
-    columns = min(_MOST_COLUMNS, triton.next_power_of_2(vocabulary))
+    columns = min(_MOST_columns, triton.next_power_of_2(vocabulary))
     with torch.cuda.device(logits.device):
         _kernel[(tokens,)](
             logits,
@@ -30,8 +30,8 @@ def cross_entropy_in_place(logits: Tensor, targets: Tensor, *, with_gradient: bo
             losses,
             vocabulary,
             logits.stride(0),
-            WITH_GRADIENT=with_gradient,
-            COLUMNS=columns,
+            with_gradient=with_gradient,
+            columns=columns,
             num_warps=16 if columns >= 4096 else 4,
         )
     return losses
@@ -39,17 +39,23 @@ def cross_entropy_in_place(logits: Tensor, targets: Tensor, *, with_gradient: bo
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _kernel(  # type: ignore[no-untyped-def]
-    logits, targets, losses, vocabulary, stride, WITH_GRADIENT: tl.constexpr, COLUMNS: tl.constexpr
-):
+    logits,  # noqa: ANN001  Triton makes pointers of tensors
+    targets,  # noqa: ANN001
+    losses,  # noqa: ANN001
+    vocabulary,  # noqa: ANN001
+    stride,  # noqa: ANN001
+    with_gradient: tl.constexpr,
+    columns: tl.constexpr,
+) -> None:
     token = tl.program_id(0).to(tl.int64)  # 64 bits: a chunk may hold more than 2**31 logits
     row = logits + token * stride
     target = tl.load(targets + token)
     of_target = tl.load(row + target).to(tl.float32)
     # each lane keeps the largest logit and the sum of its own columns; they are joined once, after the last part
-    largest = tl.full((COLUMNS,), float("-inf"), tl.float32)
-    total = tl.zeros((COLUMNS,), tl.float32)
-    for begin in range(0, vocabulary, COLUMNS):
-        places = begin + tl.arange(0, COLUMNS)
+    largest = tl.full((columns,), float("-inf"), tl.float32)
+    total = tl.zeros((columns,), tl.float32)
+    for begin in range(0, vocabulary, columns):
+        places = begin + tl.arange(0, columns)
         part = tl.load(row + places, mask=places < vocabulary, other=float("-inf")).to(tl.float32)
         larger = tl.maximum(largest, part)
         # a lane without a finite logit so far: exp(-inf - -inf) would be NaN
@@ -60,9 +66,9 @@ def _kernel(  # type: ignore[no-untyped-def]
     summed = tl.sum(tl.where(largest == float("-inf"), 0.0, total * tl.exp(largest - most)), axis=0)
     logarithm = most + tl.log(summed)
     tl.store(losses + token, logarithm - of_target)
-    if WITH_GRADIENT:
-        for begin in range(0, vocabulary, COLUMNS):
-            places = begin + tl.arange(0, COLUMNS)
+    if with_gradient:
+        for begin in range(0, vocabulary, columns):
+            places = begin + tl.arange(0, columns)
             part = tl.load(row + places, mask=places < vocabulary, other=float("-inf")).to(tl.float32)
             gradient = tl.exp(part - logarithm) - tl.where(places == target, 1.0, 0.0)
             tl.store(row + places, gradient.to(logits.dtype.element_ty), mask=places < vocabulary)
