@@ -142,8 +142,8 @@ class TorchEngine(TrainingEngine):
         self._scale = LossScale() if precision == "fp16" else None
         self._names = {parameter: name for name, parameter in model.network.named_parameters()}
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        # the device leaves a step out by itself, so the host need not wait for the norm before it enqueues the step
-        self._is_skippable = device.type == "cuda" and isinstance(optimizer, AdamW) and optimizer.defaults["fused"]
+        # it checks ``found_inf`` on the device, so the host need not know the norm to enqueue a step
+        self._skips_steps = device.type == "cuda" and isinstance(optimizer, AdamW) and optimizer.defaults["fused"]
 
     @override
     def summed_loss(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
@@ -162,18 +162,17 @@ class TorchEngine(TrainingEngine):
 
     @override
     def step(self, learning_rate: float, *, number: int) -> Tensor:
-        norm, check = within_memory(self.device.type, self._clip_gradients)
+        norm = within_memory(self.device.type, self._clip_gradients)
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        if self._is_skippable:
-            self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
         self.change(self._optimizer.step)
-        check()
+        found = norm()
+        check_finite(found)
         if self._average is not None:
             self.change(partial(self._average.update, number))
         if self._scale is not None:
             self._scale.settle()
-        return norm
+        return found
 
     @override
     def retry(self) -> bool:
@@ -211,34 +210,39 @@ class TorchEngine(TrainingEngine):
     def _forward(self, inputs: Mapping[str, Tensor], *, last: bool) -> Tensor:
         return super().summed_loss(inputs, last=last)
 
-    def _clip_gradients(self) -> tuple[Tensor, Callable[[], None]]:
-        """Clip the gradients; return their norm before, and the check of it that must follow the optimizer's step."""
+    def _clip_gradients(self) -> Callable[[], Tensor]:
+        """Clip the gradients; return a function that returns their norm before, on the host.
+
+        Where the optimizer leaves out a step by itself, the norm is to be checked only after that step.
+        """
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         if self._scale is not None and gradients:
             torch._foreach_mul_(gradients, 1 / self._scale.value)
         norm = get_total_norm(gradients)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        check = check_later(norm) if self._is_skippable else lambda: None
-        if not self._is_skippable:
-            check_finite(norm)
+        on_host = _copy_to_host(norm)
+        if self._skips_steps:
+            self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
+        else:
+            check_finite(on_host())
         clip_grads_with_norm_(self._parameters, self._clip, norm)
-        return norm, check
+        return on_host
 
 
-def check_later(norm: Tensor) -> Callable[[], None]:
-    """Return ``check_finite`` of ``norm``, which waits only for what its device was given before this call."""
-    if norm.device.type != "cuda":
-        return partial(check_finite, norm)
-    found = torch.empty((), dtype=norm.dtype, pin_memory=True)
-    found.copy_(norm, non_blocking=True)
+def _copy_to_host(scalar: Tensor) -> Callable[[], Tensor]:
+    """Return a function that returns a copy, waiting only for work that the device was given before this call."""
+    if scalar.device.type != "cuda":
+        return lambda: scalar
+    copy = torch.empty((), dtype=scalar.dtype, pin_memory=True)
+    copy.copy_(scalar, non_blocking=True)
     copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
     copied.record()
 
-    def check() -> None:
+    def wait() -> Tensor:
         copied.synchronize()
-        check_finite(found)
+        return copy
 
-    return check
+    return wait
 
 
 def check_finite(norm: Tensor) -> None:

@@ -31,7 +31,8 @@ WORDS = "the model reads text and learns to say what comes next in small steps a
 
 def environment() -> dict[str, str]:
     """Return an environment in which the tree is importable, with a handler from outside, and no hub is asked."""
-    return os.environ | {"PYTHONPATH": f"{ROOT}:{PLUGINS}", "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
+    folders = [str(ROOT), str(PLUGINS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(folders), "HF_HUB_OFFLINE": "1", "COLUMNS": "200"}
 
 
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:

@@ -93,8 +93,13 @@ def packed_arguments(network: nn.Module, position_ids: Tensor, ends: Tensor | No
     parameters = signature(network.forward).parameters
     if "position_ids" in parameters or any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values()):
         arguments["position_ids"] = position_ids
-    if getattr(network.config, "_attn_implementation", None) not in _by_lengths:
+    implementation = getattr(network.config, "_attn_implementation", None)
+    if implementation not in _by_lengths:
         return arguments
+    if implementation == VARLEN:
+        # it reads no mask: transformers passes one of four dimensions on, where it would look for documents by itself
+        # and wait for the GPU
+        arguments["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=position_ids.device)
     if ends is None:
         begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
         ends = torch.cat([begins, begins.new_tensor([position_ids.numel()])]).int()
