@@ -27,9 +27,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Import a name of ``__all__`` when it is asked for: ``--help`` needs none of them."""
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("holdfast-lm")
+        try:
+            return version("holdfast-lm")
+        except PackageNotFoundError:  # a checkout on the path, without an installation
+            return "0+unknown"
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, SupportsFloat, final
+from typing import TYPE_CHECKING, Self, SupportsFloat, final
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from holdfast.adapters.shared.device.memory_errors import within_memory
 from holdfast.adapters.shared.device.memory_gauge import memory_bytes, memory_retries
+from holdfast.adapters.shared.device.pinned_copies import PinnedCopies
 from holdfast.adapters.shared.network.ranks import rank, world_size
 from holdfast.domain.errors import NonFiniteGradients, StateError
 from holdfast.ports.optimizer import Trainable, Update
@@ -42,6 +43,7 @@ class TorchTrainable(Trainable):
         self._engine = engine
         self._hardware = hardware
         self._seed = seed
+        self._copies = PinnedCopies(engine.device)
 
     @property
     @override
@@ -146,21 +148,12 @@ class TorchTrainable(Trainable):
                 self._engine.rest()
 
     def _summed_loss(self, batch: Batch, *, last: bool = True) -> Tensor:
-        inputs = {
-            "input_ids": self._on_device(batch.input_ids),
-            "position_ids": self._on_device(batch.position_ids),
-            "loss_mask": self._on_device(batch.loss_mask),
-        }
+        arrays = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "loss_mask": batch.loss_mask}
         if self._engine.device.type != "cpu":  # a device would have to be waited for to find them there
-            inputs["document_ends"] = self._on_device(batch.document_ends)
-            inputs["target_places"] = self._on_device(batch.target_places)
+            arrays |= {"document_ends": batch.document_ends, "target_places": batch.target_places}
+        inputs = self._copies.copy(arrays)
         self._engine.ready()
         return self._engine.summed_loss(inputs, last=last)
-
-    def _on_device(self, array: NDArray[Any]) -> Tensor:
-        tensor, device = torch.from_numpy(array), self._engine.device
-        # the copy from pinned memory is asynchronous; torch reuses that memory for the next one
-        return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
     def accumulate(self, part: Batch, weight: float, *, last: bool) -> SupportsFloat:
         """Accumulate the gradient of ``part`` as ``Update`` promises."""

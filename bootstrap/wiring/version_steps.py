@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any
 
+import holdfast
 from holdfast.configs.plain import to_plain
 from holdfast.configs.secret_masking import mask
 from holdfast.configs.sections.data import MixtureDataSettings, PluginDataSettings
@@ -103,4 +104,4 @@ def _package(port: str, kind: str) -> tuple[str, str]:
     try:
         return name, version(name)
     except PackageNotFoundError:  # a host may bring its own part under the name of another
-        return _OURS, version(_OURS)
+        return _OURS, holdfast.__version__

@@ -1,13 +1,22 @@
 """Kernels that only a GPU has, against what they stand for."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.device.pinned_copies import PinnedCopies
 from holdfast.adapters.shared.modeling import attention
 from holdfast.adapters.shared.modeling.attention import offer_varlen, packed_arguments
+from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
+from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.adapters.shared.modeling.losses import chunked_cross_entropy, liger_cross_entropy
+from holdfast.domain.data.batch import Batch
+from holdfast.domain.errors import NonFiniteGradients
 
 pytestmark = pytest.mark.gpu
 SHAPE = {
@@ -80,3 +89,86 @@ def test_ligers_loss_is_the_chunked_one(network):
     (ours, *of_ours), (theirs, *of_theirs) = found
     assert abs(float(ours - theirs)) < 1e-3 * float(ours)
     assert distance(of_theirs, of_ours) < 2e-2
+
+
+@pytest.mark.parametrize("vocabulary", [301, 32_000])
+def test_the_kernel_of_the_loss_is_cross_entropy(network, vocabulary):
+    """Losses and gradients are torch's on the same logits, whatever the number of columns; without one logits stay."""
+    from holdfast.adapters.shared.modeling.cross_entropy_kernel import cross_entropy_in_place
+
+    generator = torch.Generator().manual_seed(3)
+    logits = torch.randn(70, vocabulary, generator=generator).mul(4).cuda()
+    targets = torch.randint(0, vocabulary, (70,), generator=generator).cuda()
+    reference = logits.clone().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(reference, targets, reduction="none")
+    expected.sum().backward()
+    kept = logits.clone()
+    torch.testing.assert_close(cross_entropy_in_place(kept, targets, with_gradient=False), expected.detach())
+    assert kept.equal(logits)
+    torch.testing.assert_close(cross_entropy_in_place(logits, targets, with_gradient=True), expected.detach())
+    torch.testing.assert_close(logits, reference.grad, rtol=1e-4, atol=1e-6)
+
+
+def packed_batch(lengths=((50, 70, 8), (128,))):
+    flat = np.concatenate([np.append(0, np.cumsum(row)[:-1]) + 128 * place for place, row in enumerate(lengths)])
+    ids = np.random.default_rng(0).integers(0, 512, (len(lengths), 128))
+    return Batch(ids, flat.astype(np.int64), np.full(len(lengths), 128))
+
+
+def trained_on_a_gpu(network, precision="bf16"):
+    network.set_attn_implementation("varlen")
+    model = CausalLanguageModel(network)
+    choose_loss(model)
+    return AccelerateOptimizer(device="cuda", precision=precision).prepare(model)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_a_step_does_not_wait_for_the_gpu(network):
+    """Micro-batches and the update are enqueued without a synchronization; only the reader of the loss waits."""
+    trainable, batch = trained_on_a_gpu(network), packed_batch()
+    for step in range(1, 4):
+        torch.cuda.set_sync_debug_mode("error" if step > 1 else "default")  # the first step may allocate and compile
+        try:
+            with trainable.update(step=step, learning_rate=1e-3) as update:
+                parts = list(batch.split(1))
+                losses = [update.accumulate(part, weight=0.01, last=part is parts[-1]) for part in parts]
+                norm = update.apply()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert all(map(math.isfinite, map(float, [*losses, norm])))
+
+
+def test_gradients_that_are_not_finite_change_nothing_on_a_gpu(network):
+    """The device leaves the step out by itself: weights and optimizer state stay, and the error is raised."""
+    trainable, batch = trained_on_a_gpu(network), packed_batch()
+    with trainable.update(step=1, learning_rate=1e-3) as update:
+        update.accumulate(batch, weight=0.01, last=True)
+        update.apply()
+    before = [tensor for part in trainable.capture() for tensor in tensors_of(part)]
+    with trainable.update(step=2, learning_rate=1e-3) as update:
+        update.accumulate(batch, weight=math.inf, last=True)
+        with pytest.raises(NonFiniteGradients):
+            update.apply()
+    after = [tensor for part in trainable.capture() for tensor in tensors_of(part)]
+    assert len(before) > 10
+    assert all(map(torch.equal, before, after))
+
+
+def tensors_of(part):
+    return getattr(part, "tensors", {}).values()
+
+
+def test_copies_through_pinned_memory_are_the_arrays():
+    """Arrays of several dtypes arrive as they are, also when a buffer is used again and when it has to grow."""
+    copies = PinnedCopies(torch.device("cuda"))
+    for size in (3, 1, 50, 50, 7):
+        arrays = {
+            "ids": np.arange(2 * size, dtype=np.int64).reshape(2, size),
+            "mask": np.arange(size) % 2 == 0,
+            "ends": np.arange(size + 1, dtype=np.int32),
+        }
+        found = copies.copy(arrays)
+        for name, array in arrays.items():
+            assert found[name].is_cuda
+            assert found[name].cpu().numpy().dtype == array.dtype
+            assert np.array_equal(found[name].cpu().numpy(), array)

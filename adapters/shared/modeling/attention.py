@@ -96,9 +96,9 @@ def packed_arguments(network: nn.Module, position_ids: Tensor, ends: Tensor | No
     implementation = getattr(network.config, "_attn_implementation", None)
     if implementation not in _by_lengths:
         return arguments
-    if implementation == VARLEN:
-        # it reads no mask: transformers passes one of four dimensions on, where it would look for documents by itself
-        # and wait for the GPU
+    if implementation == VARLEN and ends is not None:
+        # varlen reads no mask: transformers passes one of four dimensions on, and would otherwise look for documents
+        # itself, and wait for the GPU
         arguments["attention_mask"] = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=position_ids.device)
     if ends is None:
         begins = torch.nonzero(position_ids.flatten() == 0)[:, 0]
