@@ -118,7 +118,11 @@ def _measure_all(sizes: Sequence[Size], names: Sequence[str], course: _Course) -
                 print(f"measuring {size.name} by {name}", file=sys.stderr)
                 found[size.name][name] = _train(name, size, material, course)
                 print(_seen(found[size.name][name]), file=sys.stderr)
-    return [figure for size in sizes for figure in _rows(size, found[size.name], course.peak)]
+    figures: list[Figure] = []
+    for size in sizes:
+        figures.append(Figure(f"{size.name}: rows in a micro-batch", str(size.micro_batch_within(course.memory))))
+        figures += _rows(size, found[size.name], course.peak)
+    return figures
 
 
 def _pairs(sizes: Sequence[Size], names: Sequence[str]) -> Sequence[tuple[Size, str]]:

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MEMORY = 140 << 30  # bytes of the GPU that ``rows`` are meant for
+_MEMORY = 139 << 30  # bytes of the GPU that ``micro_batch`` is meant for
 
 
 @final

@@ -28,12 +28,13 @@ IGNORED = -100  # the label of ignored tokens, as in ``torch.nn.functional.cross
 
 
 def rows_at_once(vocabulary: int, device: str = "cpu") -> int:
-    """Return the number of tokens in a chunk of logits, at least 64.
+    """Return the number of tokens in a chunk of logits on ``device``, at least 64.
 
-    On a CPU their fp32 logits take 64 MiB. On a GPU their bf16 logits take a 160th of its memory (512 MiB of 80 GiB):
-    each chunk reads and writes the whole gradient of the head, which costs the more, the fewer tokens share it.
+    Their fp32 logits take 64 MiB; where one kernel computes their loss (bf16 on a GPU), their logits take a 160th of
+    the memory of the GPU (512 MiB of 80 GiB). Each chunk reads and writes the whole gradient of the head, which costs
+    the more, the fewer tokens share it.
     """
-    if device == "cuda":
+    if _is_fused(device, _computed_dtype(device)):
         memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         return max(FEWEST_ROWS, memory // (_CHUNKS_OF_MEMORY * 2 * vocabulary))
     return max(FEWEST_ROWS, LOGITS_BYTES // (4 * vocabulary))
@@ -175,7 +176,7 @@ def _sum_losses(
     each: Tensor | None = None,
 ) -> Tensor:
     kind = hidden.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+    dtype = _computed_dtype(kind) or weight.dtype
     with torch.autocast(kind, enabled=False):
         weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
         # the loss is scaled only later, and until then fp16 would round small gradients to zero
@@ -193,9 +194,18 @@ def _sum_losses(
     return total
 
 
+def _computed_dtype(device: str) -> torch.dtype | None:
+    """Return autocast's dtype, None if it is off."""
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def _is_fused(device: str, dtype: torch.dtype | None) -> bool:
+    return device == "cuda" and dtype == torch.bfloat16 and has_triton()
+
+
 def _fused(weight: Tensor) -> _LossesOf | None:
     """Return the way of a GPU in bf16: one kernel, which writes the gradient over the logits; elsewhere None."""
-    if not weight.is_cuda or weight.dtype != torch.bfloat16 or not has_triton():
+    if not _is_fused(weight.device.type, weight.dtype):
         return None
     from holdfast.adapters.shared.modeling.cross_entropy_kernel import cross_entropy_in_place
 
