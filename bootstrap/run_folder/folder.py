@@ -16,7 +16,9 @@ from holdfast.adapters.shared.files.regular_file import read_alike
 from holdfast.bootstrap.run_folder.layout import RECORD, RunLayout
 from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.configs.aliases import with_current_names
+from holdfast.configs.rendering import dump_settings
 from holdfast.configs.run_names import is_below, is_identity, source_of_path
+from holdfast.configs.settings_layers import restore_settings
 from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class RunFolder:
             self.record = blank | {"id": self.record["id"]} if self.record else blank
         else:
             self.settings_before = self.record["settings"]
-            changes = changed_settings(self.record["settings"], settings)
+            changes = changed_settings(_with_new_defaults(self.record["settings"]), settings)
             refused = [key for key in changes if _makes_another_run(key, settings)]
             if refused:
                 # another kind has other settings, which the user has not changed
@@ -223,6 +225,17 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
         for key in sorted({*flat_old, *flat_new})
         if flat_old.get(key) != flat_new.get(key)
     }
+
+
+def _with_new_defaults(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return recorded ``settings`` with the defaults of those that there were not when the run began.
+
+    They are as recorded if they are not accepted any more.
+    """
+    try:
+        return {**settings, **dump_settings(restore_settings(settings))}
+    except ConfigurationError:
+        return settings
 
 
 def tokenizer_before(path: Path) -> Mapping[str, Any] | None:

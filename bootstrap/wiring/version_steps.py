@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import TYPE_CHECKING, Any
 
-import holdfast
 from holdfast.configs.plain import to_plain
 from holdfast.configs.secret_masking import mask
 from holdfast.configs.sections.data import MixtureDataSettings, PluginDataSettings
@@ -95,6 +94,13 @@ def _plain(options: Any) -> dict[str, Any]:
     return {} if plain is None else {"kind": plain}
 
 
+def _own_version() -> str:
+    try:
+        return version(_OURS)
+    except PackageNotFoundError:  # a checkout on the path, without an installation
+        return "unknown"
+
+
 def _package(port: str, kind: str) -> tuple[str, str]:
     """Return the name and the version of the distribution that brings the adapter ``kind`` of ``port``."""
     for point in entry_points(group=f"holdfast.{port}", name=kind) if port else ():
@@ -104,4 +110,4 @@ def _package(port: str, kind: str) -> tuple[str, str]:
     try:
         return name, version(name)
     except PackageNotFoundError:  # a host may bring its own part under the name of another
-        return _OURS, holdfast.__version__
+        return _OURS, _own_version()

@@ -19,7 +19,7 @@ from holdfast.bootstrap.web.run_board import RunBoard
 from holdfast.bootstrap.web.serve import bind, serving
 from holdfast.bootstrap.web.watch_app import watch_app
 from tests.support.browser import browser, page_at
-from tests.support.command_line import corpus, environment, start, tiny, wait_until
+from tests.support.command_line import corpus, environment, start, tiny
 from tests.support.run_folders import add_event, add_steps, hold, make_run
 
 WIDE = {"viewport": {"width": 1300, "height": 900}}
@@ -275,7 +275,7 @@ def test_a_run_is_followed_over_its_restart(chromium, tmp_path):
                 return line
         return pytest.fail(f"no line with {text}")
 
-    with start("train", *settings, cwd=tmp_path) as process:
+    with started("train", *settings, cwd=tmp_path) as process:
         assert f"http://127.0.0.1:{port}/" in until(process, "page: ")
         with page_at(chromium, f"http://127.0.0.1:{port}/", **WIDE) as page:
             wait_for_step(page, 5, seconds=100)
@@ -289,12 +289,27 @@ def test_a_run_is_followed_over_its_restart(chromium, tmp_path):
             assert process.wait(60) == 0
             wait_for(page, "document.querySelector('#connection').textContent !== ''")
             last = page.evaluate(SHOWN_STEP)
-            with start("train", *settings, cwd=tmp_path) as again:
+            with started("train", *settings, cwd=tmp_path) as again:
                 wait_for_step(page, last + 20, seconds=200)
                 assert page.evaluate("window.stays") is True
+                wait_for(page, "document.querySelector('#events').textContent.includes('resumed at step')")
                 assert page.locator("#events").inner_text().count("resumed at step") == 1
                 again.send_signal(signal.SIGKILL)
-                wait_until(lambda: _is_free(port), again, "the page outlives its run")
+                again.wait(60)
+                deadline = time.monotonic() + 30
+                while not _is_free(port):
+                    assert time.monotonic() < deadline, "the page outlives its run"
+                    time.sleep(0.05)
+
+
+@contextmanager
+def started(*arguments, cwd):
+    """Start a command, and kill it where the block ends before it."""
+    with start(*arguments, cwd=cwd) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def _is_free(port):
