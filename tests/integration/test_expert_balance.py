@@ -145,6 +145,7 @@ def test_recomputed_layers_have_the_same_balancing_loss():
         torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of what torch compiles with
 @pytest.mark.slow
 @pytest.mark.parametrize("again", ["none", "full"])
 def test_compiled_layers_report_their_routers(again):

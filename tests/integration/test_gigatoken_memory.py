@@ -21,16 +21,19 @@ import numpy as np
 from tokenizers import Tokenizer
 from holdfast.adapters.tokenizer.backends import gigatoken
 
-gigatoken._CHARACTERS_BETWEEN_LOOKS = 1
-gigatoken._MOST_GROWTH = int(sys.argv[1])
-encoder = gigatoken.GigatokenEncoder(Tokenizer.from_str(sys.stdin.read()), np.dtype(np.uint16))
+encoder = gigatoken.GigatokenEncoder(
+    Tokenizer.from_str(sys.stdin.read()),
+    np.dtype(np.uint16),
+    characters_between_looks=1,
+    most_growth=int(sys.argv[1]),
+)
 generator = random.Random(1)
 class MallInfo2(ctypes.Structure):
     _fields_ = [("sizes", ctypes.c_size_t * 10)]
 libc = ctypes.CDLL(None)
 libc.mallinfo2.restype = MallInfo2
 memory, ids = [], []
-for _ in range(10):
+for _ in range(12):
     words = ("".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=12)) for _ in range(40_000))
     encoder.encode([" ".join(words)])
     ids.append(encoder.encode(["some words and more"]).ids.tolist())
