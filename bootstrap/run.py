@@ -142,6 +142,7 @@ class Run:
     ) -> None:
         self.settings = settings
         self.stopped_by: StopRun | None = None
+        self.has_folder = False  # whether this start was accepted as one of the run in its folder
         self.may_exit, self.awaits_verdicts, self._accepts_changed_data = False, False, accepts_changed_data
         self.begin_with: Callable[[], object] = lambda: None
         self.origins: Mapping[str, str] | None = None
@@ -287,6 +288,7 @@ class Run:
             stack.enter_context(archive_in_use(container.state_store(), self.directory, self._inbox))
         self.settings = with_former_tokenizer(self.settings, folder.tokenizer_before())
         folder.begin(dump_settings(self.settings), self.origins)
+        self.has_folder = True
         folder.enter("looking at data, tokenizer and device")
         stack.push(folder.note_failure)
         shortage = refuse_from_settings(self.settings, group.size, is_from_outside=self._brings_model)

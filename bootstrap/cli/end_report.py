@@ -22,6 +22,7 @@ _SECONDS_AFTER_SIGNAL = 2.0
 class EndReport:
     """Writes ``report.html`` when ``run`` has ended, unless ``run.report`` is off or this is not the first rank.
 
+    A start that is refused, because another process trains the run or a setting would make another run, writes none.
     ``path`` is the file once it is written.
     """
 
@@ -41,7 +42,7 @@ class EndReport:
         self._write()
 
     def _write(self) -> None:
-        if not self._is_wanted:
+        if not self._is_wanted or not self._run.has_folder:
             return
         from holdfast.bootstrap.web.write_report import write_at_end
 

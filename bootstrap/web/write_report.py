@@ -35,10 +35,13 @@ def default_output(runs: Sequence[Path]) -> Path:
     return path
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write ``text`` to ``path`` atomically; raises ``StateError`` if that is not possible."""
+def write_text(path: Path, text: str, *, is_shared: bool = True) -> None:
+    """Write ``text`` to ``path`` atomically; raises ``StateError`` if that is not possible.
+
+    ``is_shared`` is as in ``replace_file``.
+    """
     try:
-        replace_file(path, text.encode("utf-8", "replace"), is_shared=True)
+        replace_file(path, text.encode("utf-8", "replace"), is_shared=is_shared)
     except OSError as error:
         msg = f"{path} cannot be written, {explain(error)}"
         raise StateError(msg) from error
@@ -79,7 +82,8 @@ class _Writer:
         """Write the report."""
         try:
             path = default_output([self._run])
-            write_text(path, html_report([report_facts(self._run)]))
+            # only one start trains a run at a time, so the next one replaces a draft that a failing disk left
+            write_text(path, html_report([report_facts(self._run)]), is_shared=False)
         except TrainingError as error:
             self.problem = str(error)
         except Exception as error:  # noqa: BLE001  a run has ended well, whatever becomes of its report

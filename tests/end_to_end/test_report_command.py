@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.bootstrap.run_folder.run_lock import take_lock
 from holdfast.bootstrap.verification.fault_catalog import Planned
 from holdfast.bootstrap.wiring.goodput_accounting import goodput_of
 from tests.support.browser import browser, page_at
@@ -195,3 +196,21 @@ def test_a_long_run_is_reported_in_seconds(tmp_path):
     after = os.times()
     assert after.user - before.user < 10.0
     assert (run / "report.html").stat().st_size < 2_000_000
+
+
+@pytest.mark.parametrize("refusal", ["another process", "another model"])
+def test_a_refused_start_leaves_the_report_alone(tmp_path, refusal):
+    """A start that is not one of the run, as another trains it or a setting differs, does not write its report."""
+    settings = tiny(corpus(tmp_path), "run.budget.steps=1", "evaluation.every=0")
+    trained = run_here("train", *settings, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    report = tmp_path / "runs/default/report.html"
+    before = report.stat()
+    if refusal == "another process":
+        lock = take_lock(tmp_path / "runs/default")
+        refused = run_here("train", *settings, cwd=tmp_path)
+        os.close(lock)
+    else:
+        refused = run_here("train", *settings, "model.config.num_hidden_layers=3", cwd=tmp_path)
+    assert refused.returncode in (2, 4), refused.stderr
+    assert (report.stat().st_ino, report.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
