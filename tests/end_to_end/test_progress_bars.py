@@ -43,11 +43,10 @@ def last_metrics(folder):
 @pytest.mark.timeout(1800)
 def test_each_bar_is_seen(tmp_path):
     """What takes more than two seconds in a run has a bar with its share; those that count bytes have a rate."""
-    # Saves, uploads and loading are over before they are drawn here: the tests of their parts cover them.
+    # Reading, saves, uploads and loading are over before they are drawn here: the tests of their parts cover them.
     settings = [*tiny(corpus(tmp_path, documents=6000)), *SHORT, *LARGE]
     first = drawn("train", *settings, cwd=tmp_path)
     for bar in [
-        r"reading text for the tokenizer · \d+%",
         r"training the tokenizer, (counting words · \d+%|merging)",
         r"tokenizing [\d,.]+ MB · \d+% · \d+ s",
         r"evaluating · \d+% · \d+ s",
