@@ -30,6 +30,7 @@ from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
 from holdfast.adapters.shared.modeling.generation_settings import read_generation_settings
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.adapters.shared.network.hub import reached
+from holdfast.adapters.shared.network.hub_names import names_folder
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.model_factory import ModelFactory
 
@@ -133,7 +134,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     def _load_config(self, vocabulary_size: int | None, end_of_text: int) -> PreTrainedConfig:
         sizes = {} if vocabulary_size is None else {"vocab_size": vocabulary_size}
         if self._path is not None:
-            if self._path.startswith(("/", ".", "~")) and not Path(self._path).is_dir():
+            if names_folder(self._path) and not Path(self._path).is_dir():
                 msg = "there is no such folder: set model.path to a model folder or a hub name"
                 raise ValueError(msg)
             if Path(self._path).is_dir():
