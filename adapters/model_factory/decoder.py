@@ -24,6 +24,7 @@ from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoin
 from holdfast.adapters.shared.modeling.attention import VARLEN
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
+from holdfast.adapters.shared.modeling.generation_settings import read_generation_settings
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.adapters.shared.tensor_state.file_names import MODEL_FILE
 from holdfast.adapters.shared.tensor_state.safetensors_file import read_tensors
@@ -95,6 +96,8 @@ class DecoderModelFactory(BasicModelFactory[CausalLanguageModel]):
             _initialise(network, seed=seed, scheme=self._initialisation, deviation=self._initializer_range)
         else:
             _load(model, self._path)
+        if self._path is not None:
+            network.generation_config = read_generation_settings(str(self._path))
         length = min(_PROBED, shape.positions.longest)
         model.isolates_documents = probe_isolation(network, length=length, vocabulary=shape.vocabulary_size)
         choose_loss(model)

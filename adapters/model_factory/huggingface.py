@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
-from transformers.utils import GENERATION_CONFIG_NAME
+from transformers import AutoConfig, AutoModelForCausalLM
 from typing_extensions import override
 
 from holdfast.adapters.model_factory.huggingface_checks import (
@@ -28,8 +27,10 @@ from holdfast.adapters.shared.modeling.activation_checkpointing import checkpoin
 from holdfast.adapters.shared.modeling.attention import VARLEN, offer_varlen
 from holdfast.adapters.shared.modeling.causal_language_model import CausalLanguageModel
 from holdfast.adapters.shared.modeling.document_isolation import probe_isolation
+from holdfast.adapters.shared.modeling.generation_settings import read_generation_settings
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.adapters.shared.network.hub import reached
+from holdfast.adapters.shared.network.hub_names import names_folder
 from holdfast.domain.errors import ConfigurationError
 from holdfast.ports.model_factory import ModelFactory
 
@@ -133,7 +134,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     def _load_config(self, vocabulary_size: int | None, end_of_text: int) -> PreTrainedConfig:
         sizes = {} if vocabulary_size is None else {"vocab_size": vocabulary_size}
         if self._path is not None:
-            if self._path.startswith(("/", ".", "~")) and not Path(self._path).is_dir():
+            if names_folder(self._path) and not Path(self._path).is_dir():
                 msg = "there is no such folder: set model.path to a model folder or a hub name"
                 raise ValueError(msg)
             if Path(self._path).is_dir():
@@ -200,10 +201,7 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
     def _load_weights(self, config: PreTrainedConfig, attention: str) -> PreTrainedModel:
         assert self._path is not None
         if self._awaits_weights:
-            network = self._from_scratch(config, attention)
-            if (Path(self._path) / GENERATION_CONFIG_NAME).is_file():
-                network.generation_config = GenerationConfig.from_pretrained(self._path)
-            return network
+            return self._with_settings(self._from_scratch(config, attention))
         options = {"config": config, "dtype": torch.float32, "attn_implementation": attention}
         weights = pickled_weights(self._path, self._pickle_of)
         if weights is None:
@@ -219,9 +217,17 @@ class HuggingfaceModelFactory(ModelFactory[CausalLanguageModel]):
             with torch.device("meta"):
                 kind = type(self._from_scratch(config, attention))
             network, report = kind.from_pretrained(None, state_dict=weights, output_loading_info=True, **options)
+            network = self._with_settings(network)
         if missing := sorted(report["missing_keys"]):
             msg = f"the weights lack {len(missing)} of the model's tensors, such as {missing[0]}"
             raise ValueError(msg)
+        return network
+
+    def _with_settings(self, network: PreTrainedModel) -> PreTrainedModel:
+        """Give ``network``, whose weights do not come from the path, the settings of generation that are there."""
+        assert self._path is not None
+        if (settings := read_generation_settings(self._path, **self._source)) is not None:
+            network.generation_config = settings
         return network
 
     def _noted(self, model: CausalLanguageModel, attention: str) -> CausalLanguageModel:

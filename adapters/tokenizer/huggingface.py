@@ -13,6 +13,7 @@ import numpy as np
 from typing_extensions import override
 
 from holdfast.adapters.shared.decoder.huggingface_config import OWN_TYPE
+from holdfast.adapters.shared.network.hub_names import names_folder
 from holdfast.adapters.tokenizer import hf_core as core
 from holdfast.adapters.tokenizer.backends.backend_selection import ChosenEncoder
 from holdfast.adapters.tokenizer.chat_template import (
@@ -83,8 +84,10 @@ class HuggingfaceTokenizer(Tokenizer, HasChatTemplate, ShowsSpecialTokens):
         tokenizer, for messages. Raises ``ConfigurationError`` if the tokenizer does not exist or cannot be loaded.
         """
         file = _own_file(Path(path).expanduser())
-        if not file.exists() and (path.startswith(("/", ".", "~")) or file.suffix == ".json"):
+        if not file.exists() and (names_folder(path) or file.suffix == ".json"):
             msg = f"there is no file or folder {path}: set tokenizer.path to a tokenizer.json, a folder or a hub name"
+            if follows_model:
+                msg = f"there is no folder {path}: set model.path to a model folder or a hub name"
             raise ConfigurationError(msg)
         if not file.is_file():
             where = str(file) if file.is_dir() else path

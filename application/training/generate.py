@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
+from holdfast.application.training.end_ids import end_ids, new_ids
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -30,26 +32,7 @@ def generate(
     ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
     if shortened is not None:
         note(shortened)
-    return prompt + tokenizer.decode(trainable.generate(ids, sampling, end_of_text=tokenizer.end_of_text))
-
-
-def stream(
-    trainable: Trainable,
-    tokenizer: Tokenizer,
-    prompt: str,
-    sampling: Sampling,
-    show: Callable[[str], object],
-    *,
-    note: Callable[[str], object] = lambda _: None,
-) -> None:
-    """Pass the text of ``generate`` to ``show`` piece by piece as it is generated, in whole characters."""
-    ids, sampling, shortened = fitted(trainable, tokenizer, prompt, sampling)
-    if shortened is not None:
-        note(shortened)
-    pieces = IncrementalDecoder(tokenizer)
-    show(prompt)
-    trainable.stream(ids, sampling, end_of_text=tokenizer.end_of_text, tell=lambda token: show(pieces.after(token)))
-    show(pieces.rest())
+    return prompt + tokenizer.decode(new_ids(trainable, ids, sampling, end_ids(tokenizer), tokenizer.end_of_text))
 
 
 def fitted(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from holdfast.application.training.end_ids import end_ids, new_ids
 from holdfast.application.training.generate import IncrementalDecoder, fitted, fitted_ids, generate
 from holdfast.domain.training.conversation import ChatMessage, MessageRole
 
@@ -43,7 +43,7 @@ class ReplyPrompt:
 def plain_prompt(trainable: Trainable, tokenizer: Tokenizer, text: str, sampling: Sampling) -> ReplyPrompt:
     """Return the prompt that continues ``text`` as ``generate`` does."""
     ids, sampling, note = fitted(trainable, tokenizer, text, sampling)
-    return ReplyPrompt(ids, sampling, {tokenizer.end_of_text}, note)
+    return ReplyPrompt(ids, sampling, frozenset(end_ids(tokenizer)), note)
 
 
 def chat_prompt(
@@ -97,11 +97,29 @@ def stream_reply(
     return end
 
 
+def stream_text(
+    trainable: Trainable,
+    tokenizer: Tokenizer,
+    text: str,
+    sampling: Sampling,
+    show: Callable[[str], object],
+    *,
+    note: Callable[[str], object] = lambda _: None,
+) -> None:
+    """Pass the text of ``generate`` to ``show`` piece by piece as it is generated, in whole characters.
+
+    ``note`` gets a sentence if something is shortened.
+    """
+    prompt = plain_prompt(trainable, tokenizer, text, sampling)
+    if prompt.note is not None:
+        note(prompt.note)
+    show(text)
+    stream_reply(trainable, tokenizer, prompt, lambda _, piece: show(piece))
+
+
 def whole_reply(trainable: Trainable, tokenizer: Tokenizer, prompt: ReplyPrompt) -> tuple[str, ReplyEnd]:
     """Return the reply to ``prompt`` and how it ended; all ranks generate together."""
-    ended_by = min(prompt.ends - {tokenizer.end_of_text}, default=tokenizer.end_of_text)
-    ids = trainable.generate(prompt.ids, prompt.sampling, end_of_text=ended_by)
-    kept = list(takewhile(lambda token: token not in prompt.ends, ids))
+    kept = new_ids(trainable, prompt.ids, prompt.sampling, prompt.ends, tokenizer.end_of_text)
     is_ended = len(kept) < prompt.sampling.max_new_tokens
     return tokenizer.decode(kept), ReplyEnd.MODEL if is_ended else ReplyEnd.LENGTH
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, final
 
+from holdfast.application.training.end_ids import end_of_turn
 from holdfast.application.training.generate import generate
 from holdfast.application.training.reply import ReplyEnd, chat_prompt, whole_reply
 from holdfast.domain.phase import show_nothing
@@ -81,5 +82,5 @@ class PromptSampler:
         asked = chat_prompt(self._trainable, template, [ChatMessage(MessageRole.USER, prompt)], sampling)
         text, end = whole_reply(self._trainable, tokenizer, asked)
         shown = tokenizer.decode_all if isinstance(tokenizer, ShowsSpecialTokens) else tokenizer.decode
-        ended = shown([min(asked.ends - {tokenizer.end_of_text}, default=tokenizer.end_of_text)])
+        ended = shown([end_of_turn(asked.ends, tokenizer.end_of_text)])
         return GeneratedText(shown(asked.ids), text + ended if end is ReplyEnd.MODEL else text, sampling.seed)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-_SOURCE = ".source"
+_SOURCE, _GENERATION = ".source", "generation_config.json"
 _SAMPLE = (
     "It's 12,345 o'clock:  they'll say 'we've 3 of the 1000000 tests'!\n\n\tdef f(x):\r\n    return x ** 2 # ok \n",
     "Größe naïve Ünïcode · 你好世界 · здравствуй мир · مرحبا · 🙂👩‍🚀 ½ ² ①",
@@ -32,11 +32,15 @@ _SAMPLE = (
 @final
 @dataclass(frozen=True, slots=True)
 class ExportContent:
-    """The ``parts`` of a model as transformers loads them, its tokenizer, and the ``name`` of the run."""
+    """The ``parts`` of a model as transformers loads them, its tokenizer, and the ``name`` of the run.
+
+    ``ends`` are the ids at which the model stops by its settings of generation, which are among the parts.
+    """
 
     parts: Sequence[StatePart]
     tokenizer: Tokenizer
     name: str
+    ends: Sequence[int] = ()
 
 
 def require_packages(order: ExportOrder) -> None:
@@ -138,7 +142,7 @@ def _write_gguf(content: ExportContent, order: ExportOrder, folder: Path) -> Seq
         found = {name: (source / name).read_bytes() for name in (CONFIG, FILE) if (source / name).is_file()}
         template = template_in(found)
         description = GgufDescription(content.name, order.license, None if template is None else template[0])
-        vocabulary = read_vocabulary(source, size=model.config.vocab_size)
+        vocabulary = read_vocabulary(source, size=model.config.vocab_size, ends=content.ends)
         return GgufModel(model.config, model.tensors, vocabulary, description)
 
     whole = _in_scratch(folder, read_tokenizer)
@@ -152,6 +156,7 @@ def _write_torchao(content: ExportContent, order: ExportOrder, folder: Path) -> 
     weights, model = order.format.weights, whole_model(content.parts)
     assert weights is not None
     notes = _in_scratch(folder, lambda source: write_torchao(model, source, folder, weights))
+    write_parts([part for part in content.parts if part.name == _GENERATION], folder)
     content.tokenizer.write(folder)
     return notes
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.bootstrap.operations.named_checkpoint import Choice
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.state_store import StatePart
+    from holdfast.ports.tokenizer import Tokenizer
 
 
 def export(
@@ -66,7 +67,7 @@ def export(
     model = _exportable(trained.model, run, order)
     comparison = LossComparison(trained, model, order, show) if order.is_checked else None
     record = read_record(place_of(run, choice).path)
-    content = ExportContent(_model_parts(model, run, order), trained.tokenizer, name_of_run(run, record))
+    content = _content(model, trained.tokenizer, run, order, name=name_of_run(run, record))
     location = trained.location
     del trained, model  # the export is read back beside the weights alone
     try:
@@ -80,6 +81,15 @@ def export(
         msg = f"{folder} cannot be written: {error.strerror or error}"
         raise StateError(msg) from error
     return exported
+
+
+def _content(
+    model: CausalLanguageModel, tokenizer: Tokenizer, run: Path, order: ExportOrder, name: str
+) -> ExportContent:
+    """Return the content of the files; this changes ``model`` if ``order`` merges or prunes it."""
+    from holdfast.adapters.shared.modeling.generation_settings import generation_ends
+
+    return ExportContent(_model_parts(model, run, order), tokenizer, name, generation_ends(model.network))
 
 
 def _put(draft: Path, folder: Path, *, is_taken: bool) -> None:
@@ -203,7 +213,10 @@ def _adapter_parts(model: CausalLanguageModel, run: Path) -> Sequence[StatePart]
     if _is_decoder(model) and model.network.config.model_type != "llama":
         msg = f"the names of {run}'s adapters are not those that its base has in transformers: add --merged"
         raise ConfigurationError(msg)
-    return model.adapters.exported(model.adapters.tensors(model.network))
+    from holdfast.adapters.shared.modeling.generation_settings import generation_parts
+
+    files = model.adapters.exported(model.adapters.tensors(model.network))
+    return (*files, *generation_parts(model.network))
 
 
 def _check_decoder(model: CausalLanguageModel) -> None:

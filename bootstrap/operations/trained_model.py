@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
-from holdfast.application.training.generate import generate, stream
-from holdfast.application.training.reply import chat_prompt, stream_reply
+from holdfast.application.training.generate import generate
+from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
 from holdfast.bootstrap.operations.named_checkpoint import NEWEST, place_of, restore, restore_alone
 from holdfast.bootstrap.operations.other_data import OtherData
@@ -93,7 +93,7 @@ class Trained:
         self, prompt: str, sampling: Sampling, show: Callable[[str], object], note: Callable[[str], object]
     ) -> None:
         """Pass ``prompt`` and its continuation to ``show``, piece by piece; ``note`` gets a sentence if it is cut."""
-        stream(self._parts.trainable, self.tokenizer, prompt, sampling, show, note=note)
+        stream_text(self._parts.trainable, self.tokenizer, prompt, sampling, show, note=note)
 
     @property
     def chat_template(self) -> ChatTemplate | None:

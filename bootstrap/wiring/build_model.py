@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.application.training.end_ids import end_ids
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.bootstrap.wiring.plugins import has_methods, load_plugin, make_plugin
 from holdfast.configs.sections.decoder import DecoderModelSettings
@@ -60,6 +61,7 @@ def build_model(
     with _loading_shown(settings, show):
         model = factory.build(vocabulary_size=tokenizer.vocabulary_size, end_of_text=tokenizer.end_of_text, seed=seed)
     add_adapters(model, settings)
+    _stop_at_ends(model, tokenizer)
     if isinstance(settings.model, (HuggingFaceModelSettings, DecoderModelSettings)) and network_of(model) is not None:
         from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 
@@ -73,6 +75,19 @@ def build_model(
     for note in getattr(model, "notes", ()):
         report(note)
     return model
+
+
+def _stop_at_ends(model: object, tokenizer: Tokenizer) -> None:
+    """Let ``model`` stop at the ends of ``tokenizer`` also in programs that load its checkpoints and exports."""
+    network = network_of(model)
+    if network is None:
+        return
+
+    def is_special(number: int) -> bool:
+        return number < tokenizer.vocabulary_size and not tokenizer.token_bytes[number]
+
+    end_at: Any = lazy("holdfast.adapters.shared.modeling.generation_settings:end_generation_at")
+    end_at(network, end_ids(tokenizer), is_special=is_special)
 
 
 def _loading_shown(settings: TrainSettings, show: ShowPhase) -> AbstractContextManager[object]:

@@ -6,6 +6,7 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from holdfast.adapters.shared.network.hub_names import names_folder
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.configs.sections.model import HuggingFaceModelSettings
 from holdfast.configs.sections.tokenizer import HuggingFaceTokenizerSettings
@@ -50,4 +51,4 @@ def _sources(settings: TrainSettings, replaced: Collection[str]) -> set[tuple[st
     chosen = [section for port, section in sections.items() if port not in replaced]
     named = [each for each in chosen if isinstance(each, HuggingFaceModelSettings | HuggingFaceTokenizerSettings)]
     places = {(each.path, each.revision) for each in named if each.path is not None}
-    return {(path, revision) for path, revision in places if not path.startswith(("/", ".", "~"))}
+    return {(path, revision) for path, revision in places if not names_folder(path)}

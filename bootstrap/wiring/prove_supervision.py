@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.adapters.shared.files.atomic_replace import replace_file
 from holdfast.application.data.cached_batches import CachedBatches
 from holdfast.application.data.shown_rows import shown_rows
+from holdfast.application.training.end_ids import end_ids
 from holdfast.bootstrap.run_folder.layout import RunLayout
-from holdfast.bootstrap.wiring.document_encoder import template_in_use
 from holdfast.bootstrap.wiring.marked_rows import row_lines
 from holdfast.domain.data.cursor import Cursor
 from holdfast.domain.data.supervision import Supervision
@@ -42,8 +42,7 @@ def prove_supervision(
     All cached rows are counted; of a stream the first batches. Rows of encrypted tokens are not among it. Raises
     ``DataError`` if no token of a source is trained on, or every token.
     """
-    ends = _ends_of(settings, tokenizer)
-    found, scope = _measured(stream, sources, ends)
+    found, scope = _measured(stream, sources, end_ids(tokenizer))
     for name, each in found.items():
         each.check(f" of the source {name!r}" if name and len(found) > 1 else "")
     total = sum(found.values(), Supervision())
@@ -85,11 +84,6 @@ def _measured(
     with closing(stream.batches(Cursor())) as batches:
         counted = [Supervision.of_batch(batch, ends) for batch in islice(batches, _STREAMED_BATCHES)]
     return {"": sum(counted, Supervision())}, " at the beginning of the stream"
-
-
-def _ends_of(settings: TrainSettings, tokenizer: Tokenizer) -> Collection[int]:
-    template = template_in_use(settings.data, tokenizer)
-    return {tokenizer.end_of_text} if template is None else template.ends
 
 
 def prove_run(

@@ -29,13 +29,17 @@ class LayerShape:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The sizes of a decoder that memory depends on; ``num_parameters`` counts tied matrices once."""
+    """The sizes of a decoder that memory depends on; ``num_parameters`` counts tied matrices once.
+
+    ``adapter_parameters`` are those of low-rank adapters, which come on top and are trained in place of all others.
+    """
 
     num_parameters: int
     num_layers: int
     layer: LayerShape
     vocabulary_size: int
     is_tied: bool = False
+    adapter_parameters: int = 0
 
     @property
     def head_parameters(self) -> int:
@@ -129,22 +133,24 @@ def estimate_memory(shape: ModelShape, training: Training) -> MemoryEstimate:
     kept, layer, working, last_norm = _activations(shape, training)
     loss, of_head = _loss(shape, training)
     steady = states.weights + states.optimizer + states.buffers
-    is_whole = training.engine.kind == "single"
+    is_whole = training.engine.kind == "single" and not shape.adapter_parameters
     unmade = FP32 * (shape.layer_parameters + shape.head_parameters) if is_whole and not training.accumulates else 0
     recomputed = layer if training.checkpoint_every else 0
-    twice = training.weight_bytes * shape.head_parameters if shape.is_tied else 0
+    twice = training.weight_bytes * shape.head_parameters if shape.is_tied and not shape.adapter_parameters else 0
     copies = BF16 * shape.num_layers * shape.layer_parameters if _copies_weights(training) else 0
     # a checkpointed layer runs again after the backward of the last norm, when autocast's copies have been freed
     held = recomputed + copies / shape.num_layers if training.checkpoint_every == 1 else recomputed + last_norm + copies
+    # autocast stores copies of trained weights only; those of frozen ones live as long as a layer's backward needs them
+    stored = 0 if shape.adapter_parameters and training.checkpoint_every == 1 else copies
     begin = (states.gradients if _collects(training) else 0) + kept
-    begin += max(copies + last_norm + loss, of_head + held + working + states.exchanged_layer)
+    begin += max(stored + last_norm + loss, of_head + held + working + states.exchanged_layer)
     end = states.gradients - unmade + layer + working + twice + states.exchanged_rest
     peak = steady + max(begin, end, states.gradients + twice + states.step)
     return MemoryEstimate(
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
-        buffers=states.buffers + copies,
+        buffers=states.buffers + stored,
         activations=kept + recomputed,
         loss=loss,
         peak=peak,
@@ -166,6 +172,8 @@ class _States:
 
 def _states(shape: ModelShape, training: Training) -> _States:
     size, share = shape.num_parameters, shape.num_parameters / training.engine.num_ranks
+    if (trained := shape.adapter_parameters) and training.engine.kind in ("single", "ddp"):
+        return _States(FP32 * (size + trained), FP32 * trained, training.engine.optimizer_bytes * trained)
     match training.engine.kind:
         case "zero":
             return _zero_states(shape, training)
@@ -217,14 +225,15 @@ def _loss(shape: ModelShape, training: Training) -> tuple[float, float]:
     """Return the peak bytes of the loss, and those that it passes to the backward."""
     tokens, vocabulary = training.num_tokens, shape.vocabulary_size
     of_hidden = tokens * shape.layer.hidden * (FP32 if training.is_mixed else training.computed_bytes)
-    of_head = training.weight_bytes * shape.head_parameters
+    of_head = 0 if shape.adapter_parameters else training.weight_bytes * shape.head_parameters
     if not training.is_loss_chunked:
         return 3.0 * FP32 * tokens * vocabulary, of_head + of_hidden
     chunk = min(tokens, max(FEWEST_ROWS, LOGITS_BYTES // (FP32 * vocabulary))) * vocabulary
     scratch = 2.0 * FP32 * chunk
     if training.precision == "bf16":  # the chunk's gradient, its share of the head's and, if that is fp32, the head
         scratch += BF16 * (chunk + (2 if training.is_mixed else 1) * shape.head_parameters)
-    return FP32 * shape.head_parameters + of_hidden + scratch, of_head + of_hidden
+    gradient = 0 if shape.adapter_parameters else FP32 * shape.head_parameters
+    return gradient + of_hidden + scratch, of_head + of_hidden
 
 
 def _collects(training: Training) -> bool:

@@ -47,7 +47,8 @@ EXCEPTIONS = {
 }
 """What is not run as printed, and why."""
 OF_THEIR_OWN = {
-    "docs/data-tutorial.md": "followed by test_data_tutorial.py, with the files that it has the reader write"
+    "docs/data-tutorial.md": "followed by test_data_tutorial.py, with the files that it has the reader write",
+    "docs/tutorial.md": "followed by test_tutorial.py, with the files that it has the reader write",
 }
 """Pages that another test follows."""
 ADDITIONS = {

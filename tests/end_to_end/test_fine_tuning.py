@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from holdfast.application.training.reply import ReplyEnd, chat_prompt, whole_reply
 from holdfast.bootstrap import build
@@ -85,6 +86,24 @@ def test_a_tuned_model_answers_in_the_format_and_stops_by_itself(tuned):
         messages = [ChatMessage(MessageRole.USER, prompt)]
         asked = chat_prompt(trained.trainable, trained.chat_template, messages, GREEDY)
         right += whole_reply(trained.trainable, trained.tokenizer, asked) == (answer_to(word), ReplyEnd.MODEL)
+    assert right >= 95
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_exported_model_answers_in_transformers(home, tuned):
+    """Plain ``generate`` of transformers writes the planted answers and the end of the turn, and nothing after it."""
+    assert run("export", str(tuned), "exported", "--unchecked", cwd=home).returncode == 0
+    tokenizer = AutoTokenizer.from_pretrained(home / "exported")
+    model = AutoModelForCausalLM.from_pretrained(home / "exported")
+    right = 0
+    for prompt, word in prompts()[:HELD_OUT]:
+        messages = [{"role": "user", "content": prompt}]
+        asked = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
+        out = model.generate(**asked, max_new_tokens=48)[0, asked["input_ids"].shape[1] :]
+        right += tokenizer.decode(out) == f"{answer_to(word)}<|im_end|>"
     assert right >= 95
 
 

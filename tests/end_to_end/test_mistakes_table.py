@@ -99,6 +99,11 @@ MODEL = (
         ("model ./nope .* there is no such folder: set model.path",),
     ),
     (
+        "no such checkpoint",
+        ("model.path=runs/nope/checkpoints/checkpoint-300",),
+        ("model runs/nope/.* there is no such folder: set model.path",),
+    ),
+    (
         "longer than its positions",
         ("model.config.max_position_embeddings=32",),
         ("is 64 but .* 32 positions: shorten",),

@@ -92,6 +92,12 @@ def test_a_path_that_does_not_exist_is_not_looked_for_on_the_hub(tmp_path, name)
     assert "there is no file or folder" in refusal_of(tmp_path / name)
 
 
+def test_the_folder_of_a_model_that_does_not_exist_is_named():
+    """A path of several folders is no name on the hub; if the model was chosen, its setting is named."""
+    with pytest.raises(ConfigurationError, match=r"there is no folder runs/x/checkpoints: set model.path"):
+        HuggingfaceTokenizer.load("runs/x/checkpoints", follows_model=True)
+
+
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path):
     """A folder that holds none is named."""
     (tmp_path / "empty").mkdir()

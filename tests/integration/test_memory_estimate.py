@@ -41,6 +41,12 @@ SMALL = {
     "config": llama(128, 320, 3, 4, 2, tied=True),
     "training": {"rows": 2, "length": 96},
 }
+ADAPTED = {
+    "kind": "huggingface",
+    "vocabulary": 8192,
+    "config": {"model_type": "llama"} | llama(512, 1536, 8, 8, 4, tied=False),
+    "lora": {"rank": 16},
+}
 # The formula was derived by hand and put right on models of 3 to 10 million parameters, of width 256; these were
 # measured after that.
 HELD_OUT = {
@@ -70,6 +76,12 @@ HELD_OUT = {
         "config": GPT2,
         "training": {"rows": 1, "length": 512, "is_loss_chunked": False},
     },
+    "adapters, checkpointed, accumulating, bf16": {
+        **ADAPTED,
+        "gradient_checkpointing": "full",
+        "training": {"rows": 4, "length": 256, "precision": "bf16", "checkpoint_every": 1, "accumulates": True},
+    },
+    "adapters, bf16": {**ADAPTED, "training": {"rows": 2, "length": 256, "precision": "bf16"}},
 }
 
 

@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
+from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
 from holdfast.adapters.shared.modeling.loss_selection import choose_loss
 from holdfast.domain.data.batch import Batch
 from holdfast.domain.training.memory_estimate import LayerShape, ModelShape, Training, estimate_memory
@@ -42,8 +43,11 @@ def train(case):
         config=case["config"], gradient_checkpointing=case.get("gradient_checkpointing", "none")
     ).build(vocabulary_size=case["vocabulary"], end_of_text=0, seed=0)
     training = Training(**case["training"])
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    if "lora" in case:
+        add_lora(model, LoraPlan(**case["lora"]), seed=0)
     choose_loss(model, "chunked" if training.is_loss_chunked else "plain")
-    shape = shape_of(model, case)
+    shape = shape_of(model, case, num_parameters)
     trainable = AccelerateOptimizer(device="cpu", precision=training.precision).prepare(model)
     parts = 2 if training.accumulates else 1
     generator = np.random.default_rng(0)
@@ -63,7 +67,7 @@ def a_batch(generator, training, vocabulary):
     return Batch(ids, np.arange(0, ids.size, apart, dtype=np.int64), lengths)
 
 
-def shape_of(model, case):
+def shape_of(model, case, num_parameters):
     config = case["config"]
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     layer = LayerShape(
@@ -74,9 +78,13 @@ def shape_of(model, case):
         mlp_tensors=4 if config.get("gated", True) else 2,
         norm_tensors=2 if config.get("norm") == "layernorm" else 3,
     )
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return ModelShape(
-        num_parameters, config["num_hidden_layers"], layer, case["vocabulary"], is_tied=config["tie_word_embeddings"]
+        num_parameters,
+        config["num_hidden_layers"],
+        layer,
+        case["vocabulary"],
+        is_tied=config["tie_word_embeddings"],
+        adapter_parameters=sum(parameter.numel() for parameter in model.parameters()) - num_parameters,
     )
 
 

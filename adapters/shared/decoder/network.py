@@ -18,6 +18,8 @@ from holdfast.adapters.shared.decoder.weight_names import from_huggingface, to_h
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from transformers import GenerationConfig
+
     from holdfast.adapters.shared.decoder.decoder_config import DecoderConfig
     from holdfast.adapters.shared.decoder.decoder_shape import DecoderShape, Dropout
 
@@ -99,7 +101,7 @@ class DecoderModel(nn.Module):
 class DecoderNetwork(nn.Module):
     """A causal language model: ``DecoderModel`` and the matrix that turns hidden states into logits."""
 
-    generation_config = None
+    generation_config: GenerationConfig | None = None
 
     def __init__(self, config: DecoderConfig, attention: Attention) -> None:
         super().__init__()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+_FURTHER_ENDS = ("eot", "eom")
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
@@ -80,8 +81,9 @@ class TokenMerging:
 class GgufVocabulary:
     """The ``tokens`` by id with their ``types``, and the way in which they are merged.
 
-    ``special`` has the ids of the tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist. ``adds_bos`` and
-    ``adds_eos`` are whether a text gets these tokens. ``remarks`` are for a person.
+    ``special`` has the ids of the tokens ``bos``, ``eos``, ``unk`` and ``pad`` that exist, and ``eot`` and ``eom``, the
+    ends of a turn and of a message, if the model stops at further ids. ``adds_bos`` and ``adds_eos`` are whether a text
+    gets these tokens. ``remarks`` are for a person.
     """
 
     tokens: Sequence[str]
@@ -93,9 +95,10 @@ class GgufVocabulary:
     remarks: Sequence[str] = ()
 
 
-def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
+def read_vocabulary(folder: Path, *, size: int, ends: Sequence[int] = ()) -> GgufVocabulary:
     """Return the vocabulary of the ``tokenizer.json`` in ``folder``, filled up to ``size`` ids.
 
+    ``ends`` are the ids at which the model stops. A file names three of them; a remark says so if there are more.
     Raises ``ConfigurationError`` if llama.cpp could not split text as this tokenizer does.
     """
     core = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -111,6 +114,10 @@ def read_vocabulary(folder: Path, *, size: int) -> GgufVocabulary:
     else:
         merging = TokenMerging("gpt2", _split_of(record).name, [" ".join(pair) for pair in pairs])
     special = _special_tokens(folder, core)
+    further = [number for number in ends if number != special.get("eos")]
+    special |= zip(_FURTHER_ENDS, further, strict=False)
+    if more := further[len(_FURTHER_ENDS) :]:
+        remarks = (*remarks, f"llama.cpp is not told to stop at {', '.join(tokens[number] for number in more)}")
     plain, whole = (core.encode("a", add_special_tokens=adds).ids for adds in (False, True))
     return GgufVocabulary(
         tokens,

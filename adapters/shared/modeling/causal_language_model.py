@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.adapters.shared.modeling.attention import packed_arguments
+from holdfast.adapters.shared.modeling.generation_settings import generation_parts
 from holdfast.adapters.shared.modeling.losses import (
     IGNORED,
     chunked_cross_entropy,
@@ -288,12 +289,10 @@ class CausalLanguageModel(nn.Module):
     def _descriptions(self) -> Sequence[StatePart]:
         if not is_first_rank():
             return ()
+        settings = generation_parts(self.network)
         if self.adapters is not None:
-            return (self.adapters.description(),)
-        config = TextPart("config.json", self.network.config.to_json_string())
-        if getattr(self.network, "generation_config", None) is None:
-            return (config,)
-        return (config, TextPart("generation_config.json", self.network.generation_config.to_json_string()))
+            return (self.adapters.description(), *settings)
+        return (TextPart("config.json", self.network.config.to_json_string()), *settings)
 
     def _own_tensors(self) -> dict[str, Tensor]:
         """Return each tensor once: tied weights have their first name, as Hugging Face saves them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from holdfast.domain.training.memory_estimate import EngineSetup, LayerShape, Mo
 
 FOLDER = Path(holdfast.configs.__file__).resolve().parent
 ROOT = FOLDER.parent
-READY = ("rtx4090", "a100x4", "gqa_1b", "gpt2_124m_6gb", "nemotron_h_8b", "h200")
+READY = ("rtx4090", "a100x4", "gqa_1b", "gpt2_124m_6gb", "nemotron_h_8b", "h200", "continue_8b_lora")
 DEEPSPEED = {"rtx4090": "ds_prototype", "a100x4": "ds_production"}
 # as their config.json on the hub says; Nemotron-H's layers are taken for MLPs beside Mamba's inner width
 HUB = {
@@ -23,6 +24,7 @@ HUB = {
     "nvidia/Nemotron-H-8B-Base-8K": ModelShape(
         8_101_000_000, 52, LayerShape(4096, 21504, 8192, 1024, mlp_tensors=2), 131_072
     ),
+    "meta-llama/Llama-3.1-8B": ModelShape(8_030_261_248, 32, LayerShape(4096, 14336, 4096, 1024), 128_256),
 }
 
 
@@ -30,9 +32,16 @@ def load(name):
     return load_settings([FOLDER / f"{name}.yaml"], [], {}).settings
 
 
+def with_adapters(shape, rank):
+    """Return ``shape`` with adapters of ``rank`` beside its linear layers, each as wide as its inputs and outputs."""
+    hidden, mlp, heads, shared = (getattr(shape.layer, name) for name in ("hidden", "mlp", "attention", "shared"))
+    widths = 2 * (hidden + heads) + 2 * (hidden + shared) + 3 * (hidden + mlp)
+    return replace(shape, adapter_parameters=shape.num_layers * rank * widths)
+
+
 def shape_of(model):
     if model.path is not None:
-        return HUB[model.path]
+        return HUB[model.path] if model.lora is None else with_adapters(HUB[model.path], model.lora.rank)
     heads = model.num_attention_heads
     head = model.head_dim or model.hidden_size // heads
     shared = head * (model.num_key_value_heads or heads)
@@ -122,9 +131,9 @@ def test_the_deepspeed_file_of_a_configuration_agrees_with_it(name, file):
     assert whole["bf16"]["enabled"] is True
 
 
-def predicted(name):
+def predicted(name, **changes):
     settings = load(name)
-    training = training_of(settings)
+    training = replace(training_of(settings), **changes)
     found = estimate_memory(shape_of(settings.model), training)
     return round(found.peak / 1e9, 1), round(found.host * training.engine.num_ranks / 1e9, 1)
 
@@ -139,3 +148,10 @@ def test_the_documents_tell_the_memory_that_is_predicted(name):
     head = (FOLDER / f"{name}.yaml").read_text().split("\n\n")[0]
     assert f"{device:.1f} GB" in head
     assert not host or f"{host:.0f} GB" in head
+
+
+def test_the_recipe_for_adapters_says_why_it_computes_layers_again():
+    """One row of it without gradient checkpointing would take more than the GPU has, as its comment says."""
+    device, _ = predicted("continue_8b_lora", rows=1, checkpoint_every=0)
+    assert f"{device:.1f} GB in all" in (FOLDER / "continue_8b_lora.yaml").read_text()
+    assert device > 80

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from holdfast.adapters.optimizer.memory import MemoryOptimizer
 from holdfast.adapters.shared.toy_bigram import BigramModel
 from holdfast.adapters.tokenizer.memory import MemoryTokenizer
-from holdfast.application.training.generate import IncrementalDecoder, fitted, generate, stream
+from holdfast.application.training.generate import IncrementalDecoder, fitted, generate
+from holdfast.application.training.reply import stream_text
 from holdfast.domain.training.text_generation import Sampling
 
 TOKENIZER = MemoryTokenizer()
@@ -57,7 +58,7 @@ def test_a_stream_is_the_text_that_generate_returns():
     """What comes piece by piece is the text that is returned at once, with its prompt."""
     trainable = Narrow(20)
     pieces = []
-    stream(trainable, TOKENIZER, "ab", Sampling(64, seed=3), pieces.append)
+    stream_text(trainable, TOKENIZER, "ab", Sampling(64, seed=3), pieces.append)
     assert "".join(pieces) == generate(trainable, TOKENIZER, "ab", Sampling(64, seed=3))
     assert len(pieces) > 5
 

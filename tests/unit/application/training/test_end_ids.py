@@ -1,0 +1,63 @@
+"""The ids at which a model stops: end-of-text and those of the chat template."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from holdfast.adapters.optimizer.memory import MemoryOptimizer
+from holdfast.adapters.shared.toy_bigram import BigramModel
+from holdfast.adapters.tokenizer.memory import MemoryTokenizer
+from holdfast.application.training.end_ids import end_ids, end_of_turn, new_ids
+from holdfast.application.training.generate import generate
+from holdfast.domain.training.text_generation import Sampling
+from holdfast.ports.forwarding.tokenizer import ForwardingTokenizer
+from holdfast.ports.tokenizer import HasChatTemplate
+
+GREEDY = Sampling(6, 0.0)
+
+
+class Template:
+    """A chat template of which only the ends are asked."""
+
+    ends = frozenset({256, 99, 10})
+
+
+class Chatty(ForwardingTokenizer, HasChatTemplate):
+    """A tokenizer with such a template, or with none."""
+
+    def __init__(self, chat_template):
+        super().__init__(MemoryTokenizer())
+        self._template = chat_template
+
+    @property
+    def chat_template(self):
+        return self._template
+
+    def with_template(self, choice):
+        raise NotImplementedError
+
+
+def writes(*ids):
+    """Return a model that writes one of ``ids`` after the other."""
+    logits = np.full((257, 257), -9.0)
+    for here, there in pairwise(ids):
+        logits[here, there] = 9.0
+    return MemoryOptimizer().prepare(BigramModel(logits))
+
+
+def test_end_of_text_comes_first():
+    """Without a template it is the only end; the ends of a template follow it, each once."""
+    assert end_ids(MemoryTokenizer()) == end_ids(Chatty(None)) == [256]
+    assert end_ids(Chatty(Template())) == [256, 10, 99]
+    assert end_of_turn(end_ids(Chatty(Template())), 256) == 10
+    assert end_of_turn([256], 256) == 256
+
+
+def test_a_text_ends_at_each_of_them():
+    """Whichever end a model writes, neither it nor what would follow is part of the text."""
+    for end in (10, 99, 256):
+        model = writes(97, 98, end, 100, 101)
+        assert list(new_ids(model, [97], GREEDY, [256, 10, 99], 256)) == [98]
+        assert generate(model, Chatty(Template()), "a", GREEDY) == "ab"
