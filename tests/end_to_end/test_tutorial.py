@@ -89,7 +89,7 @@ def test_the_tutorial_works_word_for_word(tmp_path, own):
         (tmp_path / file["name"]).write_text(file["text"], encoding="utf-8")
     commands = [each.text for each in printed() if each.page == PAGE and each.is_block]
     assert commands[0].startswith("pip install ")
-    assert len(commands) == 13
+    assert len(commands) == 14
     for command in commands[1:]:
         if command.endswith("chat runs/forms"):
             if find_spec("uvicorn") is not None:
