@@ -19,6 +19,7 @@ from tests.support.command_line import ROOT, environment
 from tests.support.printed_commands import printed
 
 PAGE = "docs/tutorial.md"
+DRIVER = ROOT / "tests/support/llama_cpp_chat.py"
 _FILE = re.compile(r"^`(?P<name>\w+\.py)`:\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 FORM = "ship: Heron, cargo: salt, port: Oslo"
 TYPED = "The Heron carries salt to Oslo.\nIn Riga the Swan was loaded with tea.\nThe Rocket carries gold to Paris.\n"
@@ -88,7 +89,7 @@ def test_the_tutorial_works_word_for_word(tmp_path, own):
         (tmp_path / file["name"]).write_text(file["text"], encoding="utf-8")
     commands = [each.text for each in printed() if each.page == PAGE and each.is_block]
     assert commands[0].startswith("pip install ")
-    assert len(commands) == 13
+    assert len(commands) == 14
     for command in commands[1:]:
         if command.endswith("chat runs/forms"):
             if find_spec("uvicorn") is not None:
@@ -105,4 +106,15 @@ def test_the_tutorial_works_word_for_word(tmp_path, own):
     chats = (tmp_path / "chats.jsonl").read_text(encoding="utf-8")
     assert FORM not in chats
     assert (tmp_path / "forms/generation_config.json").is_file()
-    assert (tmp_path / "forms-gguf/model-Q8_0.gguf").is_file()
+    assert_llama_cpp_agrees(tmp_path / "forms-gguf/model-Q8_0.gguf")
+
+
+def assert_llama_cpp_agrees(file):
+    """Where there is a llama.cpp, let its server answer by the template in ``file`` and end the reply by itself."""
+    assert file.is_file()
+    if "LLAMA_CPP_PYTHON" not in os.environ:
+        return
+    command = [os.environ["LLAMA_CPP_PYTHON"], str(DRIVER), str(file), TYPED.splitlines()[0]]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout.splitlines()[-1]) == [FORM, "stop"]
