@@ -68,7 +68,7 @@ class RunFolder:
             self.record = blank | {"id": self.record["id"]} if self.record else blank
         else:
             self.settings_before = self.record["settings"]
-            changes = changed_settings(_with_new_defaults(self.record["settings"]), settings)
+            changes = _changes_since(self.record["settings"], settings)
             refused = [key for key in changes if _makes_another_run(key, settings)]
             if refused:
                 # another kind has other settings, which the user has not changed
@@ -227,15 +227,20 @@ def changed_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str
     }
 
 
-def _with_new_defaults(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return recorded ``settings`` with the defaults of those that there were not when the run began.
+def _changes_since(recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return what ``changed_settings`` does, without new settings, unknown when the run began, that have their default.
 
-    They are as recorded if they are not accepted any more.
+    They count as changes if the ``recorded`` settings are not accepted any more.
     """
+    changes = changed_settings(recorded, settings)
+    new = changes.keys() - flatten(recorded).keys()
+    if not new:
+        return changes
     try:
-        return {**settings, **dump_settings(restore_settings(settings))}
+        defaults = flatten(dump_settings(restore_settings(dict(recorded))))
     except ConfigurationError:
-        return settings
+        return changes
+    return {key: values for key, values in changes.items() if key not in new or values[1] != defaults.get(key)}
 
 
 def tokenizer_before(path: Path) -> Mapping[str, Any] | None:

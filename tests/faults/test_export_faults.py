@@ -48,10 +48,7 @@ def files_of(folder):
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_full_disk_leaves_no_folder(failing, home, form):
-    """Whichever write, sync or rename finds the disk full, the command ends with code 4, and no part is there.
-
-    Where the last sync fails, a disk that fails for ever refuses to take the name of the whole folder back.
-    """
+    """Whichever write, sync or rename finds the disk full, the command ends with code 4, and no part is there."""
     whole = export(failing, home / "whole", form, disk=[FOR_EVER, -1, 0, 0])
     assert whole["code"] == 0, (home / "whole/err.log").read_text()
     expected, num_operations = files_of(home / "whole" / OUT), whole["operations"]
@@ -66,6 +63,7 @@ def test_a_full_disk_leaves_no_folder(failing, home, form):
         else:
             assert outcome["code"] == 4, told
             assert "No space left" in told
+            # where the last sync fails, such a disk refuses to take the name of the whole folder back
             assert not (place / OUT).exists() or files_of(place / OUT) == expected
 
 
