@@ -1,11 +1,14 @@
 import json
 from contextlib import closing, nullcontext
+from copy import deepcopy
 
 import pytest
 
 from holdfast.adapters.process_group.single import SingleProcessGroup
 from holdfast.bootstrap.run_folder.folder import RunFolder
 from holdfast.bootstrap.run_folder.shared import SharedRunFolder
+from holdfast.configs.rendering import dump_settings
+from holdfast.configs.settings_layers import load_settings
 from holdfast.domain.errors import ConfigurationError
 
 SETTINGS = {
@@ -52,6 +55,22 @@ def test_another_dataset_of_the_hub_is_another_run_in_a_mixture_too(tmp_path, ki
     expected = pytest.raises(ConfigurationError, match=r"data\.sources\.one\.path was") if is_refused else nullcontext()
     with closing(RunFolder(tmp_path)) as folder, expected:
         folder.begin(settings("another/dataset"))
+
+
+@pytest.mark.parametrize(("reasoning", "is_refused"), [("keep", False), ("drop", True)])
+def test_a_setting_that_is_newer_than_the_run_has_its_default_there(tmp_path, reasoning, is_refused):
+    """A run whose record lacks a setting continues with its default, without a change, and with nothing else."""
+    now = dump_settings(load_settings([], ["data.task=chat", "data.path=talks.jsonl"], {}).settings)
+    earlier = deepcopy(now)
+    del earlier["data"]["chat"]["reasoning"]
+    with closing(RunFolder(tmp_path)) as folder:
+        folder.begin(earlier)
+        folder.write()
+    now["data"]["chat"]["reasoning"] = reasoning
+    expected = pytest.raises(ConfigurationError, match=r"data\.chat\.reasoning") if is_refused else nullcontext()
+    with closing(RunFolder(tmp_path)) as folder, expected:
+        folder.begin(now)
+        assert folder.record["history"] == []
 
 
 @pytest.mark.parametrize(
