@@ -135,7 +135,7 @@ class Padded(Way):
         torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
         self._optimizer.step()
         self._optimizer.zero_grad()
-        return float(loss)
+        return float(loss.detach())
 
 
 def _model() -> Any:
