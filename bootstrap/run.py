@@ -32,6 +32,7 @@ from holdfast.bootstrap.wiring.data_identity import (
     record_data,
     record_versions,
 )
+from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.data_tracing import source_names
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
@@ -50,6 +51,7 @@ from holdfast.bootstrap.wiring.open_monitors import begin_monitors, open_monitor
 from holdfast.bootstrap.wiring.probe_loss import probe_loss
 from holdfast.bootstrap.wiring.prove_supervision import prove_run
 from holdfast.bootstrap.wiring.record_files import open_rejections
+from holdfast.bootstrap.wiring.reference_model import FACT, REMEDY, compute_reference, reference_column
 from holdfast.bootstrap.wiring.run_records import open_run_records
 from holdfast.bootstrap.wiring.screen import Screen, open_screen
 from holdfast.bootstrap.wiring.state_stores import archive_in_use, claim_archive
@@ -354,6 +356,11 @@ class Run:
             model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
         )
         container.late_micro_batch().set(rows)
+        if holds_pairs(settings.data):
+            column = reference_column(model)
+            folder.hold_to(FACT, column.key, REMEDY)
+            compute_reference(model, column, container.tokens(), report=report, show=self._screen.show)
+            container.late_reference().set(column)
         probe_loss(model, report=report)
         post_mortem = build_post_mortem(settings, self.directory, group)
         parts: RunParts = container.run_parts()

@@ -21,7 +21,12 @@ from holdfast.configs.sections.monitors import (
     JsonlMonitorSettings,
     MonitorSettings,
 )
-from holdfast.configs.sections.optimizer import AccelerateOptimizerSettings, OptimizerSettings
+from holdfast.configs.sections.optimizer import (
+    AccelerateOptimizerSettings,
+    DpoSettings,
+    OptimizerSettings,
+    TorchOptimizerSettings,
+)
 from holdfast.configs.sections.profile import ProfileSettings
 from holdfast.configs.sections.recovery import RecoverySettings
 from holdfast.configs.sections.resources import ResourceSettings
@@ -162,6 +167,32 @@ class TrainSettings(BaseSettings):
             msg = f"has early_stopping.patience={recovery.early_stopping.patience}, but {msg}"
             raise ValueError(msg)
         return recovery
+
+    @field_validator("evaluation")
+    @classmethod
+    def _compares_held_out_pairs(cls, evaluation: EvaluationSettings, info: ValidationInfo) -> EvaluationSettings:
+        if evaluation.sets and "data" in info.data and info.data["data"].task == "preference":
+            msg = (
+                "has sets, but with data.task=preference only held-out pairs have reference log-probabilities: leave "
+                "evaluation.sets out, and set data.holdout"
+            )
+            raise ValueError(msg)
+        return evaluation
+
+    @model_validator(mode="after")
+    def _can_learn_preferences(self) -> Self:
+        if self.data.task != "preference":
+            if isinstance(self.optimizer, TorchOptimizerSettings) and self.optimizer.dpo != DpoSettings():
+                msg = f"optimizer.dpo belongs to data.task=preference, but data.task is {self.data.task}: change either"
+                raise ValueError(msg)
+            return self
+        if self.optimizer.kind not in ("accelerate", "deepspeed"):
+            msg = f"data.task is preference, but optimizer.kind={self.optimizer.kind} has no such loss: use accelerate"
+            raise ValueError(msg)
+        if self.model.loss not in ("auto", "chunked", "plain"):
+            msg = f"data.task is preference, whose loss is DPO, but model.loss is {self.model.loss}: set it to auto"
+            raise ValueError(msg)
+        return self
 
     @field_validator("profile")
     @classmethod

@@ -16,14 +16,15 @@ from holdfast.bootstrap.wiring.assembly import assemble
 from holdfast.bootstrap.wiring.compatibility import check_description, check_tokenizer, with_former_tokenizer
 from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
 from holdfast.bootstrap.wiring.data_identity import known_data
-from holdfast.bootstrap.wiring.data_streams import form_of
+from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
 from holdfast.bootstrap.wiring.record_files import rejections_of
+from holdfast.bootstrap.wiring.reference_model import FACT, REMEDY, compute_reference, reference_column
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.counting import counted
 from holdfast.domain.data.profile import ProfileBuilder
-from holdfast.domain.errors import ConfigurationError
+from holdfast.domain.errors import ConfigurationError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
     from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.application.data.text_reader import TextReader
+    from holdfast.bootstrap.wiring.container import Container
     from holdfast.bootstrap.wiring.open_lineage import Lineage
-    from holdfast.bootstrap.wiring.run_parts import DataParts, RunData
+    from holdfast.bootstrap.wiring.run_parts import DataParts, ModelParts, RunData
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.dataset_version import DatasetVersion
     from holdfast.ports.token_cache import TokenCache
@@ -73,10 +75,29 @@ def prepare_ahead(
         caches = [container.token_cache(datasets.name_of(reader)) for reader in readers]
         with ProgressBar("tokenizing", is_quiet=is_quiet) as bar:
             prepared = _prepare(readers, caches, rejections, settings.data.workers or usable_cpus(), bar)
+        if holds_pairs(settings.data):
+            _prepare_reference(container, caches, record, is_quiet=is_quiet)
         for reader in readers:
             datasets.keep(reader)
         lineage.versions.keep(readers, caches, datasets)
     return container.cache_folder(), Prepared.total(prepared), rejected, lineage.versions.used
+
+
+def _prepare_reference(
+    container: Container, caches: Sequence[TokenCache], record: Mapping[str, Any], *, is_quiet: bool
+) -> None:
+    """Compute the log-probabilities of the reference model that are missing in ``caches``.
+
+    Raises ``StateError`` if the run of ``record`` began with another model.
+    """
+    with phases_shown(is_quiet=is_quiet) as show:
+        show("building the model")
+        parts: ModelParts = container.model_parts()
+        column = reference_column(parts)
+        if record and record["facts"].get(FACT, column.key) != column.key:
+            msg = f"the {FACT} is not the one that the run in {container.directory()} began with: {REMEDY}"
+            raise StateError(msg)
+        compute_reference(parts, column, caches, report=_report_nothing if is_quiet else _report, show=show)
 
 
 def left_out_lines(prepared: Prepared, rejected: Sequence[Mapping[str, object]]) -> list[str]:

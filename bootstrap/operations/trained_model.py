@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
+from holdfast.application.data.reference_column import ReferenceColumn
 from holdfast.application.training.generate import generate
 from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
@@ -22,6 +23,7 @@ from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
 from holdfast.bootstrap.wiring.data_identity import changed_data, known_data
 from holdfast.bootstrap.wiring.document_encoder import template_in_use
+from holdfast.bootstrap.wiring.reference_model import FACT
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.rendering import dump_settings
@@ -182,6 +184,8 @@ def open_trained(
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
         opened.append((container, copy, uses_average(folder, choice)))
+        if (reference := record["facts"].get(FACT)) is not None:
+            container.late_reference().set(ReferenceColumn(reference))
         container.trainable().restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
 
     if place.is_alone:

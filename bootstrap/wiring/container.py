@@ -72,6 +72,7 @@ from holdfast.domain.training.train_plan import TrainPlan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.application.data.reference_column import ReferenceColumn
     from holdfast.ports.tokenizer import Tokenizer
 
 
@@ -250,15 +251,17 @@ class Container(containers.DeclarativeContainer):
             run_data.provided.growth,
             excluded,
             ranges=providers.Callable(score_ranges, settings.provided.data),
+            holds_pairs=providers.Callable(data.holds_pairs, settings.provided.data),
         ),
         stream=providers.Singleton(
             data.streamed_batches, readers, mixture, packing, holdout, share, excluded, data=settings.provided.data
         ),
     )
+    late_reference: providers.Singleton[LateValue[ReferenceColumn | None]] = providers.Singleton(LateValue, None)
     late_data_changes = providers.Singleton(LateValue, 0)
     feed = providers.Singleton(
         Feed,
-        batch_stream,
+        providers.Callable(data.trained_stream, batch_stream, late_reference.provided.get.call()),
         prefetch=providers.Callable(
             data.prefetch_depth, settings.provided.data, settings.provided.optimizer.batch_size
         ),
@@ -270,14 +273,29 @@ class Container(containers.DeclarativeContainer):
     )
     eval_packing = providers.Callable(training.held_out_packing, model, settings.provided.data)
     held_out = held_out_documents(
-        settings, form, readers, token_files, holdout, eval_packing, excluded=excluded, sources=mixture.provided.names
+        settings,
+        form,
+        readers,
+        token_files,
+        (tokens, late_reference),
+        holdout,
+        eval_packing,
+        excluded=excluded,
+        sources=mixture.provided.names,
     )
     eval_sets = providers.Singleton(
         evaluation_sets, settings, fields, document_encoder, rejections, pipeline, eval_packing
     )
     trainable = providers.Singleton(lambda optimizer, model: optimizer.prepare(model), optimizer, model)
     evaluator = providers.Singleton(
-        Evaluator, trainable, held_out, run_tokenizer.provided.token_bytes, process_group, sets=eval_sets, show=show
+        Evaluator,
+        trainable,
+        held_out,
+        run_tokenizer.provided.token_bytes,
+        process_group,
+        sets=eval_sets,
+        rule=providers.Singleton(training.preference_rule, settings),
+        show=show,
     )
     sampler = prompt_sampler(settings, trainable, run_tokenizer, process_group, report=report, show=show)
     late_micro_batch: providers.Singleton[LateValue[int | None]] = providers.Singleton(LateValue, None)

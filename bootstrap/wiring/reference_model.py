@@ -1,0 +1,76 @@
+"""The reference model of preferences: the model before its first step, whose log-probabilities are kept."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from holdfast.application.data.reference_column import ReferenceColumn
+from holdfast.application.training.reference_pass import ReferencePass
+from holdfast.bootstrap.run_folder.shared import in_turns
+from holdfast.bootstrap.wiring.lazy import lazy
+from holdfast.domain.counting import counted
+from holdfast.domain.phase import show_nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.bootstrap.wiring.run_parts import ModelParts
+    from holdfast.domain.phase import ShowPhase
+    from holdfast.ports.token_source import TokenSource
+
+FACT = "reference model"
+"""The name of the fact that identifies the reference model of a run."""
+REMEDY = "keep model.path, its weights and optimizer.precision as they were, or begin a new run"
+
+_FORMAT = 1
+
+
+def reference_column(parts: ModelParts) -> ReferenceColumn:
+    """Return the column of the reference model; ``parts`` must not have been trained or restored yet."""
+    settings, model = parts.settings, parts.model
+    adapters = model.adapters  # they change nothing before the first step
+    weights = lazy("holdfast.adapters.shared.modeling.lora:fingerprint")(model.network) if adapters is None else None
+    facts: Mapping[str, Any] = {
+        "format": _FORMAT,
+        "weights": weights if adapters is None else adapters.base,
+        "quantize": None if settings.model.lora is None else settings.model.lora.quantize,
+        "precision": parts.hardware["optimizer.precision"],
+        "length": settings.data.row_length,
+    }
+    content = json.dumps(facts, sort_keys=True).encode()
+    return ReferenceColumn(blake2b(content, digest_size=16).hexdigest())
+
+
+def compute_reference(
+    parts: ModelParts,
+    column: ReferenceColumn,
+    sources: Sequence[TokenSource],
+    *,
+    report: Callable[[str], object],
+    show: ShowPhase = show_nothing,
+) -> int:
+    """Compute what is missing in ``column`` for the preferences of ``sources``; return the number of pairs.
+
+    All ranks call this. Raises ``OutOfMemory`` if one row is too much, and
+    ``StateError`` if the disk is full.
+    """
+    work = ReferencePass(
+        parts.trainable,
+        parts.process_group,
+        column,
+        length=parts.settings.data.row_length,
+        rows=parts.settings.evaluation.batch_size,
+        in_turns=partial(in_turns, parts.process_group),
+        show=show,
+    )
+    num_pairs, seconds = work.run(sources)
+    if num_pairs:
+        rate = num_pairs / max(seconds, 1e-3)
+        report(
+            f"computed the reference log-probabilities of {counted(num_pairs, 'pair')} in {seconds:.1f} s, "
+            f"{rate:,.1f} pairs/s"
+        )
+    return num_pairs
