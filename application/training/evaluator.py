@@ -90,7 +90,7 @@ class Evaluator:
                 return None
             sets[name] = figures
         if total.num_targets:
-            return Evaluation(total.nats, total.num_targets, total.num_bytes, {**total.parts, **sets})
+            return replace(total, parts={**total.parts, **sets})
         nats = math.fsum(each.nats for each in sets.values())
         num_targets, num_bytes = (sum(column) for column in zip(*map(_counts, sets.values()), strict=True))
         return Evaluation(nats, num_targets, num_bytes, sets)

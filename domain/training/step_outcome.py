@@ -72,6 +72,14 @@ class Evaluation:
         """Return bits per byte of UTF-8 text: comparable between tokenizers, unlike ``loss``; NaN for preferences."""
         return self.nats / math.log(2) / self.num_bytes if self.num_bytes else math.nan
 
+    def words(self, digits: int) -> Sequence[str]:
+        """Return the figures for a person, each with its unit, the losses with ``digits`` after the point."""
+        if not self.figures:
+            return [f"{self.bits_per_byte:.{digits}f} bits per byte", f"{self.loss:.{digits}f} nats/token"]
+        rewards = {name.removeprefix("reward_"): value for name, value in self.figures.items()}
+        accuracy = f"{rewards['accuracy']:.1%} of the pairs in the right order"
+        return [f"{self.loss:.{digits}f} nats/pair", accuracy, f"reward margin {rewards['margin']:.{digits}f}"]
+
     @property
     def metrics(self) -> Mapping[str, float]:
         """Return the figures under the names of their metrics, those of parts as ``eval_loss/NAME``."""
