@@ -32,7 +32,6 @@ from holdfast.bootstrap.wiring.data_identity import (
     record_data,
     record_versions,
 )
-from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.data_tracing import source_names
 from holdfast.bootstrap.wiring.deduplication import check_dedup
 from holdfast.bootstrap.wiring.device_settings import torch_state
@@ -341,6 +340,7 @@ class Run:
         """Build the model, choose its micro-batch, and subscribe the handlers to the finished parts."""
         settings, group, report = self.settings, container.process_group(), self._report
         hardware, built = container.hardware(), container.model()
+        column = reference_column(built, settings, hardware)
         balance_experts(built, settings, report=report)
         compilations = compile_model(built, settings, hardware, stack, keep_choice=folder.decide, report=report)
         account = account_time(self.directory, self._time, stack, began=self._began, compilations=compilations)
@@ -356,8 +356,7 @@ class Run:
             model, folder, self._inbox, is_compiled=compilations is not None, report=report, show=self._screen.show
         )
         container.late_micro_batch().set(rows)
-        if holds_pairs(settings.data):
-            column = reference_column(model)
+        if column is not None:
             folder.hold_to(FACT, column.key, REMEDY)
             compute_reference(model, column, container.tokens(), report=report, show=self._screen.show)
             container.late_reference().set(column)

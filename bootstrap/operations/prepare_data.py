@@ -92,11 +92,12 @@ def _prepare_reference(
     """
     with phases_shown(is_quiet=is_quiet) as show:
         show("building the model")
-        parts: ModelParts = container.model_parts()
-        column = reference_column(parts)
+        column = reference_column(container.model(), container.settings(), container.hardware())
+        assert column is not None, "the data are preferences"
         if record and record["facts"].get(FACT, column.key) != column.key:
             msg = f"the {FACT} is not the one that the run in {container.directory()} began with: {REMEDY}"
             raise StateError(msg)
+        parts: ModelParts = container.model_parts()
         compute_reference(parts, column, caches, report=_report_nothing if is_quiet else _report, show=show)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.application.data.reference_column import ReferenceColumn
 from holdfast.application.training.reference_pass import ReferencePass
 from holdfast.bootstrap.run_folder.shared import in_turns
+from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.domain.counting import counted
 from holdfast.domain.phase import show_nothing
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.bootstrap.wiring.run_parts import ModelParts
+    from holdfast.configs.settings import TrainSettings
     from holdfast.domain.phase import ShowPhase
     from holdfast.ports.token_source import TokenSource
 
@@ -28,16 +30,20 @@ REMEDY = "keep model.path, its weights and optimizer.precision as they were, or 
 _FORMAT = 1
 
 
-def reference_column(parts: ModelParts) -> ReferenceColumn:
-    """Return the column of the reference model; ``parts`` must not have been trained or restored yet."""
-    settings, model = parts.settings, parts.model
+def reference_column(model: Any, settings: TrainSettings, hardware: Mapping[str, str]) -> ReferenceColumn | None:
+    """Return the column of the reference model, None if the data are no preferences.
+
+    Call this before the optimizer wraps ``model``, which may leave each rank a shard of it, and before it is restored.
+    """
+    if not holds_pairs(settings.data):
+        return None
     adapters = model.adapters  # they change nothing before the first step
     weights = lazy("holdfast.adapters.shared.modeling.lora:fingerprint")(model.network) if adapters is None else None
     facts: Mapping[str, Any] = {
         "format": _FORMAT,
         "weights": weights if adapters is None else adapters.base,
         "quantize": None if settings.model.lora is None else settings.model.lora.quantize,
-        "precision": parts.hardware["optimizer.precision"],
+        "precision": hardware["optimizer.precision"],
         "length": settings.data.row_length,
     }
     content = json.dumps(facts, sort_keys=True).encode()
