@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from holdfast.adapters.optimizer.engine import TrainingEngine
+    from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
     from holdfast.adapters.shared.modeling.expert_balance import ExpertBalance
-    from holdfast.adapters.shared.modeling.preference_loss import PreferenceLoss
     from holdfast.domain.data.batch import Batch
     from holdfast.domain.training.text_generation import Sampling
     from holdfast.ports.optimizer import Hardware
@@ -195,7 +195,7 @@ class TorchTrainable(Trainable):
         for part in self._counting():
             part.forget()
 
-    def _counting(self) -> Sequence[ExpertBalance | PreferenceLoss]:
+    def _counting(self) -> Sequence[ExpertBalance | DpoLoss]:
         """Return the parts of the model that count figures of an update, in the same order on all ranks."""
         model = self._engine.model
         return [part for part in (model.balance, model.preference) if part is not None]

@@ -20,7 +20,7 @@ _DOCUMENTS = 512  # in a block, which is computed again after a kill
 _NAME = "log_probabilities"
 
 
-class _MissingError(Exception):
+class _NoBlockError(Exception):
     """A block is not stored; it never leaves this module."""
 
 
@@ -43,7 +43,7 @@ class ReferenceColumn:
         """
         try:
             found = [self._get(tokens, shard, number, _absent) for number in range(self.num_blocks(shard))]
-        except _MissingError:
+        except _NoBlockError:
             msg = (
                 f"the reference log-probabilities of the tokens {shard.name} are not in the token cache: run the "
                 "command prepare with the settings of the run"
@@ -63,7 +63,7 @@ class ReferenceColumn:
         """Return whether the block ``number`` of ``shard`` is stored."""
         try:
             self._get(tokens, shard, number, _absent)
-        except _MissingError:
+        except _NoBlockError:
             return False
         return True
 
@@ -83,7 +83,7 @@ class ReferenceColumn:
 
 
 def _absent(_: Tokens) -> NoReturn:
-    raise _MissingError
+    raise _NoBlockError
 
 
 def _as_integers(values: NDArray[np.float64], _: Tokens) -> Mapping[str, NDArray[np.int64]]:

@@ -18,13 +18,13 @@ from holdfast.bootstrap.wiring.data_growth_plan import divide_ahead, may_grow
 from holdfast.bootstrap.wiring.data_identity import known_data
 from holdfast.bootstrap.wiring.data_streams import form_of, holds_pairs
 from holdfast.bootstrap.wiring.record_files import rejections_of
-from holdfast.bootstrap.wiring.reference_model import FACT, REMEDY, compute_reference, reference_column
+from holdfast.bootstrap.wiring.reference_model import compute_reference, hold_to_reference, reference_column
 from holdfast.bootstrap.wiring.screen import phases_shown
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.configs.secret_masking import mask, mask_text
 from holdfast.domain.counting import counted
 from holdfast.domain.data.profile import ProfileBuilder
-from holdfast.domain.errors import ConfigurationError, StateError
+from holdfast.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
     from holdfast.application.data.rejected_records import RejectedRecords
     from holdfast.application.data.text_reader import TextReader
-    from holdfast.bootstrap.wiring.container import Container
     from holdfast.bootstrap.wiring.open_lineage import Lineage
-    from holdfast.bootstrap.wiring.run_parts import DataParts, ModelParts, RunData
+    from holdfast.bootstrap.wiring.run_parts import DataParts, RunData
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.data.dataset_version import DatasetVersion
     from holdfast.ports.token_cache import TokenCache
@@ -55,14 +54,12 @@ def prepare_ahead(
         raise ConfigurationError(msg)
     rejected: list[Mapping[str, object]] = []
     rejections = rejections_of(settings.data, lambda record: rejected.append(mask(dict(record))))
-    folder = settings.run.directory
+    folder, report = settings.run.directory, _report_nothing if is_quiet else _report
     record = read_record(folder) if RunLayout(folder).record.exists() else {}
     settings = with_sizes(with_former_tokenizer(settings, tokenizer_before(folder)), {}, _choose_anew)
     known = known_data(record)
-    places = {} if known is None else known.first_places
-    given = {"rejections": rejections, "places": places}
+    given = {"rejections": rejections, "places": {} if known is None else known.first_places}
     with phases_shown(is_quiet=is_quiet) as show:
-        report = _report_nothing if is_quiet else _report
         container = assemble(settings, folder, given, report=report, keep_choice=_choose_anew, show=show)
         parts: DataParts = container.data_parts()
         container.late_data().set(_divided_as_in_the_run(record, parts))
@@ -76,29 +73,14 @@ def prepare_ahead(
         with ProgressBar("tokenizing", is_quiet=is_quiet) as bar:
             prepared = _prepare(readers, caches, rejections, settings.data.workers or usable_cpus(), bar)
         if holds_pairs(settings.data):
-            _prepare_reference(container, caches, record, is_quiet=is_quiet)
+            with phases_shown(is_quiet=is_quiet) as show:
+                column = reference_column(container.model(), settings, container.hardware())
+                hold_to_reference(column, record, folder)
+                compute_reference(container.model_parts(), column, lambda: caches, report=report, show=show)
         for reader in readers:
             datasets.keep(reader)
         lineage.versions.keep(readers, caches, datasets)
     return container.cache_folder(), Prepared.total(prepared), rejected, lineage.versions.used
-
-
-def _prepare_reference(
-    container: Container, caches: Sequence[TokenCache], record: Mapping[str, Any], *, is_quiet: bool
-) -> None:
-    """Compute the log-probabilities of the reference model that are missing in ``caches``.
-
-    Raises ``StateError`` if the run of ``record`` began with another model.
-    """
-    with phases_shown(is_quiet=is_quiet) as show:
-        show("building the model")
-        column = reference_column(container.model(), container.settings(), container.hardware())
-        assert column is not None, "the data are preferences"
-        if record and record["facts"].get(FACT, column.key) != column.key:
-            msg = f"the {FACT} is not the one that the run in {container.directory()} began with: {REMEDY}"
-            raise StateError(msg)
-        parts: ModelParts = container.model_parts()
-        compute_reference(parts, column, caches, report=_report_nothing if is_quiet else _report, show=show)
 
 
 def left_out_lines(prepared: Prepared, rejected: Sequence[Mapping[str, object]]) -> list[str]:

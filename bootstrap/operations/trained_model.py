@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 from holdfast.adapters.state_store.shown_transfer import ShownStateStore
-from holdfast.application.data.reference_column import ReferenceColumn
 from holdfast.application.training.generate import generate
 from holdfast.application.training.reply import chat_prompt, stream_reply, stream_text
 from holdfast.bootstrap.operations.checkpoint_weights import opening_weights, uses_average
@@ -23,7 +22,8 @@ from holdfast.bootstrap.wiring.container import open_evaluation
 from holdfast.bootstrap.wiring.data_growth_plan import leave_added_out
 from holdfast.bootstrap.wiring.data_identity import changed_data, known_data
 from holdfast.bootstrap.wiring.document_encoder import template_in_use
-from holdfast.bootstrap.wiring.reference_model import FACT
+from holdfast.bootstrap.wiring.late_value import LateValue
+from holdfast.bootstrap.wiring.reference_model import known_reference
 from holdfast.bootstrap.wiring.step_sizes import with_sizes
 from holdfast.bootstrap.wiring.verified_copy import VerifiedCopy, scratch_of
 from holdfast.configs.rendering import dump_settings
@@ -184,8 +184,6 @@ def open_trained(
         chosen = _on_checkpoint(settings, copy.folder)
         container = assemble(chosen, place.path, given, report=_report_nothing, keep_choice=keep_choice, show=show)
         opened.append((container, copy, uses_average(folder, choice)))
-        if (reference := record["facts"].get(FACT)) is not None:
-            container.late_reference().set(ReferenceColumn(reference))
         container.trainable().restore(folder, weights_only=True, open_file=opening_weights(folder, open_file, choice))
 
     if place.is_alone:
@@ -232,6 +230,7 @@ def _parts(settings: TrainSettings, data: OtherData, record: Mapping[str, Any]) 
     parts: dict[str, Any] = {"model_factory": Around(_awaiting_weights)} if has_all else {}
     known = known_data(record)
     parts["places"] = {} if known is None else known.first_places
+    parts["late_reference"] = LateValue(known_reference(record))
     return parts | {"holdout": Holdout(1.0, settings.run.seed)} if data.is_named else parts
 
 

@@ -87,7 +87,7 @@ def prefer(model: object, settings: TrainSettings) -> None:
     if network_of(model) is None:
         msg = f"data.task is preference, but a {type(model).__name__} has no such loss: use a model of transformers"
         raise ConfigurationError(msg)
-    model.preference = lazy("holdfast.adapters.shared.modeling.preference_loss:PreferenceLoss")(rule)  # type: ignore[attr-defined]
+    model.preference = lazy("holdfast.adapters.shared.modeling.dpo_loss:DpoLoss")(rule)  # type: ignore[attr-defined]
 
 
 def preference_rule(settings: TrainSettings) -> PreferenceRule | None:

@@ -27,7 +27,7 @@ from holdfast.bootstrap.wiring.access_roles import guard_of
 from holdfast.bootstrap.wiring.archive_progress import ArchiveProgress
 from holdfast.bootstrap.wiring.build_memory_tier import build_memory_tier
 from holdfast.bootstrap.wiring.build_validation import build_rejection_limit, build_validation, sample_texts
-from holdfast.bootstrap.wiring.data_providers import data_sources, token_sources, tokenizers
+from holdfast.bootstrap.wiring.data_providers import batch_streams, data_sources, token_sources, tokenizers
 from holdfast.bootstrap.wiring.dataset_registry import datasets_in
 from holdfast.bootstrap.wiring.deduplication import leave_out_duplicates
 from holdfast.bootstrap.wiring.device_settings import choose_hardware, gpu_of, probe_of
@@ -55,7 +55,6 @@ from holdfast.bootstrap.wiring.run_parts import (
     RunData,
     RunParts,
 )
-from holdfast.bootstrap.wiring.score_ranges import score_ranges
 from holdfast.bootstrap.wiring.state_stores import build_disk_store
 from holdfast.bootstrap.wiring.text_transforms import fields_read, load_transforms
 from holdfast.bootstrap.wiring.torch_providers import model_factories, optimizers
@@ -238,24 +237,8 @@ class Container(containers.DeclarativeContainer):
         ),
         tokens=providers.List(token_files),
     )
-    batch_stream = providers.Selector(
-        mode,
-        cache=providers.Singleton(
-            data.cached_batches,
-            tokens,
-            mixture,
-            packing,
-            holdout,
-            share,
-            settings.provided.data.epochs,
-            run_data.provided.growth,
-            excluded,
-            ranges=providers.Callable(score_ranges, settings.provided.data),
-            holds_pairs=providers.Callable(data.holds_pairs, settings.provided.data),
-        ),
-        stream=providers.Singleton(
-            data.streamed_batches, readers, mixture, packing, holdout, share, excluded, data=settings.provided.data
-        ),
+    batch_stream = batch_streams(
+        settings, mode, (tokens, readers), (mixture, packing, holdout, share), (run_data.provided.growth, excluded)
     )
     late_reference: providers.Singleton[LateValue[ReferenceColumn | None]] = providers.Singleton(LateValue, None)
     late_data_changes = providers.Singleton(LateValue, 0)

@@ -13,11 +13,14 @@ from holdfast.bootstrap.run_folder.shared import in_turns
 from holdfast.bootstrap.wiring.data_streams import holds_pairs
 from holdfast.bootstrap.wiring.lazy import lazy
 from holdfast.domain.counting import counted
+from holdfast.domain.errors import StateError
 from holdfast.domain.phase import show_nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
+    from holdfast.bootstrap.run_folder.shared import SharedRunFolder
     from holdfast.bootstrap.wiring.run_parts import ModelParts
     from holdfast.configs.settings import TrainSettings
     from holdfast.domain.phase import ShowPhase
@@ -25,18 +28,16 @@ if TYPE_CHECKING:
 
 FACT = "reference model"
 """The name of the fact that identifies the reference model of a run."""
-REMEDY = "keep model.path, its weights and optimizer.precision as they were, or begin a new run"
+_REMEDY = "keep model.path, its weights and optimizer.precision as they were, or begin a new run"
 
 _FORMAT = 1
 
 
-def reference_column(model: Any, settings: TrainSettings, hardware: Mapping[str, str]) -> ReferenceColumn | None:
-    """Return the column of the reference model, None if the data are no preferences.
+def reference_column(model: Any, settings: TrainSettings, hardware: Mapping[str, str]) -> ReferenceColumn:
+    """Return the column of the reference model of a run on preferences.
 
     Call this before the optimizer wraps ``model``, which may leave each rank a shard of it, and before it is restored.
     """
-    if not holds_pairs(settings.data):
-        return None
     adapters = model.adapters  # they change nothing before the first step
     weights = lazy("holdfast.adapters.shared.modeling.lora:fingerprint")(model.network) if adapters is None else None
     facts: Mapping[str, Any] = {
@@ -50,19 +51,47 @@ def reference_column(model: Any, settings: TrainSettings, hardware: Mapping[str,
     return ReferenceColumn(blake2b(content, digest_size=16).hexdigest())
 
 
+def reference_of_run(
+    model: Any, settings: TrainSettings, hardware: Mapping[str, str], folder: SharedRunFolder
+) -> ReferenceColumn | None:
+    """Return the column of ``reference_column``, None if the data are no preferences.
+
+    Raises ``StateError`` if the run in ``folder`` began with another reference model.
+    """
+    if not holds_pairs(settings.data):
+        return None
+    column = reference_column(model, settings, hardware)
+    folder.hold_to(FACT, column.key, _REMEDY)
+    return column
+
+
+def hold_to_reference(column: ReferenceColumn, record: Mapping[str, Any], folder: Path) -> None:
+    """Raise ``StateError`` if the run of ``record`` in ``folder`` began with another reference model."""
+    if record and record["facts"].get(FACT, column.key) != column.key:
+        msg = f"the {FACT} is not the one that the run in {folder} began with: {_REMEDY}"
+        raise StateError(msg)
+
+
+def known_reference(record: Mapping[str, Any]) -> ReferenceColumn | None:
+    """Return the column of the run of ``record``, None if it has none."""
+    key = record["facts"].get(FACT)
+    return None if key is None else ReferenceColumn(key)
+
+
 def compute_reference(
     parts: ModelParts,
-    column: ReferenceColumn,
-    sources: Sequence[TokenSource],
+    column: ReferenceColumn | None,
+    open_sources: Callable[[], Sequence[TokenSource]],
     *,
     report: Callable[[str], object],
     show: ShowPhase = show_nothing,
-) -> int:
-    """Compute what is missing in ``column`` for the preferences of ``sources``; return the number of pairs.
+) -> None:
+    """Compute what is missing in ``column``, if there is one, for the preferences that ``open_sources`` returns.
 
-    All ranks call this. Raises ``OutOfMemory`` if one row is too much, and
-    ``StateError`` if the disk is full.
+    All ranks call this. Raises ``OutOfMemory`` if one row is too much, and ``StateError`` if the disk is full.
     """
+    if column is None:
+        return
     work = ReferencePass(
         parts.trainable,
         parts.process_group,
@@ -72,11 +101,10 @@ def compute_reference(
         in_turns=partial(in_turns, parts.process_group),
         show=show,
     )
-    num_pairs, seconds = work.run(sources)
+    num_pairs, seconds = work.run(open_sources())
     if num_pairs:
         rate = num_pairs / max(seconds, 1e-3)
         report(
             f"computed the reference log-probabilities of {counted(num_pairs, 'pair')} in {seconds:.1f} s, "
             f"{rate:,.1f} pairs/s"
         )
-    return num_pairs

@@ -12,8 +12,8 @@ from holdfast.adapters.model_factory.decoder import DecoderModelFactory
 from holdfast.adapters.model_factory.huggingface import HuggingfaceModelFactory
 from holdfast.adapters.optimizer.accelerate import AccelerateOptimizer
 from holdfast.adapters.process_group.single import SingleProcessGroup
+from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
 from holdfast.adapters.shared.modeling.lora import LoraPlan, add_lora
-from holdfast.adapters.shared.modeling.preference_loss import PreferenceLoss
 from holdfast.adapters.token_cache.disk import DiskTokenCache
 from holdfast.adapters.token_cache.memory import MemoryTokenCache
 from holdfast.application.data.reference_column import ReferenceColumn
@@ -76,7 +76,7 @@ def built(attention="sdpa", *, is_own=False):
     factory = DecoderModelFactory if is_own else HuggingfaceModelFactory
     model = build_one(factory(config=LLAMA if is_own else CONFIG, attention=attention))
     shaken(model, 0)
-    model.preference = PreferenceLoss(RULE)
+    model.preference = DpoLoss(RULE)
     return model
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from holdfast.adapters.shared.modeling.attention import packed_arguments
+from holdfast.adapters.shared.modeling.dpo_loss import target_losses
 from holdfast.adapters.shared.modeling.generation_settings import generation_parts
 from holdfast.adapters.shared.modeling.losses import (
     IGNORED,
@@ -19,7 +20,6 @@ from holdfast.adapters.shared.modeling.losses import (
     liger_cross_entropy,
     rows_at_once,
 )
-from holdfast.adapters.shared.modeling.preference_loss import target_losses
 from holdfast.adapters.shared.modeling.token_generation import new_tokens
 from holdfast.adapters.shared.network.ranks import is_first_rank, rank, world_size
 from holdfast.adapters.shared.tensor_state.consolidation import ConsolidatedTensors, rank_file
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from holdfast.adapters.shared.modeling.dpo_loss import DpoLoss
     from holdfast.adapters.shared.modeling.expert_balance import ExpertBalance
     from holdfast.adapters.shared.modeling.loss_probe import LossProbe
-    from holdfast.adapters.shared.modeling.preference_loss import PreferenceLoss
     from holdfast.adapters.shared.tensor_state.consolidation import Convert
     from holdfast.adapters.shared.tensor_state.local_shards import ReadRange, Slice
     from holdfast.adapters.shared.tensor_state.sharded_tensors import SlicedTensors
@@ -98,7 +98,7 @@ class CausalLanguageModel(nn.Module):
         self.token_losses: Tensor | None = None
         self.balance: ExpertBalance | None = None
         self.loss_probe: LossProbe | None = None
-        self.preference: PreferenceLoss | None = None
+        self.preference: DpoLoss | None = None
 
     def forward(
         self,

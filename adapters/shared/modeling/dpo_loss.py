@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @final
-class PreferenceLoss:
+class DpoLoss:
     """Computes the loss of ``rule`` for the pairs of a batch, and sums up the figures of an update.
 
     The log-probability of a reply is the sum over its tokens. A batch without reference log-probabilities has no pairs.
